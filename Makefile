@@ -10,7 +10,7 @@ STOP_AFTER ?=
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Byte code is kept: without it each worker compiles four hundred test modules anew.
 
-.PHONY: demo test test-times check check-types check-rest bench soak fmt dist clean setup
+.PHONY: demo test test-times check check-types check-rest bench soak fmt dist release clean setup
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -55,6 +55,14 @@ fmt: setup
 
 dist: setup
 	@$(BIN)/python -m build --outdir dist
+	@$(BIN)/python -m twine check --strict dist/*
+
+# What PyPI gets: only a clean commit that passes all tests. The upload itself needs the token of a maintainer.
+release: setup
+	@test -z "$$(git status --porcelain)" || { echo "Commit or remove these changes first:"; git status --short; exit 1; }
+	@rm -rf dist
+	@$(MAKE) --no-print-directory check test dist
+	@echo "To upload: $(BIN)/python -m twine upload dist/*"
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Baseline of `step.py` and `start.py`: a short agent loop on the vendor's SDK, with streaming and one tool.
 
-`python bench/bare.py` works in the current folder against `ANTHROPIC_BASE_URL` until the model makes no call. It stores
-nothing, asks for no permission, and recovers from no fault.
+`python bench/bare.py` works in the current folder against `ANTHROPIC_BASE_URL` until the model makes no call. This loop
+stores nothing, asks for no permission, and recovers from no fault.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from anthropic import AsyncAnthropic
+from anthropic.types import ToolParam
 
 MODEL = "claude-opus-4-8"
-TOOL = {
+TOOL: ToolParam = {
     "name": "read_file",
     "description": "Read a text file of the workspace.",
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
@@ -60,9 +61,9 @@ async def ours(folder: str, count: str, tasks: str) -> None:
 
 async def direct(folder: str, count: str) -> None:
     """Write the same bytes with an insert and a commit each, with the same durability and nothing else."""
-    connection = apsw.Connection(str(Path(folder, "direct.db")))
+    connection: Any = apsw.Connection(str(Path(folder, "direct.db")))  # the types of apsw are partly unknown
     connection.set_busy_timeout(60_000)
-    execute: Callable[..., object] = connection.execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    execute: Callable[..., object] = connection.execute
     for pragma in ("journal_mode=WAL", "synchronous=FULL"):
         execute(f"PRAGMA {pragma}")
     execute("CREATE TABLE IF NOT EXISTS mail (seq INTEGER PRIMARY KEY, data BLOB)")

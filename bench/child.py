@@ -58,7 +58,7 @@ def run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Cost:
     return Cost(usage.ru_utime + usage.ru_stime, wall)
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """End a child and the processes that it started."""
     if child.returncode is None:
         os.killpg(child.pid, signal.SIGKILL)

@@ -25,12 +25,12 @@ from callboard.core.agent.state import AgentState, Facts, ToolFacts
 from callboard.core.context.cache.breakpoints import anchored
 from callboard.core.context.pipeline import DEFAULT_PIPELINE
 from callboard.core.context.summary.request import summary_edits
-from callboard.core.messaging.envelopes import placed
+from callboard.core.messaging.envelopes import envelope_block
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec, ModelLimits, StageSpec
 from callboard.types.messages import StateBlock
 from callboard.types.records import Envelope, Json, ToolCall, Usage
-from callboard.types.steps import EditView, Summarise
+from callboard.types.steps import EditView, SummarizeView
 
 BOUND = 1.3
 """Greatest ratio of a step at the longer length to one at the shorter length."""
@@ -87,7 +87,7 @@ def step_of(number: int) -> Step:
         before=(
             *turn,
             ev.EnvelopeReceived(at=at, envelope=note),
-            ev.EnvelopesDelivered(at=at, ids=(note.id,), blocks=(placed(note),)),
+            ev.EnvelopesDelivered(at=at, ids=(note.id,), blocks=(envelope_block(note),)),
             ev.ModelCalled(at=at, ordinal=number, attempt=1, model=MODEL, max_tokens=8_000),
         ),
         after=(
@@ -124,7 +124,7 @@ def whole_view(state: AgentState, steps: Sequence[Step]) -> dict[str, float]:
     spent = {"deliver": timed(deliver)}
     wanted: list[object] = []
     spent["fit"] = timed(lambda: wanted.extend(compaction(one, facts(one)) for one in asked))
-    assert not any(wanted), "the view is to stay whole"
+    assert not any(wanted), "the view must stay whole"
     spent["render"] = timed(lambda: [anchored(one.context.conversation, one.costs.cycle) for one in asked])
     return {part: seconds / len(steps) * 1e6 for part, seconds in spent.items()}
 
@@ -152,10 +152,10 @@ def edit(state: AgentState, wanted: object) -> Sequence[ev.Event]:
     if isinstance(wanted, EditView):
         made = ev.ContextEdited(at=at, stage=wanted.stage, revision=conv.revision, edits=wanted.edits)
         return (made,)
-    assert isinstance(wanted, Summarise), wanted
+    assert isinstance(wanted, SummarizeView), wanted
     began = ev.SummaryBegan(at=at, wanted=wanted.wanted, revision=conv.revision, transcript="/t/1.jsonl")
     edits = summary_edits(conv, wanted.wanted, SUMMARY, state=StateBlock(), transcript="/t/1.jsonl", budget=room(state))
-    assert edits, "the summary is short enough"
+    assert edits, "the summary must be short enough"
     done = ev.ContextEdited(at=at, stage=wanted.wanted.stage, revision=conv.revision, edits=tuple(edits))
     return began, done
 
@@ -186,7 +186,7 @@ def measured(steps: Sequence[Step]) -> dict[int, dict[str, float]]:
     """
     starts = {count: grown(steps[: count // 2]) for count in LENGTHS}
     for count, state in starts.items():
-        assert len(state.context.conversation.messages) == count + 1, "the view is whole, and its newest message open"
+        assert len(state.context.conversation.messages) == count + 1, "the view must be whole and open at its end"
     shortened = {count: compacted(begun(whole=False), steps[: count // 2]) for count in LENGTHS}
     runs: dict[int, list[dict[str, float]]] = {count: [] for count in LENGTHS}
     gc.collect()

@@ -1,7 +1,7 @@
 """Cross-check of `context_cost.py`: run the same session through the engine over HTTP, billed by the emulator.
 
-It uses the engine, the vendor's transport, and the strict emulator with its prompt cache; the replay uses the core
-alone.
+The check uses the engine, the vendor's transport, and the strict emulator with its prompt cache; the replay uses only
+the core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from callboard.adapters.models.rehearsal.emulator import Emulator, serve
 from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest
 from callboard.adapters.models.rehearsal.scenario import Scenario
 from callboard.core.context.cache.breakpoints import anchored_list
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PromptParts
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.testing import ScriptedModel, World
@@ -83,9 +83,9 @@ class _Prompts:
 
 
 class _World(World):
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         made = super().host(session)
-        return Host(session, replace(made.ports, prompts=_Prompts()), None, self.spec_of)
+        return SessionRuntime(session, replace(made.ports, prompts=_Prompts()), None, self.spec_of)
 
 
 async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[float, int]:

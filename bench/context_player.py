@@ -1,6 +1,6 @@
-"""Model that plays a session: it takes the next step, or reads again what the step needs and the request lacks.
+"""Model that plays a session: it takes the next step, or rereads content that the step needs and the request lacks.
 
-It knows only the request and the session, not how the request was made.
+The player knows only the request and the session, not how the request was made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Player:
     session: Session
     place: int = 0
     reread: list[str] = field(default_factory=list[str])
-    """Everything that was read again, in order."""
+    """Content that was reread, in order."""
 
     @property
     def done(self) -> bool:

@@ -18,11 +18,11 @@ from callboard.core.agent.apply import apply
 from callboard.core.agent.rules.compaction import compaction
 from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.cache.breakpoints import anchored
-from callboard.core.context.stages.summarize import NAME, region_edits
+from callboard.core.context.stages.summarize import region_edits
 from callboard.core.context.summary.request import riding_text, summary_edits, summary_request
 from callboard.core.context.summary.shared_prefix import MOST_DATA, SharingFacts, replies_behind, rides, riding
 from callboard.core.context.view.conversation import held
-from callboard.core.messaging.envelopes import placed
+from callboard.core.messaging.envelopes import envelope_block
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.agent_spec import AgentSpec, ModelLimits, StageSpec
@@ -128,7 +128,7 @@ class Replay:
         envelope = Envelope(id=name, sender="person", recipient="lead", type="prompt", content=text, seq=self.mails)
         self._on(ev.EnvelopeReceived(at=self.now, envelope=envelope))
         self._on(ev.TurnBegan(at=self.now, turn=f"turn_{self.mails}", cause=name))
-        self._on(ev.EnvelopesDelivered(at=self.now, ids=(name,), blocks=(placed(envelope),)))
+        self._on(ev.EnvelopesDelivered(at=self.now, ids=(name,), blocks=(envelope_block(envelope),)))
 
     def _compact(self) -> None:
         for _ in range(50):
@@ -136,13 +136,13 @@ class Replay:
             match compaction(self.state, facts):
                 case st.EditView() as step:
                     self._edited(step)
-                case st.Summarise() as step:
+                case st.SummarizeView() as step:
                     self._summarised(step)
                 case None:
                     return
                 case other:
-                    raise AssertionError(f"the session came to {other}")
-        raise AssertionError("compaction comes to no end")
+                    raise AssertionError(f"unexpected step: {other}")
+        raise AssertionError("compaction does not end")
 
     def _edited(self, step: st.EditView) -> None:
         before = held(self.state.context.conversation)
@@ -151,13 +151,13 @@ class Replay:
         self._on(done)
         self._note(step.stage, before, step.why)
 
-    def _summarised(self, step: st.Summarise) -> None:
+    def _summarised(self, step: st.SummarizeView) -> None:
         before, conv, wanted = held(self.state.context.conversation), self.state.context.conversation, step.wanted
         self._on(ev.SummaryBegan(at=self.now, wanted=wanted, revision=conv.revision, transcript="/t/1.jsonl"))
         text, usage = self._summary_call(wanted)
         self.played.units += units(usage)
         self.played.summary_units += units(usage)
-        if wanted.stage == NAME:
+        if wanted.stage == "summarize_regions":
             edits = region_edits(conv, wanted, text, state=StateBlock(), transcript="/t/1.jsonl", history=())
         else:
             edits = summary_edits(conv, wanted, text, state=StateBlock(), transcript="/t/1.jsonl", budget=self.window)

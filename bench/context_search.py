@@ -1,8 +1,9 @@
 """Search for the cheapest edits of a session, knowing the whole session: when to clear or summarize, and what to keep.
 
-A beam search over the steps that knows what each later step needs. It counts in the tokens and units of the rehearsed
-service, under generous assumptions: every prefix is still cached after an edit, a summary keeps every noted fact, and
-several ways of clearing are tried at every other step. `context_cost.py` compares `economic` with the result.
+A beam search over the steps, with knowledge of the content that each later step needs. It counts in the tokens and
+units of the rehearsed service, under generous assumptions: every prefix is still cached after an edit, a summary keeps
+every noted fact, and several ways of clearing are tried at every other step. `context_cost.py` compares `economic` with
+the result.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Item(NamedTuple):
     mark: str
     """Content that a result shows; empty for none."""
     stays: bool = False
-    """Whether summaries leave the item unchanged."""
+    """True if summaries leave the item unchanged."""
     path: str = ""
     """File that was read."""
     born: int = 0
@@ -111,7 +112,8 @@ class Knowledge:
         return uses[at] if at < len(uses) else NEVER
 
     def is_dead(self, item: Item, step: int, soon: int) -> bool:
-        """Return whether no step needs the item within `soon` steps, or without foresight, used it in as many."""
+        """Return whether no step needs the item within `soon` steps; without foresight, whether no step used it in the
+        last `soon`."""
         if self.foresight:
             return self.next_use(item.mark, step) > step + soon
         return self.idle(item, step) > soon

@@ -1,4 +1,4 @@
-"""Coding sessions for `context_cost.py`, drawn from a seed: what each step does, and what it must see to do so.
+"""Coding sessions for `context_cost.py`, drawn from a seed: the work of each step, and the content that it must see.
 
 A session is a sequence of tasks. A task searches with `grep`, reads two to four files (some of them again, from an
 earlier task), edits them in turn, runs tests in between, and sometimes uses a fact of an earlier output. Each file ends
@@ -21,7 +21,7 @@ AGAIN = 0.08
 GOES_BY_A_FACT = 0.25
 """Probability that an edit needs a fact of recent outputs; a fifth of these facts are from any earlier task."""
 NOTED = 0.75
-"""Probability that the model repeats in its own words what it found in an output."""
+"""Probability that the model repeats the finding of an output in its own words."""
 TASKS_A_PROMPT = 4
 """Number of tasks between two prompts of the person."""
 

@@ -18,9 +18,9 @@ from typing import Any, cast
 import anyio
 
 from callboard.adapters.models.anthropic.client import AnthropicModel
-from callboard.engine.rate_limits.limiter import ANY, CallPriority, Governor, LimitedCall
+from callboard.engine.rate_limits.limiter import ANY, CallPriority, KeyLimiter, LimitedCall
 from callboard.engine.rate_limits.prefix_leader import SharedPrefix
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.testing import ScriptedModel, SteadyClock, World
@@ -32,7 +32,7 @@ TRIES = 10
 """Maximum attempts of one call, as in an unattended run."""
 
 
-class Alone(Governor):
+class Alone(KeyLimiter):
     """No governor: every call is sent at once, and agents do not share refusals."""
 
     @asynccontextmanager
@@ -83,13 +83,13 @@ class Replies:
 class Governed(World):
     """World of a session that shares its governor with the others."""
 
-    governor: Governor | None = None
+    key_limiter: KeyLimiter | None = None
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
-        host.ports = replace(host.ports, governor=self.governor)
-        assert self.governor is not None
-        host.governor = self.governor
+        host.ports = replace(host.ports, key_limiter=self.key_limiter)
+        assert self.key_limiter is not None
+        host.key_limiter = self.key_limiter
         return host
 
 
@@ -104,14 +104,14 @@ async def run(url: str, seconds: float, governed: bool) -> dict[str, Any]:
     """Run the agents for this many seconds."""
     model = cast("ScriptedModel", cast("object", AnthropicModel(base_url=url, api_key="bench")))
     clock = SteadyClock(time.time())
-    governor = Governor(clock) if governed else Alone(clock)
+    key_limiter = KeyLimiter(clock) if governed else Alone(clock)
     spec = {"model": "rehearsal", "attempts": TRIES, "stuck_after": 0, "pipeline": ()}
     zero = time.monotonic()
     seen = [Replies(zero) for _ in range(AGENTS)]
     async with anyio.create_task_group() as group:
         for number, one in enumerate(seen):
             world = Governed(
-                model, {"look": Look()}, clock=clock, observers=[one], spec=spec, governor=governor, seed=number
+                model, {"look": Look()}, clock=clock, observers=[one], spec=spec, key_limiter=key_limiter, seed=number
             )
             group.start_soon(live, world, f"s{number}")
         await anyio.sleep(seconds - (time.monotonic() - zero))

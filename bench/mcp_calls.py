@@ -18,8 +18,9 @@ import anyio
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.mcp.manager import Manager
-from callboard.adapters.mcp.transports import Place
+from callboard.adapters.mcp.transports import ServerEnvironment
 from callboard.types.mcp import ServerEntry
 
 CALLS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
@@ -66,7 +67,9 @@ async def main() -> None:
         words = ["-I", "-S", str(program)]
         manager = Manager(
             [ServerEntry("bench", "stdio", "run", "bench", sys.executable, tuple(words))],
-            Place(folder, {"PATH": "/usr/bin:/bin"}, folder / "logs"),
+            ServerEnvironment(
+                folder, {"PATH": "/usr/bin:/bin"}, folder / "logs", runs_workspace_code=starts_workspace_code
+            ),
         )
         bare = StdioServerParameters(command=sys.executable, args=words)
         async with manager.running(), stdio_client(bare) as streams, ClientSession(*streams) as session:

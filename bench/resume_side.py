@@ -31,7 +31,7 @@ async def main() -> None:
     began = time.perf_counter()
     folded = fold(await events_of(store, stream))
     whole = time.perf_counter() - began
-    assert folded == resumed, "the snapshot leads to another state than the whole journal"
+    assert folded == resumed, "the snapshot and the whole journal lead to different states"
     records = [record.data for record in await store.read(stream)]
     began = time.perf_counter()
     for record in records:

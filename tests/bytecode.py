@@ -36,7 +36,10 @@ def test_files(config: pytest.Config) -> Iterable[Path]:
     """Return the test files below the folders, and the single ones, that the run names."""
     for name in config.args:
         path = config.invocation_params.dir / name.partition("::")[0]
-        yield from path.rglob("test_*.py") if path.is_dir() else [path]
+        if path.is_dir():
+            yield from path.rglob("test_*.py")
+        elif path.is_file():  # pytest itself reports a name that is not there
+            yield path
 
 
 def compile_files(config: pytest.Config, files: Iterable[Path]) -> None:
@@ -56,7 +59,7 @@ def rewrite_asserts(config: pytest.Config, file: Path) -> None:
     folder.mkdir(exist_ok=True)
     # private to pytest, which has no other way; `prepare` warns where it has changed
     try:
-        stamp, code = rewrite._rewrite_test(file, config)  # pyright: ignore[reportPrivateUsage]
+        stamp, code = rewrite._rewrite_test(file, config)
     except SyntaxError:
         return  # the workers report it
-    rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stamp, kept)  # pyright: ignore[reportPrivateUsage]
+    rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stamp, kept)

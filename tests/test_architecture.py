@@ -30,8 +30,10 @@ FILE_LINES, FUNCTION_LINES, NESTING, PARAMETERS, PUBLIC_NAMES = 600, 60, 3, 4, 2
 ONE_IMPORTER = {
     "anthropic": "callboard.adapters.models.anthropic.client",
     "apsw": "callboard.adapters.storage.sqlite",
+    "bs4": "callboard.adapters.tools.web_child",
     "croniter": "callboard.core.scheduling.fire_times",
     "jsonschema": "callboard.adapters.mcp",
+    "markdownify": "callboard.adapters.tools.web_child",
     "mcp": "callboard.adapters.mcp",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.cli.repl",
@@ -42,7 +44,7 @@ ONE_IMPORTER = {
 }
 """A library of others, and the one module or package of ours that may import it."""
 
-HEAVY = ("aiohttp", "anthropic", "httpx2", "mcp", "prompt_toolkit", "rich", "uvicorn")
+HEAVY = ("aiohttp", "anthropic", "bs4", "httpx2", "mcp", "prompt_toolkit", "rich", "uvicorn")
 """What no command loads before it is needed."""
 
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
@@ -295,7 +297,7 @@ def test_what_a_person_does_is_written_by_one_module() -> None:
         (code_figures.questioning_attribute_docs, 0.0),
         (code_figures.unrelated_tuple_assignments, 0.0),
         (code_figures.single_importer_modules, 0.12),
-        (code_figures.once_called_functions, 0.14),
+        (code_figures.once_called_functions, 0.15),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -420,6 +422,7 @@ PAST_THE_TERMINAL = {
     "adapters.mcp.server_child": "a program of its own",
     "adapters.models.rehearsal.__main__": "a program of its own",
     "adapters.tools.search_child": "a program of its own",
+    "adapters.tools.web_child": "a program of its own",
     "cli.commands.cron_next": "an answer for each line of a caller, when it reads it",
     "cli.commands.policy": "an answer for each line of a caller, when it reads it",
     "cli.commands.reference": "a program that writes a page of the docs",
@@ -455,6 +458,42 @@ def test_no_print_goes_past_the_terminal() -> None:
 
 def test_bundled_data_holds_no_package() -> None:
     assert [short(path) for top in ("agents", "skills", "hooks") for path in (ROOT / top).rglob("__init__.py")] == []
+
+
+SUPPRESSION = re.compile(r"#\s*(?:noqa|ruff:|type:\s*ignore|pyright:)")
+WITH_REASON = re.compile(r"# (?:(?:ruff: )?noqa: \w+(?:, \w+)*|pyright: ignore\[\w+(?:, \w+)*\]) - \w")
+SKIPS = {"skip", "skipif", "xfail", "importorskip"}
+
+
+def test_a_suppression_states_its_reason() -> None:
+    """As `# noqa: CODE - reason` or `# pyright: ignore[rule] - reason`, after the codes of all that the line has."""
+    silent = []
+    for path in EVERYTHING:
+        text = path.read_text("utf-8")
+        if SUPPRESSION.search(text):
+            lines = enumerate(text.splitlines(), 1)
+            silent += [f"{short(path)}:{no}" for no, line in lines if SUPPRESSION.search(line) and not _reason(line)]
+    assert silent == []
+
+
+def _reason(line: str) -> bool:
+    return bool(WITH_REASON.match(line, [match.start() for match in SUPPRESSION.finditer(line)][-1]))
+
+
+def test_a_skipped_test_states_its_reason() -> None:
+    """`pytest.skip` has it as its text, the marks and `importorskip` as `reason=`."""
+    silent = []
+    for path in sources("tests"):
+        if any(word in path.read_text("utf-8") for word in SKIPS):
+            silent += [f"{short(path)}:{node.lineno}" for node in ast.walk(tree_of(path)) if _skips_silently(node)]
+    assert silent == []
+
+
+def _skips_silently(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or not ast.unparse(node.func).startswith("pytest.") or _called(node) not in SKIPS:
+        return False
+    named = any(keyword.arg == "reason" for keyword in node.keywords)
+    return not (named or (ast.unparse(node.func) == "pytest.skip" and node.args))
 
 
 # What stands nowhere

@@ -86,6 +86,21 @@ def _is_module(parts: list[str]) -> bool:
     )
 
 
+def test_the_themes_of_the_design_page_exist() -> None:
+    """Its table names folders and modules of `core/` and `engine/`, without `.py`."""
+    rows = (
+        (DOCS / "design.md").read_text("utf-8").partition("| theme | `core/` | `engine/` |")[2].strip().split("\n\n")[0]
+    )
+    missing = set[str]()
+    for row in rows.splitlines()[1:]:
+        for layer, cell in zip(("core", "engine"), row.strip("| ").split(" | ")[1:], strict=False):
+            folder = ROOT / "runtime" / "callboard" / layer
+            for name in re.findall(r"`([\w/*]+)`", cell):
+                pattern = name.rstrip("/") if name.endswith("/") else f"{name}.py"
+                missing |= set() if any(folder.rglob(pattern)) else {f"{layer}: {name}"}
+    assert missing == set()
+
+
 def test_what_a_module_points_to_is_there() -> None:
     for path in RUNTIME:
         for name, section in POINTER.findall(path.read_text("utf-8")):

@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 from tests.examples import compared, kinds
-from tests.examples.folder import ELSEWHERE, Folder
+from tests.examples.folder import STAND_INS, Folder
 from tests.examples.pages import ROOT, Block, blocks_of, pages
 
 PAGES = pages()
 DRAWINGS = {
     "budgets": "who spends from whose budget",
-    "requests": "the states of a request",
+    "requests": "the states of a request, and a question",
+    "screens": "captures of the prompt line, which tests/cli/repl/test_screens.py compares",
     "tasks": "the states of a task",
     "team": "the states of a task",
+    "terminal": "the list of a team at work",
 }
 """Pages with a `text` block, and what it draws: nothing of it can be run."""
 NOTEBOOK = re.compile(
@@ -40,7 +42,7 @@ def blocks(page: str) -> list[Block]:
 def run(folder: Folder, block: Block, before: str) -> str:
     """Run or check one block: what it prints. `before`: what the block before it printed."""
     if block.language == "sh":
-        return folder.shell(folder.named(block.text), str(block))
+        return folder.shell(folder.with_ids(block.text), str(block))
     if block.language == "console":
         return session(folder, block)
     if block.language == "python" and not block.info:
@@ -52,7 +54,7 @@ def run(folder: Folder, block: Block, before: str) -> str:
     elif block.language == "text":
         drawn(folder, block, before)
     else:
-        wrong = kinds.wrong_with(folder, block, folder.write(block.info, block.text))
+        wrong = kinds.errors_in(folder, block, folder.write(block.info, block.text))
         assert not wrong, f"{block}: {wrong}"
     return ""
 
@@ -76,7 +78,7 @@ def session(folder: Folder, block: Block) -> str:
     names = {folder.home: "/home/me"}
     printed = ""
     for piece, expected in zip(pieces, shown, strict=True):
-        words = folder.named(piece)
+        words = folder.with_ids(piece)
         said = folder.shell(f"{{ {words}\n}} || true", str(block))
         printed += said
         differs = compared.difference(expected, said, names)
@@ -108,7 +110,7 @@ def test_every_example_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) ->
         said = ""
         for block in found:
             said = run(folder, block, said)
-        unused = set(folder.needs.commands) - set(folder.server.ran)
+        unused = set(folder.config.commands) - set(folder.server.ran)
         assert not unused, f"{page}.yaml names commands that the page does not run: {sorted(unused)}"
 
 
@@ -147,7 +149,7 @@ def test_programs_that_no_example_starts_are_named_with_a_reason() -> None:
         if block.language in ("sh", "console")
         for word in block.text.split()
     }
-    assert [name for name in ELSEWHERE if name not in {*used, "systemctl"}] == []
+    assert [name for name in STAND_INS if name not in {*used, "systemctl"}] == []
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ class Server:
             run.enter_context(shared())
             atexit.register(run.close)
         self._asked.connect(os.environ[SHARED])
+        self.cpu_seconds = 0.0
+        """CPU time of the copies that have ended and were waited for."""
         atexit.register(self._asked.close)
 
     def ask(self, body: Mapping[str, object], streams: list[int]) -> None:
@@ -155,16 +157,16 @@ class Process:
 
     def poll(self) -> int | None:
         """Its exit code, when it has ended; minus the signal that killed it."""
-        if self.ended is None and (code := self._line(0)) is not None:
-            self._ended(code)
+        if self.ended is None and (end := self._line(0)) is not None:
+            self._ended(end)
         return self.ended
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end: the exit code. Raises `subprocess.TimeoutExpired`."""
         if self.ended is None:
-            if (code := self._line(timeout)) is None:
+            if (end := self._line(timeout)) is None:
                 raise subprocess.TimeoutExpired("callboard", timeout or 0)
-            self._ended(code)
+            self._ended(end)
         assert self.ended is not None
         return self.ended
 
@@ -174,8 +176,10 @@ class Process:
         assert self.ended is not None
         return self.ended
 
-    def _ended(self, code: str) -> None:
+    def _ended(self, end: str) -> None:
+        code, _, seconds = end.partition(" ")
         self.ended = int(code)
+        server().cpu_seconds += float(seconds)
         os.close(self._news)
 
     def send_signal(self, which: signal.Signals) -> None:

@@ -40,7 +40,7 @@ def load() -> None:
             importlib.import_module(module.name)
     for name in LATE:
         importlib.import_module(name)
-    for kind in base.Input.__subclasses__():
+    for kind in base.ToolInput.__subclasses__():
         base.schema_of(kind)  # it is kept
     snapshot.shape()  # so is this
     gc.collect()
@@ -95,7 +95,7 @@ def is_copy(given: list[int], copies: dict[int, Copy]) -> bool:
     for file in given[:3]:
         os.close(file)
     copies[os.pidfd_open(pid)] = Copy(pid, given[3])
-    tell(given[3], pid)
+    tell(given[3], str(pid))
     return False
 
 
@@ -107,16 +107,17 @@ class Copy:
     status: int
 
     def report(self, descriptor: int) -> None:
-        """Say how it ended, and let go of it."""
+        """Say how it ended and its CPU time with that of the processes that it waited for, and let go of it."""
         os.close(descriptor)
-        tell(self.status, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]))
+        _, status, usage = os.wait4(self.pid, 0)
+        tell(self.status, f"{os.waitstatus_to_exitcode(status)} {usage.ru_utime + usage.ru_stime}")
         os.close(self.status)
 
 
-def tell(status: int, number: int) -> None:
-    """Write a number for who asked, if they still listen."""
+def tell(status: int, text: str) -> None:
+    """Write a line for who asked, if they still listen."""
     with contextlib.suppress(BrokenPipeError):
-        os.write(status, f"{number}\n".encode())
+        os.write(status, f"{text}\n".encode())
 
 
 def become(asked: dict[str, object], streams: list[int]) -> None:
@@ -133,7 +134,7 @@ def become(asked: dict[str, object], streams: list[int]) -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(str(asked["cwd"]))
     os.environ.clear()
-    os.environ.update(asked["env"])  # type: ignore[arg-type]
+    os.environ.update(asked["env"])
     time.tzset()
     tempfile.tempdir = None
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
@@ -143,7 +144,7 @@ def become(asked: dict[str, object], streams: list[int]) -> None:
     sys.stderr = os.fdopen(2, "w", encoding=encoding, errors="backslashreplace", closefd=False)
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)
     sys.stderr.reconfigure(line_buffering=True, write_through=unbuffered)
-    sys.argv = ["", *asked["arguments"]]  # type: ignore[misc]
+    sys.argv = ["", *asked["arguments"]]
 
 
 def run() -> None:
@@ -161,8 +162,8 @@ def run() -> None:
 def finish(code: int) -> None:
     """End as the interpreter does, without taking apart the modules: to free a thousand of them one by one takes most
     of the time of a short command. Returns where the output cannot be written; the interpreter then ends it."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    threading._shutdown()  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
     gc.collect()  # what was left open is warned of
     try:
         sys.stdout.flush()
@@ -184,7 +185,8 @@ def whole() -> int | None:
 
 
 if __name__ == "__main__":
-    select.select([0, int(sys.argv[1])], [], [])  # the imports wait for somebody who needs them
+    if 0 in select.select([0, int(sys.argv[1])], [], [])[0]:  # the imports wait for somebody who needs them
+        raise SystemExit(0)
     load()
     requests(socket.socket(fileno=int(sys.argv[1])))
     code = whole() or 0

@@ -69,7 +69,7 @@ _PLACES = (
     ("callboard.types.hook_answers", ("AddContext", "Allow", "Ask", "Deny")),
     ("callboard.types.records", ("Budget", "Request")),
 )
-"""The names above and the modules that they are loaded from."""
+"""Modules and the names above that are loaded from them."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""The command `callboard`: an error becomes one line and an exit code, a bug a file, never a screen of traceback."""
+"""Start the command `callboard`. Turn an error into one line and an exit code, and a bug into a crash file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import errno
 import os
 import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +14,8 @@ from typing import cast
 
 from callboard.cli.repl import type_ahead
 
-# ruff: noqa: E402  a SIGHUP that comes during the imports below must not kill `callboard serve`, and keys that are typed
-# during them are for the prompt line
+# ruff: noqa: E402 - a SIGHUP during the imports below must not kill `callboard serve`, and keys that are typed during
+# them are for the prompt line
 from callboard.cli.terminal import hangup
 
 hangup.install()
@@ -25,11 +23,10 @@ type_ahead.hold_from_import()
 
 import click
 
-from callboard import __version__  # pyright: ignore[reportUnusedImport]  before the first import of structlog
-from callboard.cli import _fast_start as _early  # noqa: F401  # pyright: ignore[reportUnusedImport]  before the first import of structlog
+from callboard import __version__  # pyright: ignore[reportUnusedImport] - imported before structlog is for the first time
+from callboard.cli import _fast_start as _early  # noqa: F401  # pyright: ignore[reportUnusedImport] - runs before the first import of structlog
 from callboard.cli.commands.options import Invocation
 from callboard.cli.commands.root import cli
-from callboard.cli.terminal.terminal import Line, screen_width, styled
 from callboard.types.errors import CallboardError
 
 BUG = 70
@@ -38,18 +35,18 @@ TERMINATED = 143
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line and return its exit code."""
     context = Invocation()
     hangup.install()
     _open_standard_streams()
     before = signal.signal(signal.SIGTERM, _terminated)
     out = sys.stdout
     try:
-        type_ahead.imported()  # not earlier: until the lines above, a signal must still restore the terminal's mode
+        type_ahead.imported()  # after the lines above, because until then a signal must restore the terminal's mode
         type_ahead.hold(sys.argv[1:] if args is None else args)
         code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=context)
-    except BaseException as error:  # noqa: BLE001  the outermost frame: what comes here is told once, and nowhere else
-        # Where nobody reads any more click puts a quiet stream in the place of stdout, and exits with 1.
+    except BaseException as error:  # noqa: BLE001 - the outermost frame reports every error, once
+        # If the reader of stdout is gone, click replaces stdout with a silent stream and exits with 1.
         unread = isinstance(error, SystemExit) and sys.stdout is not out
         return _report_failure(BrokenPipeError() if unread else error, context)
     finally:
@@ -59,7 +56,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Put /dev/null where a caller closed a standard stream: else a file of ours would be opened in its place."""
+    """Open /dev/null for each standard stream that the caller closed, so that no other file gets its descriptor."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -74,19 +71,19 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
 
 
 def _report_failure(error: BaseException, context: Invocation) -> int:
-    """Say what happened on stderr; the exit code."""
-    cause = _alone(error)
+    """Print the error on stderr and return the exit code."""
+    cause = _main_error(error)
     if context.debug and isinstance(cause, Exception) and not isinstance(cause, click.ClickException):
-        _say("".join(traceback.format_exception(error)))
+        _say(_traceback_of(error))
     match cause:
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
-        case SystemExit():  # a command that was ended by a signal, or click's completion
+        case SystemExit():  # a signal ended the command, or click's completion
             return cause.code if isinstance(cause.code, int) else 1
         case BrokenPipeError():
             _drop_stdout()
             return 0
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # the store and the terminal tell theirs by themselves
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # errors of the store and the terminal have their own messages
             _drop_stdout()
             _say(f"callboard: the output could not be written ({cause.strerror}). Free some room, or write elsewhere")
             return 1
@@ -105,8 +102,8 @@ def _report_failure(error: BaseException, context: Invocation) -> int:
             return _bug(error, cause)
 
 
-def _alone(error: BaseException) -> BaseException:
-    """The one error that a group stands for: a wish to leave, then an error of ours, then a bug."""
+def _main_error(error: BaseException) -> BaseException:
+    """Return the error of a group that decides the exit: an interrupt, then an error of Callboard, then a bug."""
     inner = _flat(error)
     for kind in (KeyboardInterrupt, SystemExit, CallboardError):
         match = next((error for error in inner if isinstance(error, kind)), None)
@@ -124,14 +121,22 @@ def _flat(error: BaseException) -> list[BaseException]:
 
 def _bug(error: BaseException, cause: BaseException) -> int:
     about = f"callboard {__version__}, python {sys.version.split()[0]}, {sys.platform}\n{' '.join(sys.argv[:2])}\n\n"
-    where = _keep(about + "".join(traceback.format_exception(error)))
+    where = _write_crash_file(about + _traceback_of(error))
     _say(f"callboard: a bug in Callboard: {type(cause).__name__}: {str(cause)[:300]}")
     _say(f"The details are in {where}. The session is kept: `callboard resume` continues it.")
     return BUG
 
 
-def _keep(text: str) -> str:
-    """Write the crash file, readable by its owner alone: in the state folder, else where temporary files go."""
+def _traceback_of(error: BaseException) -> str:
+    import traceback  # noqa: PLC0415 - only failures need it; the import takes 2 ms
+
+    return "".join(traceback.format_exception(error))
+
+
+def _write_crash_file(text: str) -> str:
+    """Write the crash file, readable only by its owner, to the state folder or else to the temporary folder."""
+    import tempfile  # noqa: PLC0415 - only bugs need it; the import takes 3 ms
+
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "callboard" / "crashes"
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
     for folder in (state, Path(tempfile.gettempdir())):
@@ -147,14 +152,16 @@ def _keep(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    """Write lines of the runtime itself, when there is no terminal of ours any more. They break between words."""
+    """Write lines to stderr without the terminal layer, which is closed by now. Wrap them between words."""
+    from callboard.cli.terminal.terminal import Line, screen_width, styled  # noqa: PLC0415 - only failures need it; the import takes 5 ms
+
     cleaned = "".join(char if char in "\n\t" or char.isprintable() else "?" for char in text)
     lines = [Line(line) for line in cleaned.split("\n")]
     try:
         sys.stderr.write(styled(lines, color=False, width=screen_width(sys.stderr)))
         sys.stderr.flush()
     except OSError:
-        return  # stderr is closed: the exit code is what is left
+        return  # stderr is closed; the exit code still reports the failure
 
 
 def _drop_stdout() -> None:

@@ -1,4 +1,4 @@
-"""What is known of models: every line of the data file, aliases, and assumptions about the others."""
+"""Facts about models: every line of the data file, aliases, and assumptions about unknown models."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LINES: Mapping[str, Any] = yaml.safe_load(
     (Path(__file__).parents[2] / "runtime" / "callboard" / "data" / "models.yaml").read_text("utf-8")
 )
 SETTINGS = load_settings({}).settings
-NEEDED = {"window", "max_output", "price_input", "price_output"}
+REQUIRED_FIELDS = {"window", "max_output", "price_input", "price_output"}
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_states_what_is_needed_and_its_numbers_fit_together(name: str) -> None:
     line = LINES[name]
     ModelSetting.model_validate(line)
-    assert set(line) >= NEEDED
+    assert set(line) >= REQUIRED_FIELDS
     limits = SETTINGS.limits_of(name.replace("*", ":file"))
     assert 4_096 <= limits.max_output < limits.window <= 1_000_000
     assert 0 < limits.price_read < limits.price_input < limits.price_write < limits.price_output
@@ -44,7 +44,7 @@ def test_only_models_that_play_a_file_are_covered_by_a_glob() -> None:
 
 
 def test_no_two_lines_of_equal_length_speak_of_one_model() -> None:
-    """Of two patterns the longer one's word counts: two of one length would leave it to their order."""
+    """The longest matching pattern wins, so two matching patterns must differ in length."""
     for one, other in combinations(LINES, 2):
         both = len(one) == len(other) and (fnmatchcase(one, other) or fnmatchcase(other, one))
         assert not both, f"{one} and {other}"
@@ -108,12 +108,12 @@ def test_the_error_of_a_missing_price_can_be_pasted_once_the_numbers_are_in(tmp_
     file = tmp_path / "callboard" / "settings.yaml"
     file.parent.mkdir()
     message = str(load_settings(home).settings.price_needed("claude-opus-9"))
-    assert "claude-opus-5" in message, "a typing error finds its model"
+    assert "claude-opus-5" in message, "a typing error still finds its model"
     lines = message.partition("models:\n")[2]
     assert lines == '  "claude-opus-9": {window: ..., max_output: ..., price_input: ..., price_output: ...}'
     file.write_text(f"models:\n{lines}\n")
     with pytest.raises(SettingsError, match=r"settings\.yaml:2"):
-        load_settings(home)  # pasted, and not filled in
+        load_settings(home)  # pasted without filling it in
     for number in (9_000, 900, 2.5, 12.5):
         lines = lines.replace("...", str(number), 1)
     file.write_text(f"models:\n{lines}\n")
@@ -159,11 +159,24 @@ def test_an_alias_is_the_newest_model_of_its_family(name: str, model: str) -> No
         ({"ANTHROPIC_MODEL": "opus", "CALLBOARD_MODEL": "sonnet"}, "claude-sonnet-5-5"),
         ({"ANTHROPIC_MODEL": "opus", "ANTHROPIC_DEFAULT_OPUS_MODEL": "my-opus"}, "my-opus"),
         ({"CALLBOARD_MODEL": "fast", "CALLBOARD_MODEL_ALIASES": "{Fast: claude-haiku-4-5}"}, "claude-haiku-4-5"),
-        ({"CALLBOARD_MODEL": "opusplan", "CALLBOARD_PERMISSION__MODE": "plan"}, "claude-opus-5-5"),
+        ({"CALLBOARD_MODEL": "opusplan", "CALLBOARD_PERMISSION__MODE": "plan"}, "claude-sonnet-5-5"),
     ],
 )
 def test_aliases_of_settings_and_environment_become_ids(environ: dict[str, str], model: str) -> None:
     assert load_settings(environ).settings.model == model
+
+
+@pytest.mark.parametrize(
+    ("environ", "model"),
+    [
+        ({"ANTHROPIC_MODEL": "opusplan"}, "claude-opus-5-5"),
+        ({"ANTHROPIC_MODEL": "OpusPlan", "ANTHROPIC_DEFAULT_OPUS_MODEL": "my-opus"}, "my-opus"),
+        ({"ANTHROPIC_MODEL": "haiku", "CALLBOARD_PLAN_MODEL": "opus"}, "claude-opus-5-5"),
+        ({"ANTHROPIC_MODEL": "opus"}, None),
+    ],
+)
+def test_opusplan_and_a_setting_name_another_model_for_plan_mode(environ: dict[str, str], model: str | None) -> None:
+    assert load_settings(environ).settings.plan_model == model
 
 
 def test_fallbacks_and_the_small_model_may_be_aliases() -> None:
@@ -212,7 +225,7 @@ def test_what_a_model_lacks_can_be_stated() -> None:
 
 
 def test_a_long_prompt_is_charged_at_the_higher_price_as_a_whole() -> None:
-    """The vendor's list: over 100,000 tokens of prompt, cached ones included, five times, the reply too."""
+    """Above 100,000 prompt tokens, including cached ones, prices are five times higher, for the reply as well."""
     limits = SETTINGS.limits_of("claude-haiku-5-5")
     short = Usage(input_tokens=40_000, cache_creation_input_tokens=20_000, cache_read_input_tokens=40_000)
     assert limits.cost_of(short) == pytest.approx(0.04 * 0.1 + 0.02 * 0.125 + 0.04 * 0.01)
@@ -224,7 +237,7 @@ def test_a_long_prompt_is_charged_at_the_higher_price_as_a_whole() -> None:
 
 @pytest.mark.parametrize("tokens", [1_000, 92_000, 100_001, 900_000])
 def test_what_is_held_back_for_a_call_is_never_less_than_it_costs(tokens: int) -> None:
-    """Also where the service counts the prompt as a little longer than we do, and charges it as a long one."""
+    """Even if the service counts slightly more tokens than Callboard, and charges the prompt as a long one."""
     limits = SETTINGS.limits_of("claude-haiku-5-5")
     held = worst_case(limits, tokens, 8_000).cost_usd
     counted = Usage(cache_creation_input_tokens=tokens, output_tokens=8_000)

@@ -1,4 +1,4 @@
-"""Settings: which source wins, where each value came from, and what a wrong one is told."""
+"""Settings: the source that wins, the origin of each value, and the message for a wrong one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from callboard.types.errors import SettingsError
 from callboard.types.settings import Settings
 
 
-class House:
-    """A person's folder and a workspace, with what is written in their settings files."""
+class SettingsFolders:
+    """A person's folder and a workspace, with their settings files."""
 
     def __init__(self, folder: Path) -> None:
         self.person = folder / "config" / "callboard" / "settings.yaml"
@@ -34,55 +34,57 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def folders(tmp_path: Path) -> SettingsFolders:
+    return SettingsFolders(tmp_path)
 
 
-def test_without_any_file_the_defaults_hold(house: House) -> None:
-    loaded = house.load()
+def test_without_any_file_the_defaults_hold(folders: SettingsFolders) -> None:
+    loaded = folders.load()
     assert loaded.settings.model_copy(update={"models": {}}) == Settings()
     assert {origin for name, _, origin in loaded.explained() if not name.startswith("models")} == {"default"}
 
 
-def test_later_sources_win_one_by_one_and_each_value_tells_its_origin(house: House) -> None:
+def test_later_sources_win_one_by_one_and_each_value_tells_its_origin(folders: SettingsFolders) -> None:
     def model(**how: Any) -> tuple[object, str]:
-        values = {name: (value, origin) for name, value, origin in house.load(**how).explained()}
+        values = {name: (value, origin) for name, value, origin in folders.load(**how).explained()}
         return values["model"]
 
-    house.person.write_text("# mine\nmodel: from-person\n")
-    assert model() == ("from-person", f"{house.person}:2: model")
-    house.ours.write_text("model: from-workspace\n")
-    assert model() == ("from-workspace", f"{house.ours}:1: model")
+    folders.person.write_text("# mine\nmodel: from-person\n")
+    assert model() == ("from-person", f"{folders.person}:2: model")
+    folders.ours.write_text("model: from-workspace\n")
+    assert model() == ("from-workspace", f"{folders.ours}:1: model")
     assert model(MODEL_ID="from-alias") == ("from-alias", "MODEL_ID")
     how = {"MODEL_ID": "from-alias", "CALLBOARD_MODEL": "from-environment"}
     assert model(**how) == ("from-environment", "CALLBOARD_MODEL")
     assert model(**how, flags={"model": "from-flag", "permission.mode": None}) == ("from-flag", "flag for model")
 
 
-def test_sections_are_merged_field_by_field(house: House) -> None:
-    house.person.write_text("limits: {steps: 5, tokens: 100}\nrecovery:\n  attempts: 7\n")
-    house.ours.write_text("limits: {tokens: 200}\n")
-    settings = house.load(CALLBOARD_LIMITS__COST_USD="0.5").settings
+def test_sections_are_merged_field_by_field(folders: SettingsFolders) -> None:
+    folders.person.write_text("limits: {steps: 5, tokens: 100}\nrecovery:\n  attempts: 7\n")
+    folders.ours.write_text("limits: {tokens: 200}\n")
+    settings = folders.load(CALLBOARD_LIMITS__COST_USD="0.5").settings
     assert (settings.limits.steps, settings.limits.tokens, settings.limits.cost_usd) == (5, 200, 0.5)
     assert (settings.recovery.attempts, settings.recovery.max_wait) == (7, 60.0)
 
 
-def test_an_untrusted_workspace_is_not_even_read(house: House) -> None:
-    house.ours.write_text(": this is [ no YAML")
-    assert house.load(trusted=False).settings.model == Settings().model
-    assert str(house.ours) in house.refusal(trusted=True)
+def test_an_untrusted_workspace_is_not_even_read(folders: SettingsFolders) -> None:
+    folders.ours.write_text(": this is [ no YAML")
+    assert folders.load(trusted=False).settings.model == Settings().model
+    assert str(folders.ours) in folders.refusal(trusted=True)
 
 
-def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(house: House) -> None:
-    house.person.write_text("permission: {deny: [Bash(rm *)]}\nfallback_models: [a]\nhooks: {Stop: [{command: one}]}\n")
-    house.ours.write_text("permission: {deny: [Read(x)]}\nfallback_models: [b]\nhooks: {Stop: [{command: two}]}\n")
-    loaded = house.load(CALLBOARD_PERMISSION__DENY="[Write]")
+def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(folders: SettingsFolders) -> None:
+    folders.person.write_text(
+        "permission: {deny: [Bash(rm *)]}\nfallback_models: [a]\nhooks: {Stop: [{command: one}]}\n"
+    )
+    folders.ours.write_text("permission: {deny: [Read(x)]}\nfallback_models: [b]\nhooks: {Stop: [{command: two}]}\n")
+    loaded = folders.load(CALLBOARD_PERMISSION__DENY="[Write]")
     assert loaded.settings.permission.deny == ("Bash(rm *)", "Read(x)", "Write")
     assert loaded.settings.fallback_models == ("b",)
     assert loaded.settings.hooks["Stop"] == ({"command": "one"}, {"command": "two"})
     assert loaded.hooks["person"] == {"Stop": [{"command": "one"}]}
     assert loaded.hooks["workspace"] == {"Stop": [{"command": "two"}]}
-    assert loaded.origins["permission", "deny", 1] == f"{house.ours}:1: permission.deny[0]"
+    assert loaded.origins["permission", "deny", 1] == f"{folders.ours}:1: permission.deny[0]"
 
 
 @pytest.mark.parametrize(
@@ -92,21 +94,25 @@ def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(hous
         ("limits:\n  steps: -1\n", "2: limits.steps", "greater than or equal to 0"),
         ("recovery: {max_wait: .inf}\n", "1: recovery.max_wait", "number"),
         ("permission:\n  mode: yolo\n", "2: permission.mode", "'default'"),
-        ("permission:\n  alow: []\n", "2: permission.alow", "did you mean allow?"),
-        ("modle: x\n", "1: modle", "did you mean model?"),
-        ("zzz: x\n", "1: zzz", "there are model, "),
+        ("permission:\n  alow: []\n", "2: permission.alow", "choose allow,"),
+        ("modle: x\n", "1: modle", "choose model,"),
+        ("zzz: x\n", "1: zzz", "unknown setting 'zzz': choose model, "),
         ("model: ''\n", "1: model", "at least 1 character"),
         ("models:\n  m:\n    window: 5\n", "3: models.m.window", "1000"),
-        ("models:\n  m:\n    windw: 5\n", "3: models.m.windw", "did you mean window?"),
+        ("models:\n  m:\n    windw: 5\n", "3: models.m.windw", "choose window,"),
         ("permission:\n  deny:\n    - Bash(x\n", "3: permission.deny[0]", "is not a rule"),
-        ("context:\n  pipeline: nice\n", "2: context.pipeline", "no preset"),
-        ("context:\n  pipeline: [{stage: squeeze}]\n", "2: context.pipeline[0]", "no stage is called"),
+        ("context:\n  pipeline: nice\n", "2: context.pipeline", "unknown preset 'nice': choose"),
+        ("context:\n  pipeline: [{stage: squeeze}]\n", "2: context.pipeline[0]", "unknown stage 'squeeze'"),
         (
             "context:\n  pipeline:\n  - stage: summarize_all\n  - stage: snip_middle\n    params: {firts: 3}\n",
             "4: context.pipeline[1]",
             "firts: `snip_middle` has no such parameter",
         ),
-        ("context:\n  pipelines:\n    lead: micro\n    explore: nice\n", "4: context.pipelines.explore", "no preset"),
+        (
+            "context:\n  pipelines:\n    lead: micro\n    explore: nice\n",
+            "4: context.pipelines.explore",
+            "unknown preset 'nice': choose",
+        ),
         ("context:\n  pipelines: {lead: [{stage: react}]}\n", "2: context.pipelines.lead[0]", "stands behind"),
         ("context:\n  pipelines: micro\n", "2: context.pipelines", "dictionary"),
         ("limits: 5\n", "1: limits", "dictionary"),
@@ -115,54 +121,56 @@ def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(hous
         ("a: 1\na: 2\n", "2: a", "twice"),
     ],
 )
-def test_a_wrong_value_is_told_with_file_line_and_field(text: str, where: str, what: str, house: House) -> None:
-    house.person.write_text(text)
-    told = house.refusal()
-    assert told.startswith(f"{house.person}:{where}" if where else str(house.person))
+def test_a_wrong_value_is_told_with_file_line_and_field(
+    text: str, where: str, what: str, folders: SettingsFolders
+) -> None:
+    folders.person.write_text(text)
+    told = folders.refusal()
+    assert told.startswith(f"{folders.person}:{where}" if where else str(folders.person))
     assert what in told
 
 
-def test_a_wrong_rule_is_told_in_the_file_that_holds_it(house: House) -> None:
-    house.person.write_text("permission:\n  deny: [Write, Read]\n")
-    house.ours.write_text("permission:\n  deny:\n  - Edit\n  - (\n")
-    assert house.refusal().startswith(f"{house.ours}:4: permission.deny[1]")
+def test_a_wrong_rule_is_told_in_the_file_that_holds_it(folders: SettingsFolders) -> None:
+    folders.person.write_text("permission:\n  deny: [Write, Read]\n")
+    folders.ours.write_text("permission:\n  deny:\n  - Edit\n  - (\n")
+    assert folders.refusal().startswith(f"{folders.ours}:4: permission.deny[1]")
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "what"),
     [
         ("CALLBOARD_LIMITS__STEPS", "many", "valid integer"),
-        ("CALLBOARD_LIMITS__STEP", "5", "did you mean steps?"),
-        ("CALLBOARD_MODLE", "x", "did you mean CALLBOARD_MODEL?"),
+        ("CALLBOARD_LIMITS__STEP", "5", "choose steps,"),
+        ("CALLBOARD_MODLE", "x", "choose CALLBOARD_MODEL"),
         ("CALLBOARD_FALLBACK_MODELS", "[a, ", "not valid YAML"),
     ],
 )
-def test_a_wrong_variable_is_told_by_its_name(variable: str, value: str, what: str, house: House) -> None:
-    told = house.refusal(**{variable: value})
+def test_a_wrong_variable_is_told_by_its_name(variable: str, value: str, what: str, folders: SettingsFolders) -> None:
+    told = folders.refusal(**{variable: value})
     assert variable in told
     assert what in told
 
 
-def test_variables_of_the_runtime_that_are_no_settings_and_empty_ones_are_passed_over(house: House) -> None:
-    loaded = house.load(CALLBOARD_CALLER="tool", CALLBOARD_MODEL=" ", MODEL_ID="", CALLBOARD_ASK__DEADLINE="null")
+def test_variables_of_the_runtime_that_are_no_settings_and_empty_ones_are_passed_over(folders: SettingsFolders) -> None:
+    loaded = folders.load(CALLBOARD_CALLER="tool", CALLBOARD_MODEL=" ", MODEL_ID="", CALLBOARD_ASK__DEADLINE="null")
     assert loaded.settings.model == Settings().model
     assert loaded.settings.ask.deadline is None
 
 
-def test_several_fallback_models_come_from_one_variable(house: House) -> None:
-    assert house.load(FALLBACK_MODEL_ID="a, b").settings.fallback_models == ("a", "b")
+def test_several_fallback_models_come_from_one_variable(folders: SettingsFolders) -> None:
+    assert folders.load(FALLBACK_MODEL_ID="a, b").settings.fallback_models == ("a", "b")
 
 
 @pytest.mark.parametrize("text", ["base_url: http://evil\n", "permission:\n  mode: bypassPermissions\n"])
-def test_a_workspace_cannot_redirect_the_key_nor_lift_the_permissions(text: str, house: House) -> None:
-    house.ours.write_text(text)
-    assert "a workspace may not set this" in house.refusal()
-    house.person.write_text(text)
-    assert house.load(trusted=False)
+def test_a_workspace_cannot_redirect_the_key_nor_lift_the_permissions(text: str, folders: SettingsFolders) -> None:
+    folders.ours.write_text(text)
+    assert "a workspace may not set this" in folders.refusal()
+    folders.person.write_text(text)
+    assert folders.load(trusted=False)
 
 
-def test_the_base_url_comes_from_the_environment(house: House) -> None:
-    assert house.load(ANTHROPIC_BASE_URL="http://127.0.0.1:1").settings.base_url == "http://127.0.0.1:1"
+def test_the_base_url_comes_from_the_environment(folders: SettingsFolders) -> None:
+    assert folders.load(ANTHROPIC_BASE_URL="http://127.0.0.1:1").settings.base_url == "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -175,45 +183,45 @@ def test_the_base_url_comes_from_the_environment(house: House) -> None:
         "cassette:f",
     ],
 )
-def test_limits_and_prices_of_known_models_are_sensible(model: str, house: House) -> None:
-    limits = house.load().settings.limits_of(model)
+def test_limits_and_prices_of_known_models_are_sensible(model: str, folders: SettingsFolders) -> None:
+    limits = folders.load().settings.limits_of(model)
     assert 8_000 <= limits.max_output < limits.window
     assert 0 < limits.price_read < limits.price_input < limits.price_write < limits.price_output
 
 
-def test_a_price_of_ones_own_wins_over_the_built_in_one_and_leaves_the_rest(house: House) -> None:
-    before = house.load().settings.limits_of("claude-opus-4-8")
-    house.person.write_text("models: {claude-opus-4-8: {price_output: 99}}\n")
-    after = house.load().settings.limits_of("claude-opus-4-8")
+def test_a_price_of_ones_own_wins_over_the_built_in_one_and_leaves_the_rest(folders: SettingsFolders) -> None:
+    before = folders.load().settings.limits_of("claude-opus-4-8")
+    folders.person.write_text("models: {claude-opus-4-8: {price_output: 99}}\n")
+    after = folders.load().settings.limits_of("claude-opus-4-8")
     assert after == before.model_copy(update={"price_output": 99.0})
 
 
-def test_a_pipeline_may_be_listed_with_parameters(house: House) -> None:
-    house.person.write_text(
+def test_a_pipeline_may_be_listed_with_parameters(folders: SettingsFolders) -> None:
+    folders.person.write_text(
         "context: {pipeline: [{stage: clear_old_results, params: {keep: 7}}, {stage: summarize_all}]}\n"
     )
-    stages = pipeline_of(house.load().settings)
+    stages = pipeline_of(folders.load().settings)
     assert [stage.stage for stage in stages] == ["clear_old_results", "summarize_all"]
     assert stages[0].params == {"keep": 7}
     assert len(pipeline_of(Settings())) == 3
 
 
-def test_each_agent_type_may_have_a_pipeline_of_its_own(house: House) -> None:
-    house.person.write_text(
+def test_each_agent_type_may_have_a_pipeline_of_its_own(folders: SettingsFolders) -> None:
+    folders.person.write_text(
         "context:\n  pipeline: progressive\n  pipelines: {explore: micro, teammate: [{stage: snip_middle}]}\n"
     )
-    settings = house.load().settings
+    settings = folders.load().settings
     assert pipeline_of(settings) == pipeline_of(settings, "lead") == PRESETS["progressive"]
     assert pipeline_of(settings, "explore") == PRESETS["micro"]
     assert [stage.stage for stage in pipeline_of(settings, "teammate")] == ["snip_middle"]
 
 
-def test_an_agent_type_may_get_its_pipeline_from_another_source(house: House) -> None:
-    house.person.write_text("context:\n  pipelines: {explore: micro}\n")
-    house.ours.write_text("context:\n  pipelines: {teammate: regional}\n")
-    loaded = house.load(CALLBOARD_CONTEXT__PIPELINES__LEAD="progressive")
+def test_an_agent_type_may_get_its_pipeline_from_another_source(folders: SettingsFolders) -> None:
+    folders.person.write_text("context:\n  pipelines: {explore: micro}\n")
+    folders.ours.write_text("context:\n  pipelines: {teammate: regional}\n")
+    loaded = folders.load(CALLBOARD_CONTEXT__PIPELINES__LEAD="progressive")
     assert loaded.settings.context.pipelines == {"explore": "micro", "teammate": "regional", "lead": "progressive"}
-    assert loaded.place(("context", "pipelines", "teammate")) == f"{house.ours}:2: context.pipelines.teammate"
+    assert loaded.place(("context", "pipelines", "teammate")) == f"{folders.ours}:2: context.pipelines.teammate"
 
 
 @pytest.mark.parametrize(
@@ -223,22 +231,24 @@ def test_an_agent_type_may_get_its_pipeline_from_another_source(house: House) ->
         ("context:\n  pipelines:\n    explore: [{stage: 'mine:shorten'}]\n", "3: context.pipelines.explore[0]"),
     ],
 )
-def test_a_persons_own_stage_is_named_by_the_person_and_by_no_workspace(text: str, field: str, house: House) -> None:
-    house.person.write_text(text)
-    assert house.load().settings.context
-    house.person.unlink()
-    house.ours.write_text(text)
-    told = house.refusal()
-    assert told.startswith(f"{house.ours}:{field}")
+def test_a_persons_own_stage_is_named_by_the_person_and_by_no_workspace(
+    text: str, field: str, folders: SettingsFolders
+) -> None:
+    folders.person.write_text(text)
+    assert folders.load().settings.context
+    folders.person.unlink()
+    folders.ours.write_text(text)
+    told = folders.refusal()
+    assert told.startswith(f"{folders.ours}:{field}")
     assert "a workspace may not set this" in told
 
 
-def test_a_file_that_cannot_be_read_is_told(house: House) -> None:
-    house.person.mkdir()
-    assert str(house.person) in house.refusal()
+def test_a_file_that_cannot_be_read_is_told(folders: SettingsFolders) -> None:
+    folders.person.mkdir()
+    assert str(folders.person) in folders.refusal()
 
 
-def test_flags_may_be_lists(house: House) -> None:
-    settings = house.load(flags={"permission.allow": ("Bash(ls:*)",), "limits.steps": 3}).settings
+def test_flags_may_be_lists(folders: SettingsFolders) -> None:
+    settings = folders.load(flags={"permission.allow": ("Bash(ls:*)",), "limits.steps": 3}).settings
     assert settings.permission.allow == ("Bash(ls:*)",)
     assert settings.limits.steps == 3

@@ -109,7 +109,8 @@ def page() -> str:
 
 
 def _section(kind: type[Value]) -> str:
-    name = kind.model_fields["t"].default if "t" in kind.model_fields else kind.__name__
+    tag = kind.model_fields["t"].default if "t" in kind.model_fields else None
+    name = tag if isinstance(tag, str) else kind.__name__
     said = inspect.getdoc(kind) if "__doc__" in vars(kind) and kind.__doc__ else ""
     rows = list(_fields(kind))
     table = (

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from callboard.core.frozen import Keyed
+from callboard.core.frozen import PersistentMap
 
 
 @given(st.lists(st.tuples(st.integers(0, 150).map(str), st.text(max_size=3)), max_size=400))
 @settings(max_examples=100, deadline=None)
 def test_it_is_a_dict_that_is_copied_for_each_entry(entries: list[tuple[str, str]]) -> None:
-    keyed, plain = Keyed(), dict[str, str]()
+    keyed, plain = PersistentMap(), dict[str, str]()
     for key, value in entries:
         before, size = keyed, len(keyed)
         keyed = keyed.having(key, value)
@@ -29,10 +29,10 @@ def test_it_is_a_dict_that_is_copied_for_each_entry(entries: list[tuple[str, str
 
 
 def test_in_a_snapshot_it_is_an_object() -> None:
-    keyed = Keyed()
+    keyed = PersistentMap()
     for number in range(200):
         keyed = keyed.having(f"f{number}", str(number))
-    adapter = TypeAdapter(Keyed)
+    adapter = TypeAdapter(PersistentMap)
     data = adapter.dump_json(keyed)
     assert json.loads(data) == keyed
     assert adapter.validate_json(data) == keyed

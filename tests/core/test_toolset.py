@@ -6,16 +6,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE, TOOLS_OF, AgentKind, our_names, tools_for
+from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE, ON_REQUEST, TOOLS_OF, AgentKind, our_names, tools_for
 
 KINDS: tuple[AgentKind, ...] = ("lead", "teammate", "subagent")
 
 
 def test_without_a_list_an_agent_has_all_that_its_kind_may_have() -> None:
-    assert set(tools_for("teammate", None).names) == TOOLS_OF["teammate"]
-    assert set(tools_for("subagent", None).names) == TOOLS_OF["subagent"]
-    assert set(tools_for("lead", None).names) == TOOLS_OF["lead"] - {"submit_plan"}
-    assert set(tools_for("lead", None, plan_mode=True).names) == TOOLS_OF["lead"]
+    assert set(tools_for("teammate", None).names) == TOOLS_OF["teammate"] - ON_REQUEST
+    assert set(tools_for("subagent", None).names) == TOOLS_OF["subagent"] - ON_REQUEST
+    assert set(tools_for("lead", None).names) == TOOLS_OF["lead"] - ON_REQUEST - {"submit_plan"}
+    assert set(tools_for("lead", None, plan_mode=True).names) == TOOLS_OF["lead"] - ON_REQUEST
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tools_on_request_come_with_their_names_in_either_world(kind: AgentKind) -> None:
+    named = ["MultiEdit", "LS", "NotebookRead", "NotebookEdit", "BashOutput", "KillShell"]
+    requested = tools_for(kind, named)
+    assert not requested.unknown
+    assert {*requested.names} >= ON_REQUEST | {"task_stop"}
+    assert {*tools_for(kind, sorted(ON_REQUEST), ["LS", "NotebookEdit"]).names} >= ON_REQUEST - {
+        "list_folder", "edit_notebook"
+    }  # fmt: skip
+    assert "list_folder" not in tools_for(kind, sorted(ON_REQUEST), ["LS"]).names
 
 
 def test_a_subagent_starts_nobody_asks_nobody_and_owns_no_task() -> None:
@@ -54,7 +66,8 @@ def test_a_denial_counts_before_the_list_but_never_takes_the_report() -> None:
         ("Agent(explore, plan)", ("task", "spawn_teammate")),
         ("Bash(git:*)", ("bash",)),
         (" Edit ", ("edit_file",)),
-        ("WebFetch", ()),
+        ("WebFetch", ("web_fetch",)),
+        ("Frobnicate", ()),
         ("mcp__github__search", ()),
         ("read", ()),
         ("", ()),
@@ -66,9 +79,9 @@ def test_an_entry_of_a_list_in_either_world(entry: str, ours: tuple[str, ...]) -
 
 
 def test_what_cannot_be_followed_is_told() -> None:
-    given = tools_for("subagent", ["Read", "WebFetch", "Agent", "Task"], ["Frobnicate"])
+    given = tools_for("subagent", ["Read", "Fly", "Agent", "Task"], ["Frobnicate"])
     assert given.names == ("read_file",)
-    assert given.unknown == ("WebFetch", "Frobnicate")
+    assert given.unknown == ("Fly", "Frobnicate")
     assert given.withheld == ("spawn_teammate", "task")
     assert tools_for("teammate", ["Agent"]).withheld == ()
 

@@ -1,4 +1,4 @@
-"""Each file that a page shows is read by what reads it in earnest; whatever that refuses or passes over is told."""
+"""Each file on a page is read by the runtime's own reader; anything that the reader rejects or skips is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _of(notes: Iterable[DiscoveryNote], file: Path) -> list[DiscoveryNote]:
 
 
 def settings(folder: Folder, file: Path) -> Iterable[object]:
-    """Our settings, of a person or a workspace."""
+    """Callboard settings, of a person or a workspace."""
     environ = {name: folder.env[name] for name in ("HOME", "XDG_CONFIG_HOME")}
     return [
         note for note in load_settings(environ, workspace=folder.workspace, trusted=True).notes if str(file) in note
@@ -45,7 +45,7 @@ def settings(folder: Folder, file: Path) -> Iterable[object]:
 
 
 def agents(folder: Folder, file: Path) -> Iterable[object]:
-    """A file of an agent type: it is in force, and nothing of it is passed over."""
+    """An agent file: it is in force, and no part of it is skipped."""
     loaded = load_agents(_places(folder))
     return (
         [] if any(one.path == file for one in loaded.items.values()) and not _of(loaded.notes, file) else loaded.notes
@@ -53,7 +53,7 @@ def agents(folder: Folder, file: Path) -> Iterable[object]:
 
 
 def skills(folder: Folder, file: Path) -> Iterable[object]:
-    """A skill: it is in force, and nothing of it is passed over."""
+    """A skill: it is in force, and no part of it is skipped."""
     loaded = load_skills(_places(folder))
     return (
         [] if file.parent.name in loaded.items and not _of(loaded.notes, file) else loaded.notes or ["it is not read"]
@@ -61,7 +61,7 @@ def skills(folder: Folder, file: Path) -> Iterable[object]:
 
 
 def schedules(_: Folder, file: Path) -> Iterable[object]:
-    """A schedule in a file. What is wrong is raised."""
+    """A schedule file. An error is raised."""
     read_schedule(file.read_bytes(), str(file))
     return []
 
@@ -73,27 +73,30 @@ def hooks(folder: Folder, file: Path) -> Iterable[object]:
 
 
 def claude(folder: Folder, file: Path) -> Iterable[object]:
-    """Settings in Claude Code's form."""
-    read = read_claude(file.read_bytes(), str(file), person=False, trusted=True)
+    """Settings in Claude Code's format, of a person (`~/.claude`) or a workspace."""
+    person = file.parent == folder.home / ".claude"
+    read = read_claude(file.read_bytes(), str(file), person=person, trusted=True)
     told = [one for one in read.verdicts if one.verdict != "honored"]
     return told or load_hooks(file, HookOrigin(str(folder.workspace), compatible=True)).notes
 
 
 def servers(folder: Folder, file: Path) -> Iterable[object]:
-    """A `.mcp.json` that was trusted: each of its servers is there. What it wants of the environment may be missing."""
-    read = read_servers(ServerSources(folder.workspace, folder.env, trusted=True, brought=file.read_text("utf-8")))
+    """A trusted `.mcp.json`: each of its servers is present, even if environment variables are missing."""
+    read = read_servers(
+        ServerSources(folder.workspace, folder.env, trusted=True, workspace_text=file.read_text("utf-8"))
+    )
     told = [note for note in read.notes if "is not set" not in note.reason]
     return told or ([] if read.entries or read.held else ["it has no server"])
 
 
 def scenario(_: Folder, file: Path) -> Iterable[object]:
-    """What a rehearsal plays. What is wrong is raised."""
+    """A rehearsal scenario. An error is raised."""
     load_scenario(file)
     return []
 
 
 def stage(folder: Folder, file: Path) -> Iterable[object]:
-    """A context stage of one's own: importing it raises what is wrong."""
+    """A custom context stage: importing it raises any error."""
     names = re.findall(r"^def (\w+)", file.read_text("utf-8"), re.MULTILINE)
     for name in names:
         load_stage(f"{file.stem}:{name}", file.parent, folder.workspace)
@@ -124,24 +127,24 @@ READERS: tuple[tuple[str, Reader], ...] = (
 
 
 def reader_of(path: str, text: str) -> Reader:
-    """By where a file stands, as the runtime tells them apart."""
+    """Return the reader of a file, chosen by path as the runtime does."""
     found = next((reader for pattern, reader in READERS if PurePosixPath(path).match(pattern)), None)
     if found is None and path.endswith(".yaml") and "\nagents:" in f"\n{text}":
         return scenario
     return found or plain
 
 
-def wrong_with(folder: Folder, block: Block, file: Path) -> str:
-    """Nothing for a file that is read as it stands, else why not."""
+def errors_in(folder: Folder, block: Block, file: Path) -> str:
+    """Return an empty string for a valid file, otherwise the reasons against it."""
     try:
-        told = list(reader_of(block.info, block.text)(folder, file))
+        errors = list(reader_of(block.info, block.text)(folder, file))
     except (SettingsError, ValueError, SyntaxError) as error:
         return str(error)
-    return "\n".join(map(str, told))
+    return "\n".join(map(str, errors))
 
 
 def lines_of(block: Block) -> str:
-    """Messages of the protocol of `--input-format stream-json` and its answers."""
+    """Messages of the protocol of `--input-format stream-json` and their answers."""
     for number, line in enumerate(block.text.splitlines(), block.line + 1):
         message_in(line.encode(), number)
     return ""

@@ -1,4 +1,4 @@
-"""The fenced blocks of the pages, each with its kind: language, and the place of a file in the page's folder."""
+"""The fenced blocks of the pages, each with its kind: a language, and a file's place in the page's folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "runtime" / "callboard"
 GENERATED = ("cli.md", "records.md")
-"""Pages that are written by a program, and compared with what it writes by tests of their own."""
+"""Pages that a program writes; other tests compare them with its output."""
 LANGUAGES = ("console", "ini", "json", "jsonl", "markdown", "python", "sh", "text", "toml", "yaml")
 TOP = ("README", "CONTRIBUTING")
-"""Pages that stand beside the folder of the others."""
+"""Pages beside the docs folder."""
 DIAGRAM = "mermaid"
-"""The language of a diagram: nothing of it runs, and each file that it names is one of the package."""
-NAMED = re.compile(r"[\w/]+\.py\b")
+"""The language of diagrams: nothing is run, and each file in them must exist in the package."""
+FILE_NAME = re.compile(r"[\w/]+\.py\b")
 PLACED = ("ini", "json", "markdown", "toml", "yaml")
-"""Languages whose blocks are files, so each says where it stands."""
+"""Languages whose blocks are files, so each block gives its path."""
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
 ITEM = re.compile(r"^ *(?:[-*+]|\d+[.)]) ")
 
@@ -27,12 +27,12 @@ class Block:
     """One fenced block."""
 
     page: str
-    """`README`, `CONTRIBUTING` or the name of a page of docs, without its ending."""
+    """`README`, `CONTRIBUTING`, or the name of a page of docs without its suffix."""
     line: int
     """The line of its fence, from 1."""
     language: str
     info: str
-    """What stands behind the language: the path of a file, or a word that its kind knows."""
+    """Text after the language: the path of a file, or a keyword of the language."""
     text: str
 
     def __str__(self) -> str:
@@ -41,14 +41,14 @@ class Block:
 
 
 def pages() -> dict[str, Path]:
-    """All pages that show examples, by name."""
+    """Return all pages with examples, by name."""
     docs = {page.stem: page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in GENERATED}
     return {**{name: ROOT / f"{name}.md" for name in TOP}, "docs": docs.pop("README"), **docs}
 
 
 def blocks_of(page: str, text: str) -> tuple[list[Block], list[str]]:
-    """The blocks of a page, and what is wrong with how they are marked, a line each."""
-    found: list[Block] = []
+    """Return the blocks of a page, and the errors in their fences, one per line."""
+    blocks: list[Block] = []
     wrong: list[str] = []
     lines = text.splitlines()
     at, listed = 0, False
@@ -66,14 +66,14 @@ def blocks_of(page: str, text: str) -> tuple[list[Block], list[str]]:
         block = Block(page, at + 1, language, info.strip(), "".join(f"{line}\n" for line in body))
         wrong += _wrong(block)
         if language != DIAGRAM:
-            found.append(block)
+            blocks.append(block)
         at = end + 1
-    return found, wrong
+    return blocks, wrong
 
 
-def lost(text: str) -> list[str]:
-    """Names of files in a diagram that are not in the package."""
-    return [name for name in NAMED.findall(text) if not (PACKAGE / name).is_file()]
+def missing_files(text: str) -> list[str]:
+    """Return the file names in a diagram that are missing in the package."""
+    return [name for name in FILE_NAME.findall(text) if not (PACKAGE / name).is_file()]
 
 
 def _end(lines: list[str], start: int, mark: str) -> int:
@@ -85,7 +85,7 @@ def _end(lines: list[str], start: int, mark: str) -> int:
 
 def _wrong(block: Block) -> list[str]:
     if block.language == DIAGRAM:
-        return [f"{block}: {name} is no file of the package" for name in lost(block.text)]
+        return [f"{block}: {name} is no file of the package" for name in missing_files(block.text)]
     if block.language not in LANGUAGES:
         return [f"{block}: language {block.language!r}: there are: {', '.join(LANGUAGES)}"]
     if block.language in PLACED and not block.info:

@@ -1,4 +1,4 @@
-"""The processes that the `callboard` of an example becomes: copies of a warm one, under a terminal where asked for.
+"""Processes for the `callboard` of an example: copies of a warm one, in a terminal where needed.
 
 `warm_program` gives other tests such a `callboard`.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,22 +25,22 @@ SECONDS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Special:
-    """How one command of a page is run where running it is not all."""
+class SpecialCommand:
+    """A special way to run one command of a page."""
 
     exit: int = 0
-    """The exit code that is right."""
+    """The expected exit code."""
     type: str | Mapping[str, str] = ""
-    """What is typed at its terminal: at once it says something, or each when the text before it is shown."""
+    """Text typed at its terminal: after its first output, or, in a mapping, each when the text before it is shown."""
     until: str = ""
-    """It is sent SIGTERM when it has printed this."""
+    """Output after which it gets SIGTERM."""
     elsewhere: str = ""
-    """Which test runs it in full, where that takes long: here only its options are read."""
+    """The test that runs the command in full if that takes long: here only its options are parsed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One start of `callboard`: what `PtyScreen` wants to know of a command."""
+class ProgramStart:
+    """One start of `callboard`, with the attributes that `PtyScreen` needs."""
 
     arguments: list[str]
     workspace: Path
@@ -49,9 +49,9 @@ class Asked:
 
 
 class Server:
-    """Starts what the programs on the PATH of an example ask for, each in a thread."""
+    """Server that starts processes for the programs on an example's PATH, each in a thread."""
 
-    def __init__(self, path: Path, specials: Mapping[str, Special]) -> None:
+    def __init__(self, path: Path, specials: Mapping[str, SpecialCommand]) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._path, self._specials = path, specials
         self._threads: list[threading.Thread] = []
@@ -66,59 +66,62 @@ class Server:
     def stop(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        for one in self._threads:
-            one.join(SECONDS)
+        for thread in self._threads:
+            thread.join(SECONDS)
 
-    def _thread(self, what: object, *args: object) -> None:
-        one = threading.Thread(target=what, args=args, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(one)
-        one.start()
+    def _thread(self, target: object, *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         while True:
             try:
-                asked, _ = self._socket.accept()
+                connection, _ = self._socket.accept()
             except OSError:
                 return  # stopped
-            self._thread(self._serve, asked)
+            self._thread(self._serve, connection)
 
-    def _serve(self, asked: socket.socket) -> None:
-        with asked:
-            header, streams, _, _ = socket.recv_fds(asked, 8, 3)
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            header, streams, _, _ = socket.recv_fds(connection, 8, 3)
             size, body = int.from_bytes(header, "big"), b""
             while len(body) < size:
-                body += asked.recv(size - len(body))
-            given = json.loads(body)
-            one = Asked(given["arguments"], Path(given["cwd"]), given["env"])
-            words = " ".join(one.arguments)
+                body += connection.recv(size - len(body))
+            message = json.loads(body)
+            start = ProgramStart(message["arguments"], Path(message["cwd"]), message["env"])
+            words = " ".join(start.arguments)
             self.ran.append(words)
             try:
-                code = self._run(one, self._specials.get(words, Special()), streams)
+                code = self._run(start, self._specials.get(words, SpecialCommand()), streams)
             except BaseException as error:
                 os.write(streams[2], f"{words}: {error}\n".encode())
                 code = 99
             for stream in streams:
                 os.close(stream)
-            asked.sendall(str(code).encode())
+            with suppress(BrokenPipeError):  # the program that asked was killed, as clients do at their end
+                connection.sendall(str(code).encode())
 
-    def _run(self, one: Asked, special: Special, streams: list[int]) -> int:
-        """Its exit code as the example sees it: 0 when it is the right one."""
+    def _run(self, start: ProgramStart, special: SpecialCommand, streams: list[int]) -> int:
+        """Return the exit code that the example sees: 0 if it is the expected one."""
         if special.type:
-            code = self._typed(one, special, streams[1])
+            code = self._run_typed(start, special, streams[1])
         elif special.until:
-            code = self._until(one, special, streams[1])
+            code = self._run_until(start, special, streams[1])
         else:
-            program = [*one.argv[1:], *one.arguments, *(["--help"] if special.elsewhere else [])]
-            process = Process(program, one.workspace, one.env, stdin=streams[0], stdout=streams[1], stderr=streams[2])
+            program = [*start.argv[1:], *start.arguments, *(["--help"] if special.elsewhere else [])]
+            process = Process(
+                program, start.workspace, start.env, stdin=streams[0], stdout=streams[1], stderr=streams[2]
+            )
             code = process.wait(SECONDS)
         return 0 if code == special.exit else code or 98
 
-    def _typed(self, one: Asked, special: Special, out: int) -> int:
-        screen = PtyScreen(one, *one.arguments, columns=240, rows=50)  # type: ignore[arg-type]
+    def _run_typed(self, start: ProgramStart, special: SpecialCommand, out: int) -> int:
+        screen = PtyScreen(start, *start.arguments, columns=240, rows=50)
         try:
             typed = {r"": special.type} if isinstance(special.type, str) else special.type
             for shown, keys in typed.items():
-                screen.wait_said(shown or r"\S", SECONDS)
+                screen.wait_for_output(shown or r"\S", SECONDS)
                 screen.type(keys)
             code = screen.process.wait(SECONDS)
         finally:
@@ -127,8 +130,8 @@ class Server:
             os.write(out, f"{text.rstrip()}\n".encode())
         return code
 
-    def _until(self, one: Asked, special: Special, out: int) -> int:
-        process = Process([*one.argv[1:], *one.arguments], one.workspace, one.env, stderr=-2)
+    def _run_until(self, start: ProgramStart, special: SpecialCommand, out: int) -> int:
+        process = Process([*start.argv[1:], *start.arguments], start.workspace, start.env, stderr=-2)
         assert process.stdout is not None
         late = threading.Timer(SECONDS, process.kill)
         late.start()
@@ -147,10 +150,10 @@ class Server:
 def warm_program(file: Path) -> Iterator[None]:
     """Write a program that is `callboard`, for callers that start it themselves: it becomes a copy of a warm process.
 
-    That has the streams, the folder and the environment of its caller, but not its place among the processes: where
-    signals or ancestors are tested, a test starts `python -m callboard`.
+    The copy has the streams, folder, and environment of its caller, but other parent processes. Tests of signals or
+    ancestors start `python -m callboard`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ex"))  # the path of a socket may have a hundred characters
+    folder = Path(tempfile.mkdtemp(prefix="ex"))  # a socket path is limited to about a hundred characters
     server = Server(folder / "s", {})
     client = f'exec "{sys.executable}" -SE "{Path(__file__).with_name("client.py")}" "$@"'
     file.write_text(f'#!/bin/sh\nCALLBOARD_EXAMPLES="{folder / "s"}" {client}\n')

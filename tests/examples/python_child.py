@@ -1,4 +1,4 @@
-"""Executes the Python blocks of one page, in one namespace and one event loop; a JSON line in and out for each."""
+"""Execute the Python blocks of one page in one namespace and one event loop, with a JSON line in and out for each."""
 
 import ast
 import asyncio
@@ -12,23 +12,23 @@ import traceback
 import types
 
 
-def run(runner: asyncio.Runner, module: types.ModuleType, asked: dict[str, str]) -> dict[str, str]:
-    """What the block prints, and its failure."""
-    said, name = io.StringIO(), asked["where"]
-    linecache.cache[name] = (len(asked["text"]), None, asked["text"].splitlines(True), name)
-    with contextlib.redirect_stdout(said):
+def run(runner: asyncio.Runner, module: types.ModuleType, block: dict[str, str]) -> dict[str, str]:
+    """Run a block, and return its output and its failure."""
+    output, name = io.StringIO(), block["where"]
+    linecache.cache[name] = (len(block["text"]), None, block["text"].splitlines(True), name)
+    with contextlib.redirect_stdout(output):
         try:
-            code = compile(asked["text"], name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            code = compile(block["text"], name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             done = eval(code, module.__dict__)
             if inspect.iscoroutine(done):
                 runner.run(done)
         except BaseException:
-            return {"said": said.getvalue(), "failed": traceback.format_exc()}
-    return {"said": said.getvalue(), "failed": ""}
+            return {"said": output.getvalue(), "failed": traceback.format_exc()}
+    return {"said": output.getvalue(), "failed": ""}
 
 
 def main() -> None:
-    """Until nobody asks."""
+    """Run blocks until stdin closes."""
     module = types.ModuleType("example")
     sys.modules["example"] = module
     sys.path[0] = ""

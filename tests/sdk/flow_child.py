@@ -1,6 +1,6 @@
-"""A workflow in a process that kills itself at a point: `flow_child.py FOLDER POINT [REDO]`. Says how it ended.
+"""A workflow in a process that kills itself at a point: `flow_child.py FOLDER POINT [REDO]`. Prints how it ended.
 
-What it does to the outside stands in `FOLDER/did.txt`, a line each.
+Its side effects are recorded in `FOLDER/did.txt`, one per line.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ POINT = sys.argv[2]
 REDO = sys.argv[3:]
 
 
-def did(what: str) -> None:
+def record_effect(effect: str) -> None:
     with (FOLDER / "did.txt").open("a") as file:
-        file.write(f"{what}\n")
+        file.write(f"{effect}\n")
 
 
 def point(name: str) -> None:
@@ -31,13 +31,13 @@ def point(name: str) -> None:
 
 
 def count() -> int:
-    did("count")
+    record_effect("count")
     point("count")
     return 3
 
 
 def pay(amount: int) -> str:
-    did(f"pay {amount}")
+    record_effect(f"pay {amount}")
     point("pay")
     return f"paid {amount}"
 
@@ -45,14 +45,14 @@ def pay(amount: int) -> str:
 @tool
 def touch(what: str) -> str:
     """Touch a thing."""
-    did(f"touch {what}")
+    record_effect(f"touch {what}")
     point(f"touch {what}")
     return f"touched {what}"
 
 
 async def look(flow: Workflow, what: str) -> str:
     said = await flow.agent(LOOKER, f"Touch {what}")
-    did(f"after {what}")
+    record_effect(f"after {what}")
     return said
 
 

@@ -1,4 +1,4 @@
-"""A lead in plan mode, with the rehearsal model and the real judge: it carries its approved plan out."""
+"""A lead in plan mode, with the rehearsal model and the real permission policy, carries out its approved plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.sdk.test_sessions import ended, place, watched
+from tests.sdk.test_sessions import events_of, place, tool_end
 
 from callboard import Request, Session
 from callboard.core.approvals.plans import AnswerDetails
@@ -42,17 +42,17 @@ def test_a_plan_that_was_approved_is_carried_out_in_the_chosen_mode(place: Path,
 
     async def go() -> None:
         async with Session(place, permission_mode="plan", approver=answer) as session:
-            told = await watched(session, "go")
+            told = await events_of(session, "go")
             assert not (place / "early.txt").exists()
             assert (place / "made.txt").exists(), told
             assert session.runtime.mode_of() == mode
             assert asked == (["plan"] if mode == "acceptEdits" else ["plan", "permission"])
             await session.runtime.use_mode("plan")
-            later = await watched(session, "again")
-            assert "plan mode" in str(ended(later, "write_file"))
-            with pytest.raises(UsageError, match="has to be asked for at the start"):
+            later = await events_of(session, "again")
+            assert "plan mode" in str(tool_end(later, "write_file"))
+            with pytest.raises(UsageError, match="must be requested at the start"):
                 await session.runtime.use_mode("bypassPermissions")
-            with pytest.raises(UsageError, match="there is no mode"):
+            with pytest.raises(UsageError, match="unknown mode"):
                 await session.runtime.use_mode("yolo")
 
     anyio.run(go)

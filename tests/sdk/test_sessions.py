@@ -1,4 +1,4 @@
-"""Sessions from Python, whole: over the rehearsal model, with tools, agents, hooks, approvers and stages from code."""
+"""Whole sessions from Python with the rehearsal model: tools, agents, hooks, approvers, and stages in code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Number(BaseModel):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace, and homes of its own."""
+    """A workspace with separate homes."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("STATE", "DATA", "CONFIG", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
@@ -70,11 +70,11 @@ def book(room: str, self: str, context: ToolContext) -> dict[str, str]:
     return {"room": room, "by": self}
 
 
-def ended(told: list[events.Event], name: str) -> events.ToolEnded:
+def tool_end(told: list[events.Event], name: str) -> events.ToolEnded:
     return next(one for one in told if isinstance(one, events.ToolEnded) and one.name == name)
 
 
-async def watched(session: Session, prompt: str) -> list[events.Event]:
+async def events_of(session: Session, prompt: str) -> list[events.Event]:
     return [event async for event in session.stream(prompt)]
 
 
@@ -90,8 +90,8 @@ def test_a_run_says_what_came_of_it_and_a_resume_goes_on(place: Path) -> None:
             await session.run("Too late")
         async with Session.resume(place, result.session, schedules=[schedule("@daily", "x")]) as again:
             assert (await again.rest()).text == "Done."
-            assert len(again.schedules()) == 1, "the same schedule is there once"
-        with pytest.raises(UsageError, match="opened once"):
+            assert len(again.schedules()) == 1, "the same schedule exists once"
+        with pytest.raises(UsageError, match="opened only once"):
             await again.__aenter__()
 
     asyncio.run(go())
@@ -129,13 +129,13 @@ def test_a_tool_from_python_asks_and_is_judged_under_its_own_name(place: Path) -
 
         clerk = Agent("clerk", "Books.", "You book.", tools=[book])
         async with Session(place, tools=[book], agents=[clerk], hooks=[no_red], approver=approve) as session:
-            told = await watched(session, "book it")
-            assert ended(told, "book").data == {"room": "Blue", "by": "me"}
+            told = await events_of(session, "book it")
+            assert tool_end(told, "book").data == {"room": "Blue", "by": "me"}
             assert [one.request.payload["tool"] for one in told if isinstance(one, events.Asked)] == ["book"]
             assert isinstance(told[-1], events.Rested)
-            denied = ended(await watched(session, "book it again"), "book")
+            denied = tool_end(await events_of(session, "book it again"), "book")
             assert (denied.is_error, "denied" in denied.text.lower()) == (True, True)
-            by_clerk = [one for one in await watched(session, "give it away") if isinstance(one, events.ToolEnded)]
+            by_clerk = [one for one in await events_of(session, "give it away") if isinstance(one, events.ToolEnded)]
             assert [(one.name, one.is_error) for one in by_clerk] == [("book", True), ("task", False)]
             assert "red is closed" in by_clerk[0].text
             assert (await session.run("ask it")).ok
@@ -159,9 +159,9 @@ def test_what_a_tool_raises_and_one_that_takes_too_long_are_error_results(place:
 
     async def go() -> None:
         async with Session(place, tools=[fail, slow]) as session:
-            failed = ended(await watched(session, "fail it"), "fail")
+            failed = tool_end(await events_of(session, "fail it"), "fail")
             assert (failed.is_error, failed.text) == (True, "no room at all")
-            late = ended(await watched(session, "slow it"), "slow")
+            late = tool_end(await events_of(session, "slow it"), "slow")
             assert (late.is_error, "longer than 0.05 s" in late.text) == (True, True)
 
     asyncio.run(go())
@@ -186,16 +186,16 @@ def test_cancelling_loses_nothing_and_what_is_raised_inside_leaves_as_itself(pla
                 await here.wait()
                 group.cancel_scope.cancel()
             free.set()
-            assert (await session.rest()).text == "Done.", "the turn goes on"
+            assert (await session.rest()).text == "Done.", "the turn continues"
         with pytest.raises(ZeroDivisionError):
             async with Session(place):
-                1 / 0  # noqa: B018  # raises
+                1 / 0  # noqa: B018 - it raises
 
     asyncio.run(go())
 
 
 def test_a_session_may_be_opened_used_and_closed_by_different_tasks(place: Path) -> None:
-    """As a web service does that keeps its sessions in an exit stack."""
+    """A web service that keeps its sessions in an exit stack does this."""
 
     async def go() -> None:
         stack = AsyncExitStack()
@@ -208,7 +208,7 @@ def test_a_session_may_be_opened_used_and_closed_by_different_tasks(place: Path)
         with pytest.raises(SessionClosed):
             await sessions[0].run("Too late")
         resumed = Session.resume(place, first)
-        assert await asyncio.create_task(resumed.__aenter__()) is resumed, "nobody hosts it any more"
+        assert await asyncio.create_task(resumed.__aenter__()) is resumed, "no process hosts it any more"
         await asyncio.create_task(resumed.__aexit__(None, None, None))
 
     asyncio.run(go())
@@ -223,7 +223,7 @@ def test_opening_that_is_cancelled_or_fails_leaves_nothing_open(place: Path) -> 
             await opening
         with anyio.move_on_after(0) as scope:
             async with Session(place):
-                pytest.fail("it was cancelled before it was open")
+                pytest.fail("the block ran although it was cancelled")
         assert scope.cancelled_caught
         with pytest.raises(UsageError, match="no session"):
             await Session.resume(place, name).__aenter__()
@@ -307,19 +307,19 @@ def test_a_stage_of_ones_own_is_asked_by_the_name_that_settings_give_it(place: P
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tools": [len]}, "put `@tool` over"),
-        ({"hooks": [len]}, "put `@hook"),
+        ({"tools": [len]}, "decorate the function with `@tool`"),
+        ({"hooks": [len]}, "decorate the function with `@hook"),
         ({"agents": [Agent("a", "b", "c", tools=["no_such"])]}, "there is no tool 'no_such'"),
         ({"agents": [Agent("A b", "b", "c")]}, "name"),
-        ({"modell": "x"}, "there is no option 'modell'"),
+        ({"modell": "x"}, "unknown option 'modell': choose model"),
         ({"approver": 7}, "not an approver"),
         ({"budget": -1}, "budget"),
-        ({"tools": [book, tool(name="book")(lambda: "")]}, "two tools go by one name"),
+        ({"tools": [book, tool(name="book")(lambda: "")]}, "two tools have the name book"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_at_once(place: Path, options: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        Session(place, **options)  # pyright: ignore  # wrong on purpose
+        Session(place, **options)  # wrong on purpose
 
 
 def test_a_tool_with_a_name_of_the_runtime_is_refused(place: Path) -> None:
@@ -346,4 +346,4 @@ def test_importing_the_package_loads_nothing_and_every_public_name_is_there_and_
     for name in [one for one in vars(Session) if not one.startswith("_")]:
         assert (getattr(Session, name).__doc__ or "").strip(), f"Session.{name} has no docstring"
     with pytest.raises(AttributeError, match="no attribute 'Sesion'"):
-        callboard.Sesion  # noqa: B018  # pyright: ignore  # raises
+        callboard.Sesion  # noqa: B018 - the look-up raises

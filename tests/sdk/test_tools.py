@@ -1,4 +1,4 @@
-"""Tools from Python functions: what the model is told of them, what becomes of its input, what a result may be."""
+"""Tools from Python functions: their descriptions for the model, the conversion of input, and valid results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def everything(
     point: Point,
     places: list[Place],
     order: Order,
-    maybe: Optional[int] = None,  # noqa: UP045  # as users write it
+    maybe: Optional[int] = None,  # noqa: UP045 - as users write it
     kind: Literal["a", "b"] = "a",
     counts: dict[str, int] | None = None,
     tree: Tree | None = None,
@@ -135,7 +135,7 @@ def test_types_that_are_no_json_are_refused_when_they_are_decorated() -> None:
     def lines(port: socket.socket) -> None: ...
     def back(then: Callable[[int], int]) -> None: ...
 
-    for function, told in ((lines, "socket"), (back, "cannot be said in JSON")):
+    for function, told in ((lines, "socket"), (back, "cannot be expressed in JSON")):
         with pytest.raises(NotTyped, match=told):
             FunctionTool(function)
     for name in ("two words", "mcp__x__y", "", "x" * 65):

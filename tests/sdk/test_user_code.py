@@ -1,4 +1,4 @@
-"""Programs as users write them pass pyright's strict mode, and their mistakes do not."""
+"""Typical users' programs pass pyright's strict mode, and wrong ones fail."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = Path(__file__).with_name("user_code")
 
 
-def complaints(folder: Path) -> set[tuple[str, int]]:
-    """(file, line) of each error that pyright finds in the programs, as it checks them for a user."""
+def reported_errors(folder: Path) -> set[tuple[str, int]]:
+    """Return (file, line) of each error that pyright reports in the programs, checked with a user's settings."""
     settings = {
         "typeCheckingMode": "strict",
         "extraPaths": [str(ROOT / "runtime")],
@@ -39,7 +39,7 @@ def complaints(folder: Path) -> set[tuple[str, int]]:
     }
 
 
-def marked() -> Iterator[tuple[str, int]]:
+def marked_lines() -> Iterator[tuple[str, int]]:
     for path in CODE.rglob("*.py"):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if line.endswith("# wrong"):
@@ -47,7 +47,7 @@ def marked() -> Iterator[tuple[str, int]]:
 
 
 def test_users_code_is_accepted_and_its_mistakes_are_not(tmp_path: Path) -> None:
-    found, meant = complaints(tmp_path), set(marked())
-    assert sorted(found - meant) == [], "right code is refused"
+    found, meant = reported_errors(tmp_path), set(marked_lines())
+    assert sorted(found - meant) == [], "correct code is rejected"
     assert sorted(meant - found) == [], "wrong code is accepted"
     assert len(meant) > 20

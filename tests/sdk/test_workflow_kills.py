@@ -1,4 +1,4 @@
-"""A workflow that is killed (SIGKILL) again and again goes on each time, and repeats nothing that was done."""
+"""A workflow that is killed (SIGKILL) again and again continues each time, and repeats no completed work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(folder: Path, point: str, *redo: str) -> tuple[int, dict[str, Any]]:
     return child.returncode, json.loads(told) if told.strip() else {}
 
 
-def prepared(folder: Path) -> Path:
+def prepare(folder: Path) -> Path:
     work = folder / "work"
     work.mkdir(parents=True)
     (work / "looker.yaml").write_text(SCENARIO)
@@ -39,22 +39,22 @@ def prepared(folder: Path) -> Path:
 
 
 def test_a_workflow_that_is_killed_at_every_point_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    work = prepared(tmp_path)
+    work = prepare(tmp_path)
     for point in KILLS:
         code, told = run(tmp_path, point)
-        assert (point, code, told) == (point, -9, {}), "it did not come so far"
+        assert (point, code, told) == (point, -9, {}), "the point was not reached"
     code, told = run(tmp_path, "never")
     assert code == 0
     result = told["result"]
     assert result[:-1] == ["3", "paid 5", "seen", "seen", "Ann"]
     assert told["agents"] == ["lead", "subagent", "subagent"], "an agent was created again"
     did = (work / "did.txt").read_text().splitlines()
-    assert did.count("count") == 2, "killed inside, it may run again; then never more"
+    assert did.count("count") == 2, "after a kill inside, it may run again, but never later"
     assert did.count("pay 5") == did.count("touch one") == did.count("touch two") == 1
 
 
 def test_a_step_that_was_cut_off_is_never_run_again_unasked(tmp_path: Path) -> None:
-    work = prepared(tmp_path)
+    work = prepare(tmp_path)
     assert run(tmp_path, "pay") == (-9, {})
     code, told = run(tmp_path, "never")
     assert (code, told["unknown"]) == (0, "step#2")

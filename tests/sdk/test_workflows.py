@@ -1,4 +1,4 @@
-"""Workflows in one process: typed results, parts at once, what a change of code or arguments is told as."""
+"""Workflows in one process: typed results, parallel steps, and messages after changes of code or arguments."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Finding(BaseModel):
     score: int
 
 
-did: list[str] = []
+effects: list[str] = []
 
 
 def note(what: str) -> str:
-    did.append(what)
+    effects.append(what)
     return what
 
 
 @pytest.fixture
 def work(place: Path) -> Path:
     """A workspace whose agents play the scenario."""
-    did.clear()
+    effects.clear()
     (place.parent / "model.yaml").write_text(SCENARIO)
     return place
 
 
-def within(place: Path, go: Callable[[Session], Awaitable[None]]) -> None:
+def in_session(place: Path, go: Callable[[Session], Awaitable[None]]) -> None:
     async def run() -> None:
         async with Session(place) as session:
             await go(session)
@@ -92,14 +92,14 @@ def test_a_workflow_that_has_ended_tells_the_same_again_and_does_nothing(work: P
     async def go(session: Session) -> None:
         first = await session.workflow(whole.named("w1"), count=2)
         assert first[:4] == ["said", "two", "00!", "11!"]
-        assert did == ["two", "0", "0!", "1", "1!"]
+        assert effects == ["two", "0", "0!", "1", "1!"]
         assert await session.workflow(whole.named("w1"), count=2) == first
         assert await session.resume_workflow(whole, "w1", redo=["map#1[1]/step#2"]) == first
-        assert did == ["two", "0", "0!", "1", "1!", "1!"], "only that step ran again"
+        assert effects == ["two", "0", "0!", "1", "1!", "1!"], "only that step ran again"
         assert [row.status for row in await session.workflows()] == ["done"]
         assert (await session.workflow(whole, count=0))[:2] == first[:2]
 
-    within(work, go)
+    in_session(work, go)
 
 
 def test_a_typed_result_is_sent_back_with_what_is_wrong_until_it_fits(work: Path) -> None:
@@ -113,11 +113,11 @@ def test_a_typed_result_is_sent_back_with_what_is_wrong_until_it_fits(work: Path
 
     async def go(session: Session) -> None:
         assert await session.workflow(flow) == Finding(path="a", score=7)
-        assert len([one for one in session.team() if one.kind == "subagent"]) == 1, "the same agent mended it"
+        assert len([one for one in session.team() if one.kind == "subagent"]) == 1, "the same agent fixed it"
         with pytest.raises(WrongResult, match="3 tries"):
             await session.workflow(never)
 
-    within(work, go)
+    in_session(work, go)
 
 
 def test_where_one_part_fails_the_others_are_ended_and_the_workflow_can_be_tried_again(work: Path) -> None:
@@ -141,10 +141,10 @@ def test_where_one_part_fails_the_others_are_ended_and_the_workflow_can_be_tried
         assert [row.status for row in await session.workflows()] == ["failed"]
         with pytest.raises(AgentFailed):
             await session.workflow(flow.named("w"))
-        assert did == ["once"]
-        assert len([one for one in session.team() if one.kind == "subagent"]) == 2, "it was tried again"
+        assert effects == ["once"]
+        assert len([one for one in session.team() if one.kind == "subagent"]) == 2, "it was retried"
 
-    within(work, go)
+    in_session(work, go)
 
 
 def test_changed_code_and_other_arguments_are_told_with_the_step(work: Path) -> None:
@@ -161,18 +161,18 @@ def test_changed_code_and_other_arguments_are_told_with_the_step(work: Path) -> 
     async def go(session: Session) -> None:
         with pytest.raises(OSError, match="not yet"):
             await session.workflow(made("a").named("w"), fail=True)
-        with pytest.raises(WorkflowChanged, match="give the same") as changed:
+        with pytest.raises(WorkflowChanged, match="pass the same arguments") as changed:
             await session.workflow(made("a").named("w"), fail=False)
         with pytest.raises(WorkflowChanged, match="--redo 'step#1'") as changed:
             await session.resume_workflow(made("b"), "w")
         assert changed.value.step == "step#1"
         with pytest.raises(OSError, match="not yet"):
             await session.resume_workflow(made("b"), "w", redo=["step#1"])
-        assert did == ["a", "b"]
-        with pytest.raises(UsageError, match="no step 'step#9'"):
+        assert effects == ["a", "b"]
+        with pytest.raises(UsageError, match="unknown step 'step#9'"):
             await session.resume_workflow(made("b"), "w", redo=["step#9"])
 
-    within(work, go)
+    in_session(work, go)
 
 
 def test_budgets_questions_and_values_that_are_no_json_are_refused_in_words(work: Path) -> None:
@@ -201,7 +201,7 @@ def test_budgets_questions_and_values_that_are_no_json_are_refused_in_words(work
         with pytest.raises(UsageError, match="'nobody'"):
             await session.workflow(nobody)
 
-    within(work, go)
+    in_session(work, go)
 
 
 @workflow
@@ -212,8 +212,8 @@ async def nobody(flow: Workflow) -> str:
 def test_what_is_no_workflow_is_refused_when_it_is_decorated() -> None:
     def plain(flow: Workflow) -> None: ...
     async def without(path: str) -> None: ...
-    async def untyped(flow: Workflow, path) -> None: ...  # pyright: ignore  # wrong on purpose
+    async def untyped(flow: Workflow, path) -> None: ...  # wrong on purpose
 
     for function, told in ((plain, "async def"), (without, "first parameter"), (untyped, "has no type")):
         with pytest.raises(NotTyped, match=told):
-            workflow(function)  # pyright: ignore  # wrong on purpose
+            workflow(function)  # wrong on purpose

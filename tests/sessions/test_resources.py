@@ -1,4 +1,4 @@
-"""What front ends list: the columns and the JSON forms of each resource, declared once."""
+"""Resources that front ends list: columns and JSON forms, each declared once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from callboard.cli.mcp_server.tools import ASKED, LISTED
 from callboard.sessions.inspect import resources
-from callboard.sessions.inspect.resources import REQUESTS, SCHEDULES, SESSIONS, Column, Resource, ScheduleNow
+from callboard.sessions.inspect.resources import REQUESTS, SCHEDULES, SESSIONS, Column, Resource, ScheduleStatus
 from callboard.types.records import Request, SessionRow
 from callboard.types.schedules import Schedule
 
@@ -51,7 +51,7 @@ def test_a_client_gets_the_fields_that_the_schema_of_its_tool_declares(resource:
 
 def test_the_json_form_of_a_schedule_has_its_session_and_next_times() -> None:
     schedule = Schedule(id="cron_1", cron="0 9 * * *", timezone="UTC", prompt="look", created_at=0)
-    record = SCHEDULES.record(ScheduleNow(schedule, "s1", 0.0, "serve"))
+    record = SCHEDULES.record(ScheduleStatus(schedule, "s1", 0.0, "serve"))
     assert (record["session"], record["fired_by"], len(record["next"])) == ("s1", "serve", 3)
 
 

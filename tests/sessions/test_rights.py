@@ -1,4 +1,4 @@
-"""Rights from settings to agents: of a type, of its children, of scheduled turns; what is denied whole is not there."""
+"""Rights from settings to agents: of a type, its children, and scheduled turns; a wholly denied tool is absent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callboard.config.settings import LoadedSettings, load_settings, rules_of
 from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.sessions.agent_specs import AgentTypes
-from callboard.sessions.compose import Chosen
+from callboard.sessions.compose import ModelSelection
 from callboard.testing import ScriptedModel
 from callboard.types.agent_spec import AgentSpec, ModelLimits, PermissionRules
 from callboard.types.errors import SettingsError
@@ -22,7 +22,7 @@ from callboard.types.records import Cause, PermissionMode, ToolCall
 BASH = ToolSpec("bash", "", {}, "unknown")
 
 
-class House:
+class SettingsFolders:
     """A person's settings beside a workspace."""
 
     def __init__(self, folder: Path) -> None:
@@ -36,17 +36,17 @@ class House:
 
     def types(self, text: str) -> AgentTypes:
         files = ExtensionPaths(workspace=self.workspace, config=self.config, home=self.config, trusted=True)
-        chosen = Chosen(ScriptedModel({}), "scripted", {"scripted": ModelLimits()}, ())
+        chosen = ModelSelection(ScriptedModel({}), "scripted", {"scripted": ModelLimits()}, ())
         return AgentTypes(load_agents(files).items, self.load(text), chosen, attended=True)
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def folders(tmp_path: Path) -> SettingsFolders:
+    return SettingsFolders(tmp_path)
 
 
-def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(house: House) -> None:
-    types = house.types(
+def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(folders: SettingsFolders) -> None:
+    types = folders.types(
         "permission:\n"
         "  mode: acceptEdits\n"
         "  deny: [WebFetch]\n"
@@ -68,50 +68,51 @@ def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(house: H
     assert types.spawned("explore", "sub1", mate).permission_mode == "plan"
 
 
-def test_a_type_that_is_not_there_is_told_with_its_place(house: House) -> None:
-    with pytest.raises(
-        SettingsError, match=r"settings.yaml:3: permission.agents.explorer.mode: there is no agent type"
-    ):
-        house.types("permission:\n  agents:\n    explorer: {mode: plan}\n")
+def test_a_type_that_is_not_there_is_told_with_its_place(folders: SettingsFolders) -> None:
+    with pytest.raises(SettingsError, match=r"settings.yaml:3: permission.agents.explorer.mode: unknown agent type"):
+        folders.types("permission:\n  agents:\n    explorer: {mode: plan}\n")
 
 
-def test_a_rule_of_a_type_that_is_none_is_refused_with_its_place(house: House) -> None:
+def test_a_rule_of_a_type_that_is_none_is_refused_with_its_place(folders: SettingsFolders) -> None:
     with pytest.raises(SettingsError, match=r"settings.yaml:3: permission.schedules.deny"):
-        house.load("permission:\n  schedules:\n    deny: ['Bash(']\n")
+        folders.load("permission:\n  schedules:\n    deny: ['Bash(']\n")
     rules = "permission: {allow: [Read], schedules: {ask: [Edit]}, agents: {lead: {deny: [Bash]}}}"
-    assert {address[1:-1]: rule for address, rule in rules_of(house.load(rules).settings)} == {
+    assert {address[1:-1]: rule for address, rule in rules_of(folders.load(rules).settings)} == {
         ("allow",): "Read",
         ("schedules", "ask"): "Edit",
         ("agents", "lead", "deny"): "Bash",
     }
 
 
-def test_a_tool_that_is_denied_as_a_whole_is_not_in_the_models_context(house: House) -> None:
-    types = house.types("permission: {deny: ['Bash', 'mcp__*', 'Edit(x)', 'Gre*'], agents: {explore: {deny: [Read]}}}")
+def test_a_tool_that_is_denied_as_a_whole_is_not_in_the_models_context(folders: SettingsFolders) -> None:
+    types = folders.types(
+        "permission: {deny: ['Bash', 'mcp__*', 'Edit(x)', 'Gre*'], agents: {explore: {deny: [Read]}}}"
+    )
     lead = types.lead("lead")
     assert not {"bash", "grep"} & set(lead.tools)
     assert {"edit_file", "read_file", "glob"} <= set(lead.tools)
     assert not {"bash", "read_file", "glob", "grep"} & set(types.spawned("explore", "sub1", lead).tools)
-    assert "bash" in house.types("permission: {deny: ['Bash(curl:*)']}").lead("lead").tools
+    assert "bash" in folders.types("permission: {deny: ['Bash(curl:*)']}").lead("lead").tools
 
 
-def test_modes_of_claude_code_are_read_and_what_is_read_otherwise_is_told(house: House) -> None:
-    assert house.load("permission: {mode: manual}").settings.permission.mode == "default"
-    assert house.load("permission: {mode: manual}").notes == ()
-    auto = house.load("permission: {mode: sandboxed, agents: {lead: {mode: auto}}}")
+def test_modes_of_claude_code_are_read_and_what_is_read_otherwise_is_told(folders: SettingsFolders) -> None:
+    assert folders.load("permission: {mode: manual}").settings.permission.mode == "default"
+    assert folders.load("permission: {mode: manual}").notes == ()
+    auto = folders.load("permission: {mode: sandboxed, agents: {lead: {mode: auto}}}")
     assert (auto.settings.permission.mode, auto.settings.permission.agents["lead"].mode) == ("sandboxed", "default")
     assert len(auto.notes) == 1
     assert "settings.yaml:1: permission.agents.lead.mode: the mode auto is read as default" in auto.notes[0]
-    assert "CALLBOARD_PERMISSION__MODE" in house.load("", CALLBOARD_PERMISSION__MODE="auto").notes[0]
+    assert "CALLBOARD_PERMISSION__MODE" in folders.load("", CALLBOARD_PERMISSION__MODE="auto").notes[0]
 
 
-def test_a_rule_that_does_nothing_is_told_with_its_place_and_what_to_write(house: House) -> None:
-    notes = house.load(
+def test_a_rule_that_does_nothing_is_told_with_its_place_and_what_to_write(folders: SettingsFolders) -> None:
+    notes = folders.load(
         "permission:\n  allow: ['Bash(make)', 'B*']\n  agents: {lead: {deny: ['Write(src/**)']}}\n"
     ).notes
     assert [note.partition("settings.yaml:")[2] for note in notes] == [
-        "2: permission.allow[1]: the rule B* does nothing: a star in a tool's name holds in deny and ask rules only",
-        "3: permission.agents.lead.deny[0]: the rule Write(src/**) does nothing: "
+        "2: permission.allow[1]: the rule B* has no effect: "
+        "a star in a tool's name is valid only in deny and ask rules",
+        "3: permission.agents.lead.deny[0]: the rule Write(src/**) has no effect: "
         "Write with a path is never consulted: write Edit(src/**)",
     ]
 

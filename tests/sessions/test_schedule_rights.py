@@ -1,4 +1,4 @@
-"""The rights of one schedule: never more than those of all scheduled turns, also for what its turns start."""
+"""The rights of one schedule never exceed those of all scheduled turns, including agents that its turns start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse
 from callboard.core.permissions.modes import within
 from callboard.core.scheduling.permissions import judged_in_turn, narrowed
 from callboard.engine.recall import events_of
-from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.testing import ScriptedModel, say, use
 from callboard.types.agent_spec import AgentSpec, PermissionRules
@@ -121,7 +121,7 @@ async def test_a_lead_that_a_schedule_lets_only_read_learns_to_report_its_plan()
         ScriptedModel({"lead": [use("bash", {"command": "make"}), say("done")]}, end="done"),
         Shell(),
     )
-    world.judge = PolicyJudge((), (), ())  # type: ignore[assignment]
+    world.judge = PolicyJudge((), (), ())
     async with world.session() as team:
         await add(world, rights={"mode": "plan"}, recurring=False)
         await anyio.sleep(3_720)
@@ -135,7 +135,7 @@ async def test_a_lead_that_a_schedule_lets_only_read_learns_to_report_its_plan()
 @pytest.mark.anyio
 async def test_the_turn_of_a_fire_and_whom_it_starts_have_the_rights_of_the_schedule_and_other_turns_do_not() -> None:
     class Looks(PolicyJudge):
-        async def judge(self, query: PermissionQuery) -> Ruling:
+        async def judge(self, query: PermissionQuery) -> PermissionDecision:
             seen.append(query.spec)
             return await super().judge(query)
 
@@ -145,7 +145,7 @@ async def test_the_turn_of_a_fire_and_whom_it_starts_have_the_rights_of_the_sche
         "alice": [use("write_file"), say("done")],
     }
     world = team_world(ScriptedModel(script, end="done"), Echo("write_file"))
-    world.judge = Looks((), (), ())  # type: ignore[assignment]
+    world.judge = Looks((), (), ())
     async with world.session() as team:
         await add(world, rights={"mode": "dontAsk", "deny": ("Bash(rm:*)",)}, recurring=False)
         await anyio.sleep(3_720)
@@ -159,4 +159,4 @@ async def test_the_turn_of_a_fire_and_whom_it_starts_have_the_rights_of_the_sche
     started = [one for one in await events_of(world.store, "j/s1/alice.1") if isinstance(one, AgentStarted)]
     assert started[0].spec.rules.deny == ("Bash(rm:*)",)
     judged = [one for one in await events_of(world.store, "j/s1/alice.1") if isinstance(one, CallJudged)]
-    assert judged[0].verdict == "deny", "nobody is there to be asked"
+    assert judged[0].verdict == "deny", "no person can be asked"

@@ -31,7 +31,7 @@ from callboard.core.context.pipeline import PRESETS
 from callboard.core.keys import host_lease, session_key
 from callboard.core.scheduling import next_wake
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Lease, LeaseHolder
 from callboard.testing import AllowAll, HostedSession, SteadyClock
 from callboard.types.errors import Fenced, StoreFull
@@ -99,7 +99,7 @@ class ChaosWorld(TeamWorld):
     lease: Lease | None = None
     outside: Wilderness = field(default_factory=Wilderness)
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         assert self.lease is not None, "a process writes under a lease"
         host.fence = self.lease.fence

@@ -17,7 +17,7 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.lowlevel import checkpoint
 
-from callboard.adapters.storage.feed import Bells, Feed
+from callboard.adapters.storage.feed import Feed, Sleepers
 from callboard.adapters.storage.memory import Crashed, MemoryLease, MemoryStore
 from callboard.adapters.storage.sqlite import open_store
 from callboard.ports.store import (
@@ -144,7 +144,7 @@ class InlineSqlite:
     def __init__(self, folder: Path, portal: BlockingPortal) -> None:
         self._folder, self._portal = folder, portal
         self._store = portal.call(partial(open_store, folder, durability="process"))
-        self._bells = Bells[Feed[Record] | Feed[Row]]()
+        self._bells = Sleepers[Feed[Record] | Feed[Row]]()
         self._dead = False
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ _STATUSES = (
     _final(400, "invalid_request_error"),
 )  # fmt: skip
 _CONNECTIONS = (
-    Kind("refused", talk.reset_at_once, "outage", (*_LOST, "Cannot connect")),
+    Kind("refused", talk.reset_at_once, "outage", (*_LOST, "cannot connect to")),
     Kind("reset-at-once", talk.reset_at_once, words=_LOST),
     Kind("closed-at-once", talk.closed_at_once, words=_LOST),
     Kind("reset-after-head", talk.reset_after_head, words=_LOST),

@@ -191,7 +191,7 @@ class FaultService:
     async def listen(self) -> None:
         """Take connections, always at the same address."""
         port = int(self.url.rpartition(":")[2]) if self.url else 0
-        wire = Wire(self.answer, asked=self.talks)
+        wire = Wire(self.answer, requests=self.talks)
         self.server = await asyncio.start_server(wire.serve, "127.0.0.1", port, limit=1 << 24)
         self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 from tests.warm import Process
 
 LIMIT = 180.0
@@ -67,7 +67,7 @@ class Running:
         else:
             self.process.send_signal(which)
 
-    def end(self) -> Ran:
+    def end(self) -> CommandResult:
         """Wait until it has ended by itself."""
         try:
             self.process.wait(LIMIT)
@@ -75,7 +75,7 @@ class Running:
             raise AssertionError(f"it hangs; said: {self.said()}") from None
         for thread in self._threads:
             thread.join(LIMIT)
-        return Ran(self.process.returncode, self.said("out"), self.said("err"))
+        return CommandResult(self.process.returncode, self.said("out"), self.said("err"))
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _environment(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
 
 
-def no_traceback(ran: Ran) -> None:
+def no_traceback(ran: CommandResult) -> None:
     """What a person reads is words, not the inside of the program."""
     assert "Traceback" not in ran.err, ran.err
     assert "a bug in Callboard" not in ran.err, ran.err

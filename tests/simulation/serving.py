@@ -39,8 +39,8 @@ def new_session(command: Command, *args: str, latency: int = 0) -> str:
     ran = command.run("run", *args, "--model", command.scenario(SCENARIO.format(latency=latency)), "Hello.")
     assert ran.code == 0, ran.err
     folder = Path(command.env["XDG_STATE_HOME"])
-    logs = sorted(folder.rglob("log/2*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    return logs[-1].stem  # two of one second differ in a part that is drawn
+    logs = [path for path in folder.rglob("log/*.jsonl") if path.stem != "serve"]
+    return max(logs, key=lambda path: path.stat().st_mtime_ns).stem
 
 
 def at(moment: float) -> str:

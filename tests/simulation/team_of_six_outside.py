@@ -18,7 +18,7 @@ from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.tools.worktrees import worktree_tools
 from callboard.ports.environment import Answer
 from callboard.ports.tool import CallContext, Tool, ToolOutcome, ToolSpec
-from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who
+from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor
 from callboard.testing import SteadyClock
 from callboard.types.errors import ToolRefused
 from callboard.types.records import Json, Request
@@ -46,9 +46,9 @@ class SixWorktrees(MemoryWorktrees):
         """How merges and removals ended, and what was found half done."""
         self.agreed: dict[str, str] = {}
         """Call -> the worktree that it removed with work in it."""
-        self.merging: dict[str, Who] = {}
+        self.merging: dict[str, WorktreeActor] = {}
         """Merges that are under way in a process that lives."""
-        self._left: dict[str, Who] = {}
+        self._left: dict[str, WorktreeActor] = {}
         """Merges of processes that died."""
 
     def _draw(self, *origin: object) -> Draw:
@@ -60,7 +60,7 @@ class SixWorktrees(MemoryWorktrees):
         lost = not merged and self._draw("losses", name).random() < 0.9
         return Losses(changed=(f"{name}.py",)) if lost else Losses()
 
-    async def remove(self, name: str, who: Who, agreed: Sequence[str] | None = None) -> Removed:
+    async def remove(self, name: str, who: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
         losses = (await self.losses(name)).lines() if who.call not in self._folded().done else ()
         if name in self.merging or self._draw("kept", who.call).random() < 0.2 or set(losses) - set(agreed or ()):
             self.ends["removal refused"] += 1
@@ -70,7 +70,7 @@ class SixWorktrees(MemoryWorktrees):
         self.ends["removed"] += 1
         return await super().remove(name, who, agreed)
 
-    async def merge(self, name: str, who: Who, check: Check | None = None) -> MergeEnd:
+    async def merge(self, name: str, who: WorktreeActor, check: Check | None = None) -> MergeEnd:
         self._tree(name)
         draw = self._draw("merge", who.call)
         if name in self.merging or draw.random() < 0.2:
@@ -89,7 +89,7 @@ class SixWorktrees(MemoryWorktrees):
         self.ends[end.how] += 1
         return end
 
-    async def _merged(self, name: str, who: Who, draw: Draw, check: Check | None) -> MergeEnd:
+    async def _merged(self, name: str, who: WorktreeActor, draw: Draw, check: Check | None) -> MergeEnd:
         await anyio.sleep(draw.choice((0, 3, 200)))
         how = draw.choice(("merged", "merged", "merged", "nothing", "conflict"))
         if how == "merged" and check is not None and not (await check(self.path(name))).passed:
@@ -103,7 +103,7 @@ class SixWorktrees(MemoryWorktrees):
         self._note("merged", name, who)
         return MergeEnd("merged", "main", "c0ffee", ("a.py",))
 
-    def _cut(self, name: str, who: Who, *, died: bool) -> None:
+    def _cut(self, name: str, who: WorktreeActor, *, died: bool) -> None:
         if died:
             self._left[name] = who
             return

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.commands.command import Command
 from tests.simulation.processes import AtTerminal, no_traceback, started, until
 
-from callboard.cli.repl.line import TOO_SOON
+from callboard.cli.repl.draft import TOO_SOON
 
 PLAN = """
 agents:
@@ -33,7 +33,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def request_of(command: Command) -> str:
-    (request,) = json.loads(command.here("plans", "--json").out)
+    (request,) = json.loads(command.run_inline("plans", "--json").out)
     return str(request["id"])
 
 
@@ -42,8 +42,8 @@ def test_resume_follows_a_hosted_session_and_ends_as_the_run_does(command: Comma
         host.wait_for(WAITS)
         with started(command, "resume") as follower:
             follower.wait_for(f"process {host.pid} hosts session")
-            assert command.here("send", "--to", "lead", "Take slate.").code == 0
-            assert command.here("approve", request_of(command)).code == 0
+            assert command.run_inline("send", "--to", "lead", "Take slate.").code == 0
+            assert command.run_inline("approve", request_of(command)).code == 0
             ended, followed = host.end(), follower.end()
     assert (ended.code, followed.code) == (0, 0)
     assert followed.out == ended.out
@@ -59,8 +59,8 @@ def test_a_follower_that_leaves_leaves_its_host_alone(command: Command) -> None:
             follower.signal(signal.SIGINT)
             left = follower.end()
         assert left.code == 130
-        assert f"process {host.pid} goes on with the session" in left.err
-        assert command.here("approve", request_of(command)).code == 0
+        assert f"process {host.pid} continues the session" in left.err
+        assert command.run_inline("approve", request_of(command)).code == 0
         assert host.end().out == "The answer came.\n"
 
 
@@ -88,7 +88,7 @@ def test_a_follower_is_told_when_its_host_was_killed(command: Command) -> None:
             left = follower.end()
     assert left.code == 1
     assert f"process {host.pid}, which hosted the session, has died: `callboard resume" in left.err
-    nobody = command.here("attach")
+    nobody = command.run_inline("attach")
     assert (nobody.code, nobody.out) == (2, "")
     assert "no process hosts session" in nobody.err
 
@@ -100,9 +100,9 @@ def test_words_to_a_session_that_nobody_hosts_wait_for_who_resumes_it(command: C
         assert host.end().code == 143
     sent = command.run("send", "-", stdin="Take slate.\n")
     assert (sent.code, "no process hosts it" in sent.out) == (0, True)
-    assert command.here("send", "--to", "bob", "Hello").code == 2
-    assert command.here("send", "Hello", CALLBOARD_TOOL="1").code == 2
-    assert command.here("approve", request_of(command)).code == 0
+    assert command.run_inline("send", "--to", "bob", "Hello").code == 2
+    assert command.run_inline("send", "Hello", CALLBOARD_TOOL="1").code == 2
+    assert command.run_inline("approve", request_of(command)).code == 0
     ran = command.run("resume")
     assert (ran.code, ran.out) == (0, "Slate it is.\n"), ran.err
 
@@ -112,8 +112,8 @@ def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(comm
     with started(command, *asked) as host:
         host.wait_for(WAITS)
         request = request_of(command)
-        assert command.here("resume", "--force").code == 2, "--force goes with --take-over"
-        assert command.here("run", "--take-over", "New.").code == 2, "a new session has no host to take over from"
+        assert command.run_inline("resume", "--force").code == 2, "--force requires --take-over"
+        assert command.run_inline("run", "--take-over", "New.").code == 2, "a new session has no host to take over from"
         with started(command, "resume", "--take-over") as second:
             left = host.end()
             assert left.code == 3
@@ -124,7 +124,7 @@ def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(comm
             assert result["total_cost_usd"] > 0
             assert result["metrics"]["agents"]["lead"]["token_usage"]["output"] > 0
             until(lambda: f'"pid":{second.pid},' in _lease(command), "the other one hosts it")
-            assert command.here("approve", request).code == 0
+            assert command.run_inline("approve", request).code == 0
             ended = second.end()
     assert (ended.code, ended.out) == (0, "The answer came.\n"), ended.err
 
@@ -138,7 +138,7 @@ def test_who_follows_a_session_follows_it_to_the_process_that_takes_over(command
             with started(command, "resume", "--take-over") as second:
                 assert host.end().code == 3
                 follower.wait_for(f"process {second.pid} takes over the session from process {host.pid}")
-                assert command.here("approve", request).code == 0
+                assert command.run_inline("approve", request).code == 0
                 ended, followed = second.end(), follower.end()
     assert (followed.code, followed.out) == (ended.code, ended.out) == (0, "The answer came.\n")
     no_traceback(followed)
@@ -149,10 +149,10 @@ def test_a_host_that_hangs_is_killed_only_by_force(command: Command) -> None:
         host.wait_for(WAITS)
         request = request_of(command)
         host.signal(signal.SIGSTOP)
-        asked = command.here("resume", "--take-over", "--wait", "0.3")
+        asked = command.run_inline("resume", "--take-over", "--wait", "0.3")
         assert (asked.code, "has not left within 0.3 s" in asked.err) == (3, True), asked.err
         assert host.process.poll() is None
-        assert command.here("approve", request).code == 0
+        assert command.run_inline("approve", request).code == 0
         forced = command.run("resume", "--take-over", "--force", "--wait", "0.3")
         assert (forced.code, forced.out) == (0, "The answer came.\n"), forced.err
         assert host.end().code == -signal.SIGKILL
@@ -169,7 +169,7 @@ def test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves(command: Comman
             assert left.code == 3
             assert f"process {second.pid} takes over session" in left.err
             no_traceback(left)
-            assert command.here("approve", request_of(command)).code == 0
+            assert command.run_inline("approve", request_of(command)).code == 0
             assert second.end().out == "The answer came.\n"
 
 
@@ -199,7 +199,7 @@ def test_a_plan_that_its_lead_left_is_put_to_whoever_is_attached_to_a_headless_r
         person = AtTerminal(command, "attach")
         person.wait_for("this screen follows it")
         person.wait_for("approve this plan?")
-        (request,) = json.loads(command.here("plans", "--json").out)
+        (request,) = json.loads(command.run_inline("plans", "--json").out)
         escalated = next(said for said in request["history"] if said["what"] == "escalated")
         assert escalated["reason"] == "put to the person"
         assert request["expires_at"] >= escalated["at"] + 20, "the person has a whole deadline"
@@ -208,5 +208,5 @@ def test_a_plan_that_its_lead_left_is_put_to_whoever_is_attached_to_a_headless_r
         person.wait_for("approved by person")
         host.end()
         person.end()
-    (after,) = json.loads(command.here("plans", "--all", "--json").out)
+    (after,) = json.loads(command.run_inline("plans", "--all", "--json").out)
     assert (after["status"], after["answered_by"]) == ("approved", "person")

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 from tests.simulation.foreign_service import Say, foreign_service
 from tests.simulation.processes import AtTerminal, Running, left_behind, no_traceback, started, until
 
@@ -51,7 +51,7 @@ def state_of(command: Command) -> Path:
     return Path(command.env["XDG_STATE_HOME"])
 
 
-def told(ran: Ran, code: int, *words: str) -> None:
+def told(ran: CommandResult, code: int, *words: str) -> None:
     """It ended with that code, and in words."""
     no_traceback(ran)
     assert ran.code == code, ran.err
@@ -336,7 +336,7 @@ def test_sigterm_leaves_nothing_behind_and_the_turn_goes_on(command: Command) ->
     assert left_behind(command) == []
     ran = command.run("resume", "-v")
     assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
-    assert "lead: goes on where it was" in ran.err
+    assert "lead: continues where it was" in ran.err
 
 
 def approve_what_waits(command: Command) -> None:

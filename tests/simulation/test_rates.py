@@ -16,7 +16,7 @@ from callboard.adapters.models.rehearsal.api import ApiError, ModelSpec, of_stat
 from callboard.adapters.models.rehearsal.emulator import serve
 from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest, call, say
 from callboard.adapters.models.rehearsal.scenario import Scenario
-from callboard.engine.rate_limits.limiter import Governor
+from callboard.engine.rate_limits.limiter import KeyLimiter
 from callboard.testing import ScriptedModel, SteadyClock
 
 pytestmark = pytest.mark.anyio
@@ -69,12 +69,12 @@ async def played(service: Callable[[SimulatedRequest], Awaitable[SimulatedReply 
     emulator = await serve(Scenario.from_callable(service, models={"rehearsal": ModelSpec("rehearsal")}))
     model = AnthropicModel(base_url=emulator.url, api_key="test")
     clock = SteadyClock()
-    governor, said = Governor(clock), list[str]()
+    key_limiter, said = KeyLimiter(clock), list[str]()
 
     async def live(number: int) -> None:
         spec = {"model": "rehearsal", "attempts": 10, "pipeline": ()}
         world = Shared(cast("ScriptedModel", cast("object", model)), tools(Echo()), clock=clock, spec=spec, seed=number)
-        world.governor = governor
+        world.key_limiter = key_limiter
         async with world.session(f"s{number}") as team:
             await team.prompt("go")
             await team.quiet()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.adapters.git.test_git import plain
+from tests.adapters.git.test_git import run_git
 
 from callboard.sessions.open import open_session
 from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
@@ -47,7 +47,7 @@ async def test_a_replay_in_another_place_is_told_what_was_told_then(
     repository, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
     repository.mkdir()
     elsewhere.mkdir()
-    plain(repository, "init", "-q")
+    run_git(repository, "init", "-q")
     recorded = await run(
         SessionOptions(WorkspaceOptions(repository), model=ModelOptions(f"rehearsal:{scenario}", record=cassette))
     )

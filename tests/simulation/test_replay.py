@@ -338,14 +338,14 @@ async def test_a_replay_is_neither_resumed_nor_recorded(place: Place) -> None:
     await place.record("agents:\n  lead:\n    - reply: One.\n")
     model = f"cassette:{place.cassette}"
     workspace = place.workspace("there")
-    with pytest.raises(UsageError, match="starts over"):
+    with pytest.raises(UsageError, match="a replay is a new session"):
         await _run(
             SessionOptions(
                 WorkspaceOptions(workspace), identity=IdentityOptions(resume=True), model=ModelOptions(model)
             ),
             PROMPT,
         )
-    with pytest.raises(UsageError, match="--record goes with a new session"):
+    with pytest.raises(UsageError, match="--record requires a new session"):
         await _run(
             SessionOptions(WorkspaceOptions(workspace), model=ModelOptions(model, record=place.folder / "again.jsonl")),
             PROMPT,

@@ -127,7 +127,7 @@ async def test_a_process_killed_between_fire_and_turn_leaves_the_fire_to_another
             running[0] = serve(command)
             await all_over(stand, session, 1)
             await each_exactly_once(stand, session, {slot(shot)})
-            running[0].wait_for("none of its schedules fires any more")
+            running[0].wait_for("none of its schedules fires again")
             running[0].signal(signal.SIGTERM)
             ended = running[0].end()
     assert ended.code == 143

@@ -207,7 +207,7 @@ async def test_an_unknown_command_never_reaches_the_model(place: Place) -> None:
     assert not [event for _, event in seen.events if isinstance(event, ModelCalled)]
     assert seen.dropped[0] == (
         "there is no command /reveiw. Did you mean /review? "
-        "To say it to the model as it stands, begin with a backslash: \\/reveiw"
+        "To send it to the model unchanged, begin with a backslash: \\/reveiw"
     )
     assert seen.dropped[1].startswith("there is no command /hidden.")
     assert end.exit_code == 1
@@ -277,7 +277,7 @@ agents:
             content="/deploy",
             cause="schedule",
         )
-        await session._store.commit(sending(session.id, fired))  # pyright: ignore[reportPrivateUsage]  as a fire does
+        await session._store.commit(sending(session.id, fired))  # as a fire does
         await seen.some_dropped.wait()
         await session.finished()
     assert seen.dropped == ["/deploy: it is for a person to start (disable-model-invocation), not for a schedule"]
@@ -290,7 +290,7 @@ async def test_a_resume_repeats_nothing_of_what_was_expanded(place: Place) -> No
     again = Seen()
     async with open_session(place.options(resume=True), observers=[again]) as session:
         await session.finished()
-        texts = [str(b.data["text"]) for m in session.state("lead").context.conversation.messages for b in m.blocks]  # pyright: ignore[reportOptionalMemberAccess]  it began
+        texts = [str(b.data["text"]) for m in session.state("lead").context.conversation.messages for b in m.blocks]
     assert again.heard == []
     assert [text for text in texts if "As it was." in text] == [seen.heard[1]]
 

@@ -17,7 +17,7 @@ from tests.simulation.team_of_six_ends import broken_at_the_end
 from tests.simulation.team_of_six_promises import broken_in_team
 from tests.simulation.virtual import run_virtual
 
-from callboard.core.agent.state import Ended
+from callboard.core.agent.state import LifeEnd
 from callboard.core.frozen import replace as changed
 from callboard.core.keys import agent_key, journal, mailbox, request_key, task_key
 from callboard.types import events as ev
@@ -46,7 +46,7 @@ class Left:
 
     def put(self, old: Life, **changes: object) -> None:
         """This life, with these changes, in place of the old one."""
-        new = replace(old, **changes)  # type: ignore[arg-type]
+        new = replace(old, **changes)
         lives = [new if life is old else life for life in self.evidence.lives]
         self.evidence = replace(self.evidence, lives=lives)
 
@@ -95,7 +95,7 @@ def an_envelope_is_never_read(left: Left) -> str:
     newest = first(one for one in reversed(messages(life)) if one.sender == "lead")
     state = changed(
         life.state,
-        lifecycle=changed(life.state.lifecycle, ended=Ended("stopped", "")),
+        lifecycle=changed(life.state.lifecycle, ended=LifeEnd("stopped", "")),
         inbox=changed(life.state.inbox, position=newest.seq - 1),
     )
     left.put(life, state=state)

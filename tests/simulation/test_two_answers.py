@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 from tests.simulation.processes import LIMIT, AtTerminal, started
 from tests.warm import Process
 
@@ -44,13 +44,13 @@ def command(tmp_path: Path) -> Command:
 
 def waiting(command: Command) -> dict[str, Any]:
     """The one request that waits."""
-    (request,) = json.loads(command.here("plans", "--json").out)
+    (request,) = json.loads(command.run_inline("plans", "--json").out)
     return request
 
 
 def row(command: Command, request_id: str) -> dict[str, Any]:
     """A request as it stands."""
-    return json.loads(command.here("show", request_id, "--json").out)
+    return json.loads(command.run_inline("show", request_id, "--json").out)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def test_an_edit_from_another_process_is_what_the_first_goes_on_with(command: Co
         after = row(command, request["id"])
         assert (after["status"], after["payload"]["plan"], after["revision"]) == ("approved", "Mend the roof.", 2)
         assert after["edit"].splitlines()[-2:] == ["-Rebuild the roof.", "+Mend the roof."]
-    replayed = command.here("run", *PLANNING, "--model", f"cassette:{cassette}", "Go.")
+    replayed = command.run_inline("run", *PLANNING, "--model", f"cassette:{cassette}", "Go.")
     assert (replayed.code, replayed.out) == (0, "It was approved.\n"), replayed.err
 
 
@@ -164,10 +164,10 @@ def race(command: Command, rounds: int) -> None:
         assert (ended.code, ended.out) == (0, f"It was {status}.\n")
 
 
-def ended_of(process: Process) -> Ran:
+def ended_of(process: Process) -> CommandResult:
     """Code, stdout and stderr at its end."""
     out, err = process.communicate(timeout=LIMIT)
-    return Ran(process.returncode, out, err)
+    return CommandResult(process.returncode, out, err)
 
 
 # After a kill
@@ -182,7 +182,7 @@ def test_a_plan_outlives_kill_9_with_its_deadline_and_is_asked_again(command: Co
     assert waiting(command) == before, "its deadline too"
     with at_terminal(command, "resume") as terminal:
         assert waiting(command) == before
-        assert command.here("approve", before["id"]).code == 0
+        assert command.run_inline("approve", before["id"]).code == 0
         terminal.wait_for("answered elsewhere")
         terminal.wait_for("It was approved.")
 
@@ -193,7 +193,7 @@ def test_a_plan_that_is_answered_while_nobody_hosts_is_carried_out_by_the_next_p
         host.wait_for("waits for approval")
         host.signal(signal.SIGKILL)
         host.end()
-    assert command.here("approve", waiting(command)["id"]).code == 0
+    assert command.run_inline("approve", waiting(command)["id"]).code == 0
     ended = command.run("resume")
     assert (ended.code, ended.out) == (0, "It was approved.\n"), ended.err
 
@@ -211,14 +211,14 @@ def test_an_approval_of_a_text_that_changed_is_void(command: Command) -> None:
     with at_terminal(command) as terminal:
         before = waiting(command)
         anyio.run(change, command, before["id"], tampered)
-        refused = command.here("approve", before["id"])
+        refused = command.run_inline("approve", before["id"])
         assert (refused.code, refused.out) == (2, "")
-        assert "its content is not what was asked for" in refused.err
+        assert "its content has changed" in refused.err
         anyio.run(change, command, before["id"], forged)
         terminal.wait_for("(its content has changed)")
         terminal.wait_for("Burn the house down.")
-        stale = command.here("approve", before["id"], "--digest", before["digest"][:12])
+        stale = command.run_inline("approve", before["id"], "--digest", before["digest"][:12])
         assert (stale.code, "its content has changed" in stale.err) == (2, True)
         assert waiting(command)["id"] == before["id"], "nothing was approved"
-        assert command.here("approve", before["id"]).code == 0
+        assert command.run_inline("approve", before["id"]).code == 0
         terminal.wait_for("It was void.")

@@ -172,7 +172,7 @@ class Week:
             await team.quiet()
             self.found |= {one.id: one for one in team.host.board.schedules()}
             self.ended_at |= {one.id: self.clock.now() for one in team.host.board.schedules()}
-            await team.informer.end()
+            await team.hook_notifier.end()
             group.cancel_scope.cancel()
 
 

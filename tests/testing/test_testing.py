@@ -1,4 +1,4 @@
-"""`callboard.testing` as its users have it: tests of a team pass where the team is right, and fail where it is not."""
+"""`callboard.testing` in users' tests of a team: they pass if the team is right, and fail if it is not."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ TEAM: Mapping[str, Sequence[Played]] = {
 }
 
 
-def looks_first(record: Recorded) -> None:
-    """A user's test of their team."""
+def check_team(record: Recorded) -> None:
+    """Check a team, as a user's test does."""
     claims = assert_that(record).has_agents("alice").every_call_has_a_result().every_message_once().nothing_waits()
     claims.agent("alice").called("weather", city="Oslo", times=1).then("report", status="done")
     claims.lead.heard("Rain in Oslo", sender="alice").ended_with("coat").never_called("weather")
@@ -62,7 +62,7 @@ def looks_first(record: Recorded) -> None:
 
 
 def test_a_team_that_is_right_passes() -> None:
-    looks_first(run_virtual(Rehearsal(TEAM, tools=[weather]).run, "What should I wear?"))
+    check_team(run_virtual(Rehearsal(TEAM, tools=[weather]).run, "What should I wear?"))
 
 
 BROKEN: Mapping[str, Mapping[str, Sequence[Played]]] = {
@@ -79,7 +79,7 @@ BROKEN: Mapping[str, Mapping[str, Sequence[Played]]] = {
 def test_a_team_that_is_broken_fails(what: str) -> None:
     record = run_virtual(Rehearsal(BROKEN[what], tools=[weather]).run, "What should I wear?")
     with pytest.raises(AssertionError):
-        looks_first(record)
+        check_team(record)
 
 
 def test_a_failed_claim_says_what_there_was_instead() -> None:
@@ -94,7 +94,7 @@ def test_a_failed_claim_says_what_there_was_instead() -> None:
         assert_that(record).tokens_under(20)
 
 
-# What asks, what is refused
+# Requests and refusals
 
 
 PLANNED: Mapping[str, Sequence[Played]] = {
@@ -177,25 +177,25 @@ def test_a_night_passes_in_a_moment() -> None:
 # Chaos
 
 
-def weathered(seed: int) -> Survived:
-    script = {**TEAM, "lead": [TEAM["lead"][0], *[say("Take a coat.")] * 4]}  # whatever reaches it first
+def survive_chaos(seed: int) -> Survived:
+    script = {**TEAM, "lead": [TEAM["lead"][0], *[say("Take a coat.")] * 4]}  # whichever step comes first
     return run_virtual(lambda: survive(Rehearsal(script, tools=[weather, note]), "What should I wear?", seed=seed))
 
 
 def test_a_team_comes_to_the_same_end_through_faults_and_kills() -> None:
-    found = [weathered(seed) for seed in range(6)]
+    found = [survive_chaos(seed) for seed in range(6)]
     assert sum(one.kills for one in found) > 6
     assert sum(one.faults for one in found) > 3
     for one in found:
         claims = assert_that(one.record).has_agents("alice").every_call_has_a_result().every_message_once()
         claims.lead.ended_with("coat")
         prompts = [mail for mail in one.record.agent("lead").mail if mail.type == "prompt"]
-        assert len(prompts) == 1, "what was said before a kill is not said again"
+        assert len(prompts) == 1, "text from before a kill is not repeated"
 
 
 def test_the_same_seed_is_the_same_run() -> None:
     def course(seed: int) -> list[str]:
-        return [event.model_dump_json() for agent in weathered(seed).record for event in agent.events]
+        return [event.model_dump_json() for agent in survive_chaos(seed).record for event in agent.events]
 
     assert course(3) == course(3)
     assert course(3) != course(4)

@@ -17,7 +17,7 @@ from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.claude_settings import ClaudeSettings
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths, broken, builtin
 from callboard.adapters.extensions.hook_commands import CommandHandler
-from callboard.adapters.extensions.hook_fields import HookOrigin, OnlyIf
+from callboard.adapters.extensions.hook_fields import ConditionalHandler, HookOrigin, HttpHandler
 from callboard.adapters.extensions.hook_sandbox import HookWalls
 from callboard.adapters.extensions.hooks import (
     HookEntry,
@@ -31,8 +31,9 @@ from callboard.adapters.extensions.hooks import (
 )
 from callboard.adapters.extensions.plugins import MANIFEST
 from callboard.adapters.extensions.skills import load_skills
+from callboard.adapters.processes.programs import clean_environment
 from callboard.config.settings import LoadedSettings, user_file, workspace_file
-from callboard.core.trust.claims import Brought
+from callboard.core.trust.claims import WorkspaceClaims
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.ports.hooks import HookHandler
 from callboard.types.errors import SettingsError
@@ -41,47 +42,75 @@ from callboard.types.skills import Plugin
 
 
 def fill_registry(
-    loaded: LoadedSettings, workspace: Path, environ: dict[str, str], *, trusted: bool, brought: Brought | None = None
+    loaded: LoadedSettings,
+    workspace: Path,
+    environ: dict[str, str],
+    *,
+    trusted: bool,
+    workspace_claims: WorkspaceClaims | None = None,
 ) -> HookRegistry:
     """Return the hooks of a session, in the order of their sources. Raises `SettingsError` for an invalid file.
 
-    `brought`: the trusted content of the workspace. Its scripts are compared with that before each run. Its commands
-    run in the sandbox unless their entries say otherwise (`put_in_sandbox`).
+    `workspace_claims`: the trusted content of the workspace. Its scripts are compared with that before each run. Its
+    commands run in the sandbox unless their entries say otherwise (`sandbox_commands`).
     """
     registry = HookRegistry()
     persons = list[HookEntry]()
     for source, read in _read(loaded, workspace, environ):
         if source == "workspace" and not trusted:
             continue
-        entries = tuple(entry for entry in read.entries if entry not in persons)  # the same in two scopes runs once
+        entries = tuple(entry for entry in read.entries if entry not in persons)  # a handler in two scopes runs once
         persons += entries if source == "person" else ()
         if source == "builtin":
             named = [(entry, entry.handler.name) for entry in entries]
             off = loaded.settings.hooks_off
             entries = tuple(entry for entry, name in named if not any(fnmatchcase(name, pattern) for pattern in off))
-        if source == "workspace" and brought is not None:
-            entries = tuple(map(partial(_of_workspace, brought), entries))
+        if source == "workspace" and workspace_claims is not None:
+            entries = tuple(map(partial(_of_workspace, workspace_claims), entries))
         add_entries(registry, entries, source)
     return registry
 
 
-def _of_workspace(brought: Brought, entry: HookEntry) -> HookEntry:
+def _of_workspace(workspace_claims: WorkspaceClaims, entry: HookEntry) -> HookEntry:
     """Return a hook of the workspace that checks its scripts against the trusted content and runs in the sandbox."""
-    return replace(entry, handler=TrustedHandler(changed_command(entry.handler, _inside), brought))
+    return replace(entry, handler=TrustedHandler(changed_command(entry.handler, _inside), workspace_claims))
 
 
 def _inside(command: CommandHandler) -> CommandHandler:
     return replace(command, sandbox=True) if command.sandbox is None else command
 
 
-def put_in_sandbox(registry: HookRegistry, walls: HookWalls) -> None:
-    """Set the sandbox of the session for all commands of the registry."""
+def _set_environment(registry: HookRegistry, loaded: LoadedSettings) -> None:
+    """Set the environment of the session for all hooks of the registry.
+
+    Commands receive the variables of settings files, and the headers of calls may name them.
+    """
+    commands = clean_environment(loaded.environment, loaded.variables)
+
+    def changed(handler: HookHandler) -> HookHandler:
+        match handler:
+            case CommandHandler(environment=None):
+                return replace(handler, environment=commands)
+            case HttpHandler(environment=None):
+                return replace(handler, environment=loaded.environment)
+            case ConditionalHandler() | TrustedHandler():
+                return replace(handler, handler=changed(handler.handler))
+            case _:
+                return handler
+
+    if loaded.variables:
+        registry.change_handlers(changed)
+
+
+def sandbox_commands(registry: HookRegistry, walls: HookWalls, loaded: LoadedSettings) -> None:
+    """Set the sandbox and the environment of the session for all commands of the registry."""
+    _set_environment(registry, loaded)
     registry.change_handlers(lambda handler: changed_command(handler, lambda command: replace(command, walls=walls)))
 
 
 def runs_outside(handler: HookHandler) -> bool:
     """Return True if the entry of a hook asks to run outside the sandbox."""
-    while isinstance(handler, OnlyIf | TrustedHandler):
+    while isinstance(handler, ConditionalHandler | TrustedHandler):
         handler = handler.handler
     return isinstance(handler, CommandHandler) and handler.sandbox is False
 
@@ -91,7 +120,7 @@ def changed_command(handler: HookHandler, change: Callable[[CommandHandler], Com
     match handler:
         case CommandHandler():
             return change(handler)
-        case OnlyIf() | TrustedHandler():
+        case ConditionalHandler() | TrustedHandler():
             return replace(handler, handler=changed_command(handler.handler, change))
         case _:
             return handler
@@ -106,7 +135,7 @@ def add_entries(registry: HookRegistry, entries: Iterable[HookEntry], source: Ho
 def add_front_matter(
     registry: HookRegistry, loaded: LoadedSettings, files: ExtensionPaths, agents: Iterable[AgentFile]
 ) -> list[DiscoveryNote]:
-    """Register the hooks of agent and skill files. Return notes on what is ignored.
+    """Register the hooks of agent and skill files. Return notes on the ignored parts.
 
     A settings file that switches all hooks off includes these; one of a workspace only its own.
     """
@@ -115,15 +144,15 @@ def add_front_matter(
     for source_hooks in front_matter_hooks(agents, load_skills(files).items.values(), str(files.workspace or "")):
         notes += source_hooks.read.notes
         entries = source_hooks.read.entries
-        if source_hooks.of_workspace and files.brought is not None:
-            entries = tuple(map(partial(_of_workspace, files.brought), entries))
+        if source_hooks.of_workspace and files.workspace_claims is not None:
+            entries = tuple(map(partial(_of_workspace, files.workspace_claims), entries))
         if True not in off and not (source_hooks.of_workspace and off):
             add_entries(registry, entries, source_hooks.source)
     return notes
 
 
 def add_plugins(registry: HookRegistry, files: ExtensionPaths) -> list[DiscoveryNote]:
-    """Register the hooks of plugins, which belong to the user who named them. Return notes on what is ignored."""
+    """Register the hooks of plugins, which belong to the user who named them. Return notes on the ignored parts."""
     notes: list[DiscoveryNote] = []
     for plugin in files.plugins:
         for read in plugin_hooks(plugin, str(files.workspace or "")):
@@ -186,7 +215,7 @@ def _read(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> I
         read = [load_hooks(Path(file.path), claude_origin, file.raw) for file in files]
         quiet = off or any(
             file_hooks.all_off for file_hooks in read
-        )  # no file of a workspace switches off what a person's says
+        )  # a workspace's file cannot disable the hooks of the user's file
         reads += [replace(file_hooks, entries=()) if quiet else file_hooks for file_hooks in read]
         for file_hooks in _once(reads):
             yield source, file_hooks
@@ -194,12 +223,12 @@ def _read(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> I
 
 def _own_file(source: HookSource, path: Path, own_origin: HookOrigin, trusted: bytes) -> HooksRead:
     """Read a `hooks/hooks.json` next to the settings: the user's, or the workspace's in its `trusted` form."""
-    origin = replace(own_origin, root=str(path.parent.parent))  # as of a plugin: the folder that holds `hooks/`
+    origin = replace(own_origin, root=str(path.parent.parent))  # as for a plugin: the folder that contains `hooks/`
     try:
         if source == "person":
             return load_hooks(path, origin)
         return load_hooks(path, origin, trusted) if trusted else HooksRead()
-    except SettingsError as error:  # told when the session begins
+    except SettingsError as error:  # reported at the session's start
         return HooksRead(notes=(broken(path, error),))
 
 

@@ -1,34 +1,35 @@
-"""Settings in layers: built in, the user's file, the workspace's file, the environment, the flags. Later layers take
-precedence.
+"""Settings in layers: built in, the user's file, the workspace's file, the environment, the flags.
 
-Lists of permission rules and hooks are joined, so that no layer removes what another one denies. The origin of each
-value is kept. Refused, with file, line and field: unknown names, invalid values, and in a workspace everything that
-only the user may decide. Of an untrusted workspace only deny and ask rules apply.
+Later layers take precedence. Lists of permission rules and hooks are joined, so that no layer removes what another one
+denies. The origin of each value is kept. Unknown names and invalid values are refused with file, line and field.
 
-A workspace's files are used as they were read when trust was decided. A workspace never sets what only the user may
-decide: where the key and the conversation go, `bypassPermissions`, Python callables.
+A workspace's files are used as they were read when trust was decided. Of an untrusted workspace only deny and ask rules
+apply. Settings that only the user may decide are refused in a workspace: the targets of the key and the conversation,
+the sandbox, `bypassPermissions`, Python callables.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import platformdirs
 from pydantic import ValidationError
 
-from callboard.adapters.extensions.claude_settings import UNTRUSTED, ClaudeSettings, read_claude
-from callboard.adapters.extensions.trust import CLAUDE, HOOKS, SETTINGS, read_brought
+from callboard.adapters.extensions.claude_settings import ClaudeSettings, claude_files, claude_notes
+from callboard.adapters.extensions.trust import HOOKS, SETTINGS, read_claims
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document, load_yaml
 from callboard.core.context.pipeline import PRESETS, check_pipeline
 from callboard.core.context.stages.custom import is_own
 from callboard.core.permissions.rule_check import Kind, rule_note
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.trust.claims import Brought
+from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.agent_spec import StageSpec
+from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError
 from callboard.types.hook_answers import HookSource
 from callboard.types.model_names import FAMILIES
@@ -50,8 +51,9 @@ _JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask", "examples"})
 """Lists of permission rules, of all agents and of some, and their examples."""
 _BUILT_IN = Path(__file__).parents[1] / "data" / "models.yaml"
 Tree = dict[str, object]
-_PERSONS_ONLY = ("base_url", "sandbox")
-"""Settings that a workspace may not set: where the key and the conversation go, and the sandbox of its commands."""
+_PERSONS_ONLY = ("base_url", "sandbox", "search")
+"""Settings that a workspace may not set: the targets of the key and the conversation, the sandbox of its commands, and
+the command that searches."""
 _TIGHTEN = ("ask", "deny", "never", "always_ask")
 _LARGEST = 1_000_000
 
@@ -74,15 +76,37 @@ class LoadedSettings:
     """Settings file -> folder that `/x` in its rules refers to, if it is not the agent's own."""
     hooks_file: bytes = b""
     """The workspace's `.callboard/hooks/hooks.json`; empty if there is none or it is untrusted."""
+    workspace: Path = Path()
+    """Folder to which relative paths of settings refer."""
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """Environment of the session: that of the process with the variables of settings files. Never displayed."""
+    variables: frozenset[str] = frozenset()
+    """Names of the variables of settings files, which commands and hooks receive too."""
 
     def rule_bases(self, kind: str) -> tuple[str, ...]:
-        """Return, for each rule of `permission.allow`, `ask` or `deny`, the absolute folder that `/x` refers to; empty:
-        the folder of the agent."""
+        """Return, for each rule of `permission.allow`, `ask` or `deny`, the absolute folder that `/x` refers to.
+
+        Empty: the folder of the agent.
+        """
         rules: Sequence[str] = getattr(self.settings.permission, kind)
         places = [origin(self.origins, ("permission", kind, number)) for number in range(len(rules))]
         return tuple(
             next((base for file, base in self.bases.items() if place.startswith(f"{file}:")), "") for place in places
         )
+
+    def permission_rules(self) -> list[tuple[str, str, str]]:
+        """Return (kind, rule, place) for each permission rule, those that are considered first before the others."""
+        rules = sorted(rules_of(self.settings), key=lambda rule: ("deny", "ask", "allow").index(str(rule[0][-2])))
+        return [
+            (" ".join(map(str, (address[-2], *address[1:-2]))), text, self.place(address)) for address, text in rules
+        ]
+
+    def folder_rules(self) -> tuple[str, ...]:
+        """Return the rules that allow reading in `permission.directories`."""
+        folders = (
+            os.path.realpath(self.workspace / Path(text).expanduser()) for text in self.settings.permission.directories
+        )
+        return tuple(f"Read(/{folder}/**)" for folder in folders)
 
     def place(self, address: Address) -> str:
         """Return where a value was set: file, line and field, or the name of the variable or flag."""
@@ -95,8 +119,10 @@ class LoadedSettings:
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
-    """Return the user's settings file: `$XDG_CONFIG_HOME/callboard/settings.yaml`, or its equivalent on the
-    platform."""
+    """Return the user's settings file.
+
+    The path is `$XDG_CONFIG_HOME/callboard/settings.yaml`, or its equivalent on the platform.
+    """
     home = environ.get("XDG_CONFIG_HOME", "")
     folder = Path(home) / "callboard" if Path(home).is_absolute() else platformdirs.user_config_path("callboard")
     return folder / "settings.yaml"
@@ -113,23 +139,34 @@ def load_settings(
     workspace: Path | None = None,
     trusted: bool = False,
     flags: Mapping[str, object] | None = None,
-    brought: Brought | None = None,
+    workspace_claims: WorkspaceClaims | None = None,
     sources: frozenset[str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """Read all layers. `flags` are dotted names (`permission.mode`); the value None means not given.
+    """Read all layers.
 
-    Of an untrusted workspace only deny and ask rules apply. `brought`: its content as read when trust was decided;
-    None: its current content. `sources`: the files to use, `user`, `project` and `local`; None: all. The user's own
+    `flags` are dotted names (`permission.mode`); the value None means not given. `variables`: those of this run's
+    `--settings`, which take precedence over those of files, as these do over the environment. Of an untrusted
+    workspace only deny and ask rules apply. `workspace_claims`: its content as read when trust was decided; None:
+    its current content. `sources`: the files to use, `user`, `project` and `local`; None: all. The user's own
     `settings.yaml` always applies. Raises `SettingsError`.
     """
-    if brought is None and workspace is not None:
-        brought = read_brought(workspace)
+    if workspace_claims is None and workspace is not None:
+        workspace_claims = read_claims(workspace)
     own_file = user_file(environ)
     person = file_layer(own_file)
     project = sources is None or "project" in sources
-    workspace_values = workspace_layer(brought, trusted=trusted) if brought is not None and project else Layer()
+    workspace_values = (
+        workspace_layer(workspace_claims, trusted=trusted) if workspace_claims is not None and project else Layer()
+    )
     built_in = file_layer(_BUILT_IN, under="models", label="built in")
-    claude = claude_files(environ.get("HOME", ""), brought, trusted=trusted, sources=sources)
+    claude = claude_files(environ, workspace_claims, trusted=trusted, sources=sources)
+    added = {
+        name: value
+        for source in (*(file.variables for file in claude), variables or {})
+        for name, value in source.items()
+    }
+    environ = {**environ, **added}
     files = (built_in, *map(claude_layer, claude), person, workspace_values)
     layers = (*files, _alias_layer(environ), _environment_layer(environ), _flag_layer(flags or {}))
     values: Tree = {}
@@ -149,8 +186,11 @@ def load_settings(
     )
     notes = (*messages, *workspace_values.notes, *claude_notes(claude))
     bases = {file.path: str(Path(file.path).parent) for file in claude if file.person}
-    hooks_file = brought.content.get(HOOKS, b"") if brought is not None and trusted and project else b""
-    return LoadedSettings(settings, origins, hooks, notes, tuple(claude), bypass_off, bases, hooks_file)
+    hooks_file = (
+        workspace_claims.content.get(HOOKS, b"") if workspace_claims is not None and trusted and project else b""
+    )
+    loaded = LoadedSettings(settings, origins, hooks, notes, tuple(claude), bypass_off, bases, hooks_file)
+    return replace(loaded, workspace=workspace or Path(), environment=environ, variables=frozenset(added))
 
 
 def _with_model_ids(settings: Settings) -> Settings:
@@ -158,6 +198,7 @@ def _with_model_ids(settings: Settings) -> Settings:
     small = settings.small_model
     return settings.model_copy(
         update={
+            "plan_model": settings.plan_model_of(settings.model),
             "model": settings.model_id(settings.model),
             "fallback_models": tuple(settings.model_id(name) for name in settings.fallback_models),
             "small_model": settings.model_id(small) if small else None,
@@ -177,16 +218,21 @@ def _read_otherwise(values: Tree, origins: Mapping[Address, str]) -> Iterator[st
         if address[-1] == "mode" and value == "auto":
             place = where(origins, address)
             yield f"{place}: the mode auto is read as default: no classifier decides here, a person is asked"
+    for name in ("transcripts", "tool_results"):
+        if ("paths", name) in origins:
+            yield f"{where(origins, ('paths', name))}: has no effect: these files are always in the data folder"
 
 
 def _idle_rules(settings: Settings, origins: Mapping[Address, str], reported: Sequence[str]) -> Iterator[str]:
-    """Yield the rules that can never have an effect, with the reason, except those of locations that begin with one of
-    `reported`."""
+    """Yield the rules that can never have an effect, with the reason.
+
+    Rules of locations that begin with one of `reported` are left out.
+    """
     for address, text in rules_of(settings):
         note = rule_note(text, cast("Kind", address[-2]))
         place = where(origins, address)
         if note.status != "honored" and not place.startswith(tuple(reported)):
-            yield f"{place}: the rule {text} does nothing: {note.why}"
+            yield f"{place}: the rule {text} has no effect: {note.why}"
 
 
 def _alias_layer(environ: Mapping[str, str]) -> Layer:
@@ -210,12 +256,12 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
             continue
         address = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         if not environ[variable].strip():
-            continue  # set to nothing is not set
+            continue  # an empty variable counts as not set
         if address[0] in Settings.model_fields:
             places[address] = variable
             _put(values, address, _parsed(environ[variable], variable), variable)
         elif close := difflib.get_close_matches(address[0], Settings.model_fields, n=1, cutoff=0.8):
-            raise SettingsError(f"no such setting; did you mean {PREFIX}{close[0].upper()}?", variable)
+            raise SettingsError(f"unknown setting: choose {PREFIX}{close[0].upper()}", variable)
     return Layer(values, places)
 
 
@@ -291,8 +337,10 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
 
 
 def rules_of(settings: Settings) -> Iterator[tuple[Address, str]]:
-    """Yield every permission rule that is set, of all agents, of types and of scheduled turns, with its address. The
-    part of the address before the number is its kind: `allow`, `ask` or `deny`."""
+    """Yield every permission rule that is set, of all agents, of types and of scheduled turns, with its address.
+
+    The part of the address before the number is its kind: `allow`, `ask` or `deny`.
+    """
     permission = settings.permission
     scopes: dict[Address, ProfileSettings] = {("permission",): permission}
     scopes[("permission", "schedules")] = permission.schedules
@@ -306,7 +354,7 @@ def _check_pipelines(settings: Settings, origins: Mapping[Address, str]) -> None
     for address, chosen in pipelines_of(settings).items():
         if isinstance(chosen, str):
             if chosen not in PRESETS:
-                message = f"no preset is called {chosen!r}; there are {', '.join(PRESETS)}"
+                message = unknown("preset", chosen, PRESETS)
                 raise SettingsError(message, where(origins, address))
             continue
         for number, spec in enumerate(chosen):
@@ -330,9 +378,7 @@ def pipeline_of(settings: Settings, agent_type: str = "") -> tuple[StageSpec, ..
 def _fault_text(kind: str, message: str, address: Address) -> str:
     if kind != "extra_forbidden":
         return message[0].lower() + message[1:]
-    names = _names(address[:-1])
-    close = difflib.get_close_matches(str(address[-1]), names, n=1)
-    return f"no such setting; {f'did you mean {close[0]}?' if close else 'there are ' + ', '.join(names)}"
+    return unknown("setting", address[-1], _names(address[:-1]))
 
 
 def _names(address: Address) -> list[str]:
@@ -382,22 +428,22 @@ def _layer(document: YamlDocument, where: str) -> Layer:
     return Layer(data, {address: document.place(address) for address in document.lines if address})
 
 
-def workspace_layer(brought: Brought, *, trusted: bool) -> Layer:
+def workspace_layer(workspace_claims: WorkspaceClaims, *, trusted: bool) -> Layer:
     """Read the workspace's `.callboard/settings.yaml`. Raises `SettingsError` for errors in a trusted file."""
-    path = f"{brought.workspace}/{SETTINGS}"
-    raw = brought.content.get(SETTINGS)
+    path = f"{workspace_claims.workspace}/{SETTINGS}"
+    raw = workspace_claims.content.get(SETTINGS)
     if raw is None:
-        return _unread_layer(brought, path) if trusted else Layer()
+        return _unread_layer(workspace_claims, path) if trusted else Layer()
     try:
         layer = _layer(load_document(raw.decode("utf-8-sig"), path), path)
     except SettingsError as error:
         if trusted:
             raise
-        return Layer(notes=(f"{error}: none of its rules holds",))
+        return Layer(notes=(f"{error}: none of its rules applies",))
     except UnicodeDecodeError as error:
         if trusted:
             raise SettingsError("is not UTF-8 text", path) from error
-        return Layer(notes=(f"{path}: is not UTF-8 text: none of its rules holds",))
+        return Layer(notes=(f"{path}: is not UTF-8 text: none of its rules applies",))
     if not trusted:
         return _tightening(layer)
     for address in _refused(layer):
@@ -408,9 +454,9 @@ def workspace_layer(brought: Brought, *, trusted: bool) -> Layer:
     return layer
 
 
-def _unread_layer(brought: Brought, path: str) -> Layer:
+def _unread_layer(workspace_claims: WorkspaceClaims, path: str) -> Layer:
     """Raise `SettingsError` for a trusted file that could not be read, because it must not count as missing."""
-    for claim in brought.claims:
+    for claim in workspace_claims.claims:
         if claim.kind == "unread" and claim.path == SETTINGS:
             raise SettingsError(claim.text, path)
     return Layer()
@@ -425,12 +471,14 @@ def _refused(layer: Layer) -> Iterator[Address]:
             yield address
     for address, value in parts(layer.values.get("context"), ("context",)):
         if isinstance(value, Mapping) and is_own(str(cast("Tree", value).get("stage", ""))):
-            yield address  # a stage that is a person's own Python callable
+            yield address  # a stage that is a Python callable
 
 
 def _tightening(layer: Layer) -> Layer:
-    """Return the part of an untrusted file that applies: its deny and ask rules. An invalid rule is noted and
-    ignored."""
+    """Return the part of an untrusted file that applies: its deny and ask rules.
+
+    An invalid rule is noted and ignored.
+    """
     rules_by_kind: Tree = {}
     notes: list[str] = []
     permission = layer.values.get("permission")
@@ -451,7 +499,7 @@ def _tightening(layer: Layer) -> Layer:
 
 def _why_no_rule(rule: object, *, program: bool) -> str:
     if not isinstance(rule, str):
-        return "a rule is a text"
+        return "a rule must be text"
     try:
         if not program:
             parse_rule(rule)
@@ -460,72 +508,19 @@ def _why_no_rule(rule: object, *, program: bool) -> str:
     return ""
 
 
-def claude_files(
-    home: str, brought: Brought | None, *, trusted: bool, sources: frozenset[str] | None = None
-) -> list[ClaudeSettings]:
-    """Return the settings written for Claude Code, the weakest first: the user's, the workspace's, its local ones.
-
-    `sources`: the ones to read (`user`, `project`, `local`); None: all. Raises `SettingsError` for a file of the user,
-    or of a trusted workspace, that is not a JSON object.
-    """
-    files: list[ClaudeSettings] = []
-    user_path = Path(home, ".claude", "settings.json")
-    if home.startswith("/") and (sources is None or "user" in sources) and user_path.is_file():
-        try:
-            with user_path.open("rb") as file:
-                raw = file.read(_LARGEST + 1)
-        except OSError as error:
-            raise SettingsError(f"cannot be read: {error.strerror or error}", str(user_path)) from error
-        if len(raw) > _LARGEST:
-            raise SettingsError(f"is larger than {_LARGEST:,} bytes", str(user_path))
-        files.append(read_claude(raw, str(user_path), person=True, trusted=True))
-    shared, local = CLAUDE
-    counted = {"project": shared, "local": local}
-    for path in [counted[source] for source in counted if sources is None or source in sources]:
-        raw = brought.content.get(path) if brought is not None else None
-        if raw is None or brought is None:
-            continue
-        name = f"{brought.workspace}/{path}"
-        try:
-            files.append(read_claude(raw, name, person=False, trusted=trusted))
-        except SettingsError as error:
-            if trusted:
-                raise
-            files.append(ClaudeSettings(name, person=False, broken=f"{error}: none of its rules holds"))
-    return files
-
-
-def claude_notes(files: Iterable[ClaudeSettings]) -> Iterator[str]:
-    """Yield the notes for a session's start: a line for each field that would have changed a permission, and one for
-    the rest of a file. Fields that wait for trust are left to the trust question.
-    """
-    for file in files:
-        if file.broken:
-            yield file.broken
-        lost = [field for field in file.verdicts if field.verdict != "honored" and field.reason != UNTRUSTED]
-        grave = [field for field in lost if field.name.startswith("permissions.")]
-        yield from map(str, grave)
-        others = ", ".join(field.name for field in lost if field not in grave)
-        if others:
-            yield f"{file.path}: not used: {others} (`callboard doctor --compat` says why)"
-
-
 def claude_layer(settings_file: ClaudeSettings) -> Layer:
-    """Convert a file's permissions, skills and models into Callboard's settings."""
-    permission: Tree = {kind: [rule for rule, _ in rules] for kind, rules in settings_file.rules.items() if rules}
-    places: dict[Address, str] = {
-        ("permission", kind, number): place
-        for kind, rules in settings_file.rules.items()
-        for number, (_, place) in enumerate(rules)
-    }
-    if settings_file.mode is not None:
-        permission["mode"], places["permission", "mode"] = settings_file.mode
-    skills: Tree = {name: value for name, (value, _) in settings_file.skills.items()}
-    places |= {("skills", name): place for name, (_, place) in settings_file.skills.items()}
-    sections = {"permission": permission, "skills": skills}
-    models: Tree = {name: value for name, (value, _) in settings_file.models.items()}
-    places |= {(name,): place for name, (_, place) in settings_file.models.items()}
-    return Layer({**models, **{name: section for name, section in sections.items() if section}}, places)
+    """Convert a file's permissions and other values into Callboard's settings."""
+    values: Tree = {}
+    places: dict[Address, str] = {}
+    for kind, rules in settings_file.rules.items():
+        if rules:
+            _put(values, ("permission", kind), [rule for rule, _ in rules], settings_file.path)
+            places |= {("permission", kind, number): place for number, (_, place) in enumerate(rules)}
+    mode = {} if settings_file.mode is None else {("permission", "mode"): settings_file.mode}
+    for address, (value, place) in {**mode, **settings_file.settings}.items():
+        _put(values, address, value, place)
+        places[address] = place
+    return Layer(values, places)
 
 
 def parts(value: object, address: Address) -> Iterator[tuple[Address, object]]:
@@ -549,7 +544,7 @@ def origin(places: Mapping[Address, str], address: Address) -> str:
 def where(origins: Mapping[Address, str], address: Address) -> str:
     """Return the location of an invalid value. Pydantic's addresses continue into unions; the written part counts."""
     place = origin(origins, address)
-    if not place:  # a section that should be a mapping, or one whose parts have places of their own
+    if not place:  # a section that should be a mapping, or whose parts have separate places
         inside = [place for path, place in origins.items() if path[: len(address)] == address]
         place = inside[0] if inside else ""
     return place or dotted(address)

@@ -15,11 +15,11 @@ from typing import Literal, Protocol
 
 import anyio.to_thread
 
-from callboard.adapters.extensions.trust import git_as_trusted, read_brought
+from callboard.adapters.extensions.trust import git_as_trusted, read_claims
 from callboard.adapters.extensions.trust_store import TrustFile, TrustRecords
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.adapters.system.clock import SystemClock
-from callboard.core.trust.claims import Brought, ClaimChanges, TrustDecision, changes_since
+from callboard.core.trust.claims import ClaimChanges, TrustDecision, WorkspaceClaims, changes_since
 from callboard.types.errors import UsageError
 
 How = Literal["nothing", "flag", "kept", "answered", "untrusted"]
@@ -27,9 +27,9 @@ How = Literal["nothing", "flag", "kept", "answered", "untrusted"]
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Decision on the content that a workspace brings. Untrusted content is never returned."""
+    """Decision on the content of a workspace. Untrusted content is never returned."""
 
-    brought: Brought
+    workspace_claims: WorkspaceClaims
     how: How = "untrusted"
     damage: str = ""
     """Reason why the stored decisions are ignored; empty if they are valid."""
@@ -44,33 +44,40 @@ class Trust:
     @property
     def digest(self) -> str:
         """Return the digest of the content in use, by which another process sees whether the workspace has changed.
-        Empty: nothing is used."""
-        return self.brought.digest if self.trusted else ""
+
+        Empty: nothing is used.
+        """
+        return self.workspace_claims.digest if self.trusted else ""
 
     def content(self, path: str) -> str | None:
-        """Return the trusted text of a file of the workspace (`.mcp.json`); None if it is not trusted, missing, or not
-        text. Code that runs or obeys something of a workspace uses this text, not the file's."""
-        return self.brought.text(path) if self.trusted else None
+        """Return the trusted text of a file of the workspace (`.mcp.json`).
+
+        None if it is not trusted, missing, or not text. Code that runs or obeys content of a workspace uses this text,
+        not that of the file.
+        """
+        return self.workspace_claims.text(path) if self.trusted else None
 
     def git(self, folder: str) -> bool:
-        """Return True if git may run the programs named in the configuration of the repository at a folder, because it
-        is the trusted one."""
-        return self.trusted and git_as_trusted(self.brought, folder)
+        """Return True if git may run the programs named in the configuration of the repository at a folder.
+
+        The configuration must be the trusted one.
+        """
+        return self.trusted and git_as_trusted(self.workspace_claims, folder)
 
     @property
     def inert(self) -> str:
-        """Return one line for a user whose workspace has unused content; empty otherwise."""
+        """Return a line on the unused content of the workspace; empty if there is none."""
         if self.trusted:
             return ""
         if self.texts:
             return (
-                "this workspace is not trusted: its agents, skills and commands are read, but what they grant or run "
-                "does not count, nor do its hooks, servers and allow rules: `callboard trust show` lists them"
+                "this workspace is not trusted: its agents, skills and commands are used as text, but the permissions "
+                "and programs in them, its hooks, servers and allow rules are not: `callboard trust show` lists them"
             )
-        files = len({claim.path for claim in self.brought.claims} | set(self.brought.hashes))
+        files = len({claim.path for claim in self.workspace_claims.claims} | set(self.workspace_claims.hashes))
         counted = f"{files} file{'s' if files > 1 else ''}"
         return (
-            f"what this workspace brings is not trusted, so none of it is used ({counted}): "
+            f"the content of this workspace is not trusted, so none of it is used ({counted}): "
             "`callboard trust show` lists it, `callboard trust` decides"
         )
 
@@ -78,9 +85,10 @@ class Trust:
 class TrustPrompt(Protocol):
     """Question to the user about trust."""
 
-    async def ask(self, brought: Brought, changes: ClaimChanges | None) -> bool:
-        """Ask whether to trust this content. `changes`: the differences from the content trusted last; None: none was
-        trusted.
+    async def ask(self, workspace_claims: WorkspaceClaims, changes: ClaimChanges | None) -> bool:
+        """Ask whether to trust this content.
+
+        `changes`: the differences from the content trusted last; None: none was trusted.
         """
         ...
 
@@ -92,8 +100,9 @@ class TrustPrompt(Protocol):
 async def decide(
     workspace: Path, config: Path, *, flag: bool, gate: TrustPrompt | None = None, texts: bool = False
 ) -> Trust:
-    """Read the content of the workspace and decide. `flag`: trust it for this run. `gate`: the prompt to ask and
-    inform; None: none.
+    """Read the content of the workspace and decide.
+
+    `flag`: trust it for this run. `gate`: the prompt to ask and inform; None: none.
 
     `texts`: agents, skills and commands of an untrusted workspace are read as texts. `config` is the user's own folder.
     Raises `UsageError` for the flag in a tool's process, `WorkspaceUnusable` if a yes cannot be stored.
@@ -102,47 +111,51 @@ async def decide(
         _refuse_inside_tool()
     trust = replace(await anyio.to_thread.run_sync(standing, workspace, config), texts=texts)
     if gate is not None and trust.damage:
-        gate.tell(f"{trust.damage}: nothing is trusted by it; `callboard trust` decides again")
+        gate.tell(f"{trust.damage}: none of its decisions applies; `callboard trust` asks again")
     if trust.trusted:
         return trust
     if flag:
-        return Trust(trust.brought, "flag", trust.damage)
+        return Trust(trust.workspace_claims, "flag", trust.damage)
     if gate is not None and not started_by_tool():
         stored = TrustFile(config).read()
-        if await gate.ask(trust.brought, changed(trust.brought, stored)):
-            await anyio.to_thread.run_sync(keep, trust.brought, config)
-            return Trust(trust.brought, "answered", trust.damage)
+        if await gate.ask(trust.workspace_claims, changed(trust.workspace_claims, stored)):
+            await anyio.to_thread.run_sync(keep, trust.workspace_claims, config)
+            return Trust(trust.workspace_claims, "answered", trust.damage)
     if gate is not None:
         gate.tell(trust.inert)
     return trust
 
 
 def standing(workspace: Path, config: Path) -> Trust:
-    """Return the content of the workspace, and whether exactly that content is already trusted. Asks no one, raises
-    nothing."""
-    brought = read_brought(workspace)
-    if brought.nothing:
-        return Trust(brought, "nothing")
+    """Return the content of the workspace, and whether exactly that content is already trusted.
+
+    Asks no one, raises nothing.
+    """
+    workspace_claims = read_claims(workspace)
+    if workspace_claims.nothing:
+        return Trust(workspace_claims, "nothing")
     stored = TrustFile(config).read()
-    how: How = "kept" if stored.trusts(brought.workspace, brought.digest) else "untrusted"
-    return Trust(brought, how, stored.damage)
+    how: How = "kept" if stored.trusts(workspace_claims.workspace, workspace_claims.digest) else "untrusted"
+    return Trust(workspace_claims, how, stored.damage)
 
 
-def changed(brought: Brought, stored: TrustRecords) -> ClaimChanges | None:
+def changed(workspace_claims: WorkspaceClaims, stored: TrustRecords) -> ClaimChanges | None:
     """Return the differences from the content that was trusted last; None if none was."""
-    before = stored.of(brought.workspace)
-    return changes_since(before[-1], brought) if before else None
+    before = stored.of(workspace_claims.workspace)
+    return changes_since(before[-1], workspace_claims) if before else None
 
 
-def keep(brought: Brought, config: Path) -> None:
-    """Keep a person's yes. Raises `UsageError` in a tool's process, `WorkspaceUnusable`."""
+def keep(workspace_claims: WorkspaceClaims, config: Path) -> None:
+    """Store the user's trust. Raises `UsageError` in a tool's process, and `WorkspaceUnusable`."""
     _refuse_inside_tool()
     now = SystemClock().now()
-    decision = TrustDecision(brought.workspace, brought.digest, now, brought.claims, brought.hashes)
+    decision = TrustDecision(
+        workspace_claims.workspace, workspace_claims.digest, now, workspace_claims.claims, workspace_claims.hashes
+    )
     TrustFile(config).record(decision)
 
 
 def _refuse_inside_tool() -> None:
-    """Raise `UsageError` in a process that an agent's tool started: nobody trusts on a person's behalf."""
+    """Raise `UsageError` in a process that an agent's tool started: only the user may decide on trust."""
     if started_by_tool():
         raise UsageError("a command that an agent runs may not trust a workspace: a person does that, in a terminal")

@@ -1,4 +1,4 @@
-"""A short description of a tool call for people: `complete_task task_7kcyqptsrgm3`. Pure."""
+"""Short description of a tool call for people: `complete_task task_7kcyqptsrgm3`. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, cast
 from callboard.core.keys import count_words
 
 _MAIN_FIELDS = (
-    *("command", "pattern", "path", "description", "name", "to", "subject", "question", "task_id", "cron", "plan"),
+    *("command", "pattern", "path", "subject", "description", "name", "to", "question", "task_id", "cron", "plan"),
     "id",
 )
 
 
 def input_words(tool_input: Mapping[str, Any]) -> str:
-    """Return the first line of the most informative field; without such a field `key value, key value`, where lists and
-    objects are shown by their counts."""
+    """Return the first line of the most informative field of a tool input.
+
+    Without such a field: `key value, key value`, where lists and objects are shown by their counts.
+    """
     main = next((text for field in _MAIN_FIELDS if (text := tool_input.get(field)) and isinstance(text, str)), None)
     if main is not None:
         return _first_line(main)

@@ -24,14 +24,16 @@ EVENT_VERSION = 1
 
 
 def with_version(wrong: SessionUnreadable, row: bytes | None, own: str) -> SessionUnreadable:
-    """Add to an error the version that wrote the session, if its row names a newer version than `own`, that of this
-    process. `row`: as stored."""
+    """Add to an error the version that wrote the session, if its row names a newer version than this process.
+
+    `row`: as stored. `own`: the version of this process.
+    """
     match = re.search(rb'"callboard": ?"([0-9][0-9a-z.+]*)"', row or b"") if wrong.newer else None
     text = str(wrong)
     if match is None or NEWER not in text:
         return wrong
     version = match[1].decode()
-    if version_numbers(version) <= version_numbers(own):  # of a build between two releases: the number says nothing
+    if version_numbers(version) <= version_numbers(own):  # a build between two releases has no meaningful number
         return wrong
     return SessionUnreadable(text.replace(NEWER, f"{NEWER} ({version}; this is {own})", 1), wrong.session, newer=True)
 
@@ -105,7 +107,7 @@ def _newer(where: str, difference: str) -> SessionUnreadable:
     session = session_of(where)
     text = (
         f"session {session} was {NEWER}: {in_words(where)} has {difference}, which this version "
-        "does not know. Upgrade Callboard, then go on; nothing of the session was changed"
+        "does not know. Upgrade Callboard, then continue; the session was not changed"
     )
     return SessionUnreadable(text, session, newer=True)
 

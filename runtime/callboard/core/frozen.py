@@ -1,12 +1,12 @@
-"""Copies of frozen dataclasses with some fields changed: `dataclasses.replace` at a tenth of its cost.
+"""Frozen values that are cheap to change: copies of dataclasses with some fields changed, and an immutable mapping.
 
-An agent's state and its parts change many times a step; `dataclasses.replace` calls its `__init__` each time.
-For classes with a `__dict__` (no slots) and without `__post_init__`; everything else is refused.
+Pure. An agent's state and its parts change many times a step. `dataclasses.replace` calls `__init__` each time;
+`replace` costs a tenth of that. It is for classes with a `__dict__` (no slots) and without `__post_init__`; everything
+else is refused.
 
-An immutable mapping of texts that is cheap to extend, for an agent's file digests. Pure.
-
-Copying a plain dict costs as much as its size, for each file that a long session reads. Here the newest entries are
-separate, and only they are copied, until there are enough of them to justify a copy of all.
+The mapping of texts serves for an agent's file digests. Copying a plain dict costs as much as its size, for each file
+that a long session reads. Here the newest entries are separate, and only they are copied, until there are enough of
+them to justify a copy of all.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _NEWEST = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Keyed(Mapping[str, str]):
-    """Equal to every mapping with the same entries. Keys are in insertion order, as in a dict."""
+class PersistentMap(Mapping[str, str]):
+    """Mapping that equals every mapping with the same entries. Keys are in insertion order, as in a dict."""
 
     _old: Mapping[str, str] = field(default_factory=dict[str, str])
     _new: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def having(self, key: str, value: str) -> Keyed:
+    def having(self, key: str, value: str) -> PersistentMap:
         """Return a copy with this entry."""
         if len(self._new) < _NEWEST:
-            return Keyed(self._old, {**self._new, key: value})
-        return Keyed({**self._old, **self._new, key: value})
+            return PersistentMap(self._old, {**self._new, key: value})
+        return PersistentMap({**self._old, **self._new, key: value})
 
     def __getitem__(self, key: str) -> str:
         return self._new[key] if key in self._new else self._old[key]
@@ -70,5 +70,7 @@ class Keyed(Mapping[str, str]):
         """Serialise as an object in a snapshot."""
         plain = handler(dict[str, str])
         return core_schema.no_info_after_validator_function(
-            Keyed, plain, serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=plain)
+            PersistentMap,
+            plain,
+            serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=plain),
         )

@@ -27,7 +27,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 DEEPEST = 100
 """Maximum levels of a tool's input. Deeper input is never intended, and makes encoders and validators fail."""
-TOO_DEEP = f"the input is nested too deeply: at most {DEEPEST} levels are taken"
+TOO_DEEP = f"the input is nested too deeply: at most {DEEPEST} levels are allowed"
 LARGEST_SCHEMA = 60_000
 """Maximum characters of a tool's schema as JSON. A larger one is not shown: it would fill the prompt of every call."""
 DEEPEST_SCHEMA = 40
@@ -120,8 +120,9 @@ def _kind(value: Any) -> str:
 
 
 def schema_for_model(schema: object) -> tuple[Json, str]:
-    """Return the schema in the form that the service accepts, and the problem with the original; empty if there was
-    none.
+    """Return the schema in the form that the service accepts, and the problem with the original.
+
+    The problem is empty if there was none.
 
     Alternatives at the root are flattened: all their properties are included, and properties that each of them requires
     are required (`allOf`: properties that any of them requires). A schema that is invalid or too large is replaced with
@@ -153,7 +154,7 @@ def input_problem(schema: Json, tool_input: object) -> str:
     try:
         return check_input(schema, tool_input) or ""
     except (TypeError, AttributeError, KeyError, ValueError, RecursionError):
-        return ""  # a schema that says things which we do not know: the server checks
+        return ""  # the schema has parts that are unknown here: the server checks them
 
 
 def _unusable(schema: Mapping[str, Any]) -> str:

@@ -45,11 +45,10 @@ _NAMED = 8
 
 
 def one_by_id(kind: str, ids: Iterable[str], prefix: str, *, where: str = "", offered: Iterable[str] = ()) -> str:
-    """Return the id equal to `prefix`, or else the only one that begins with it, with or without the leading `task_` or
-    `req_`.
+    """Return the id equal to `prefix`, or else the only one that begins with it.
 
-    `kind`, `where`: `session`, `of this workspace`. `offered`: the ids to list if none matches; empty: all. Raises
-    `UsageError`, which lists the matching ids, or the existing ones.
+    The prefix may lack the leading `task_` or `req_`. `kind`, `where`: `session`, `of this workspace`. `offered`: the
+    ids to list if none matches; empty: all. Raises `UsageError`, which lists the matching ids, or the existing ones.
     """
     all_ids = list(ids)
     fitting = by_beginning(all_ids, prefix)
@@ -59,15 +58,14 @@ def one_by_id(kind: str, ids: Iterable[str], prefix: str, *, where: str = "", of
     if fitting:
         raise UsageError(f"{prefix!r} fits {len(fitting)} {kind}s{of}: {_some(fitting)}")
     choices = list(offered) or all_ids
-    article = "an" if kind[0] in "aeiou" else "a"
-    raise UsageError(
-        f"{prefix!r} is not {article} {kind}{of}; {f'there are: {_some(choices)}' if choices else 'there are none'}"
-    )
+    raise UsageError(f"unknown {kind} {prefix!r}{of}: {f'choose {_some(choices)}' if choices else 'there are none'}")
 
 
 def by_beginning(ids: Iterable[str], prefix: str) -> list[str]:
-    """Return the ids that `prefix` may mean: the id itself, or else all that begin with it. An empty prefix matches
-    none."""
+    """Return the ids that `prefix` may mean: the id itself, or else all that begin with it.
+
+    An empty prefix matches none.
+    """
     all_ids = list(ids)
     if prefix in all_ids:
         return [prefix]
@@ -90,22 +88,27 @@ def workspace_folder(root: PurePath) -> str:
 
 
 def session_key(session: str) -> str:
+    """Return the key of a session's row."""
     return f"s/{session}"
 
 
 def agent_key(session: str, name: str) -> str:
+    """Return the key of an agent's row."""
     return f"s/{session}/agent/{name}"
 
 
 def task_key(session: str, task_id: str) -> str:
+    """Return the key of a task's row."""
     return f"s/{session}/task/{task_id}"
 
 
 def request_key(session: str, request_id: str) -> str:
+    """Return the key of a request's row."""
     return f"s/{session}/request/{request_id}"
 
 
 def schedule_key(session: str, schedule_id: str) -> str:
+    """Return the key of a schedule's row."""
     return f"s/{session}/schedule/{schedule_id}"
 
 
@@ -127,6 +130,7 @@ def session_of(name: str) -> str:
 
 
 def rule_key(session: str, rule_id: str) -> str:
+    """Return the key of a session rule's row."""
     return f"s/{session}/rule/{rule_id}"
 
 
@@ -136,12 +140,15 @@ def rows_prefix(session: str) -> str:
 
 
 def journal(session: str, name: str, incarnation: int) -> str:
+    """Return the name of the journal of one incarnation of an agent."""
     return f"j/{session}/{name}.{incarnation}"
 
 
 def workflow_key(session: str, workflow: str = "") -> str:
-    """Return the key of a workflow's row and the name of its journal. Without a workflow: the prefix of all such keys
-    of the session."""
+    """Return the key of a workflow's row and the name of its journal.
+
+    Without a workflow: the prefix of all such keys of the session.
+    """
     return f"w/{session}/{workflow}"
 
 
@@ -151,6 +158,7 @@ def snapshot_key(session: str, name: str, incarnation: int) -> str:
 
 
 def mailbox(session: str, name: str, incarnation: int) -> str:
+    """Return the name of the mailbox of one incarnation of an agent."""
     return f"{MAILBOXES}{session}/{name}.{incarnation}"
 
 
@@ -165,8 +173,10 @@ def orders_key(session: str) -> str:
 
 
 def rate_key(key: str, model: str) -> str:
-    """Return the store key of an API key's rate notice, by the API key's digest; an empty model: of the API key
-    itself."""
+    """Return the store key of an API key's rate notice, by the API key's digest.
+
+    An empty model: the notice of the API key itself.
+    """
     return f"{RATES}{key}/{model}"
 
 
@@ -191,21 +201,25 @@ def serving_key(pid: int | str = "") -> str:
 
 
 def short_id(prefix: str, *origin: object) -> str:
-    """Return `req_`, `task_`, `cron_` ... + 12 base32 characters, derived from its origin: the same origin gives the
-    same id."""
+    """Return an id such as `req_...`, `task_...` or `cron_...`, derived from its origin.
+
+    The prefix is followed by 12 base32 characters. The same origin gives the same id.
+    """
     digest = hashlib.sha256("\x1f".join(str(part) for part in origin).encode()).digest()
     return f"{prefix}_{base64.b32encode(digest[:8]).decode().lower()[:12]}"
 
 
 def call_id(session: str, name: str, *, incarnation: int, ordinal: int, index: int) -> str:
-    """Return the id of a tool call from the number of its model call in the journal and its index in the reply, never
-    from the provider's id alone. Not from the journal position: mail that comes earlier or later must not change it (a
-    replay)."""
+    """Return the id of a tool call from the number of its model call in the journal and its index in the reply.
+
+    The id never depends on the provider's id alone. The journal position is not used, because mail that comes earlier
+    or later (in a replay) must not change the id.
+    """
     return short_id("call", session, name, incarnation, ordinal, index)
 
 
 def request_envelope_id(request_id: str, to: str) -> str:
-    """Return the id of the envelope that brings a request to an agent: its answer replies to this id."""
+    """Return the id of the envelope that delivers a request to an agent; the answer replies to this id."""
     return short_id("env", request_id, to)
 
 
@@ -215,8 +229,10 @@ def subagent_suffix(call: str) -> str:
 
 
 def claim_envelope_id(task_id: str, attempts: int, name: str) -> str:
-    """Return the id of the envelope in which an agent notifies itself of a task that it claimed from the board, as its
-    `attempts`-th claimer."""
+    """Return the id of the envelope in which an agent notifies itself of a task that it claimed from the board.
+
+    `attempts`: the agent is the task's `attempts`-th claimer.
+    """
     return short_id("env", "claim", task_id, attempts, name)
 
 

@@ -1,7 +1,8 @@
-"""Tools of an agent, by its kind and by the tools that its type allows and denies, in the runtime's names or the
-compatible ones.
+"""Tools of an agent, by its kind and by the tools that its type allows and denies. Pure.
 
-Pure. Nothing is dropped silently: an unknown name, and a tool that this kind of agent never has, are reported with the
+The type names tools by the runtime's or the compatible names.
+
+Nothing is dropped silently: an unknown name, and a tool that this kind of agent never has, are reported with the
 result. A teammate keeps the tools that a team needs, regardless of its type.
 """
 
@@ -17,6 +18,12 @@ AgentKind = Literal["lead", "teammate", "subagent"]
 
 _FILES = frozenset({"read_file", "write_file", "edit_file", "glob", "grep"})
 _SHELL = frozenset({"bash", "task_output", "task_stop"})
+ON_REQUEST = frozenset({"multi_edit", "list_folder", "read_notebook", "edit_notebook", "bash_output"})
+"""Tools that an agent has only if its tools list names them: the tools that every agent has can do the same work, and
+each listed tool costs tokens at every step."""
+WEB_SEARCH = "web_search"
+"""Tool that an agent has only if the service or a configured command searches for it (`sessions/agent_specs.py`)."""
+_WORK = _FILES | _SHELL | ON_REQUEST | {"web_fetch", WEB_SEARCH}
 _OWN = frozenset({"todo_write", "load_skill", "compact"})
 _LOOK = frozenset({"list_tasks", "get_task"})
 _BOARD = _LOOK | {"create_task", "update_task", "claim_task", "complete_task", "fail_task", "release_task"}
@@ -31,9 +38,9 @@ MEMORY = frozenset({"remember", "recall", "forget"})
 
 TOOLS_OF: Mapping[AgentKind, frozenset[str]] = MappingProxyType(
     {
-        "lead": _FILES | _SHELL | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE | MEMORY | {"connect_mcp"},
-        "teammate": _FILES | _SHELL | _OWN | _BOARD | _TALK | _REPORT | MEMORY | {"list_crons", "task", "ask_person"},
-        "subagent": _FILES | _SHELL | _OWN | _LOOK,
+        "lead": _WORK | _OWN | _BOARD | _TALK | _LEADS | _TREES | _CRON | _ALONE | MEMORY | {"connect_mcp"},
+        "teammate": _WORK | _OWN | _BOARD | _TALK | _REPORT | MEMORY | {"list_crons", "task", "ask_person"},
+        "subagent": _WORK | _OWN | _LOOK,
     }
 )
 """All tools that a kind may have. A subagent answers with its last text, and starts no agents."""
@@ -69,6 +76,14 @@ COMPATIBLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "AskUserQuestion": ("ask_person",),
         "TaskOutput": ("task_output",),
         "TaskStop": ("task_stop",),
+        "KillShell": ("task_stop",),
+        "BashOutput": ("bash_output",),
+        "MultiEdit": ("multi_edit",),
+        "LS": ("list_folder",),
+        "NotebookRead": ("read_notebook",),
+        "NotebookEdit": ("edit_notebook",),
+        "WebFetch": ("web_fetch",),
+        "WebSearch": (WEB_SEARCH,),
     }
 )
 """Compatible name -> the runtime's tools."""
@@ -93,14 +108,19 @@ class Toolset:
 
 
 def normalised(name: str) -> str:
-    """Return the name by which a model calls a tool: characters that the service refuses become `_`, at most 64
-    characters."""
+    """Return the name by which a model calls a tool, at most 64 characters.
+
+    Characters that the service refuses become `_`.
+    """
     return _REFUSED.sub("_", name)[:LONGEST_NAME]
 
 
 def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return groups of names of different tools that a model could not distinguish, each group sorted; normally there
-    are none. A name that occurs twice clashes with itself: it would be unclear which of the two a rule applies to."""
+    """Return groups of names of different tools that a model could not distinguish, each group sorted.
+
+    Normally there are none. A name that occurs twice clashes with itself: it would be unclear which of the two a rule
+    applies to.
+    """
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(normalised(name), []).append(name)
@@ -108,8 +128,10 @@ def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def our_names(entry: str) -> tuple[str, ...]:
-    """Return the tools for an entry of a tools list, including `Name(...)`; empty if it is not a tool of the
-    runtime."""
+    """Return the tools for an entry of a tools list, including `Name(...)`.
+
+    Empty if it is not a tool of the runtime.
+    """
     match = _ENTRY.match(entry)
     name = match["name"] if match else ""
     return (name,) if name in ALL_TOOLS else COMPATIBLE.get(name, ())
@@ -123,8 +145,9 @@ def tools_for(
     plan_mode: bool = False,
     memory: bool = False,
 ) -> Toolset:
-    """Return the tools of an agent of `kind`. `requested` None: all tools of its kind. Denials take precedence over
-    `requested`.
+    """Return the tools of an agent of `kind`.
+
+    `requested` None: all tools of its kind, except those on request. Denials take precedence over `requested`.
 
     `plan_mode`: a lead has `submit_plan` only then; `memory`: its type keeps notes.
     """
@@ -133,7 +156,9 @@ def tools_for(
         may -= {"submit_plan"}
     refused = {name for entry in denied for name in our_names(entry)}
     selected = (
-        may if requested is None else {name for entry in requested for name in our_names(entry)} | ALWAYS_OF[kind]
+        may - ON_REQUEST
+        if requested is None
+        else {name for entry in requested for name in our_names(entry)} | ALWAYS_OF[kind]
     )
     needed = (_REPORT & ALWAYS_OF[kind]) & may
     names = (selected & may) - (refused - needed)
@@ -146,8 +171,10 @@ def tools_for(
 
 
 def names_of(tools: Sequence[str], own: Sequence[str] | None, shared: Sequence[str]) -> tuple[str, ...]:
-    """Return the tools of one agent by its spec's `tools` and `own`, sorted. `shared`: tools that the program provides
-    for all agents."""
+    """Return the tools of one agent by its spec's `tools` and `own`, sorted.
+
+    `shared`: tools that the program provides for all agents.
+    """
     return tuple(sorted({*tools, *(shared if own is None else own)}))
 
 

@@ -1,6 +1,6 @@
-"""One agent in this process: its state, its journal, and its running operations. `loop.py` runs it.
+"""One agent in this process: its state, its journal, and its running operations.
 
-The end of an operation is an event, which is journalled before it changes the state (`record`).
+`loop.py` runs it. The end of an operation is an event, which is journalled before it changes the state (`record`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.cache_watch import CacheWatch
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Write
@@ -33,10 +33,10 @@ from callboard.types.steps import Step, Wait
 Begin = Callable[["AgentRuntime", Step], Awaitable[None]]
 
 SENT: frozenset[OperationKind] = frozenset({"model", "summary"})
-"""Operations that may wait for the service before they are sent; their time counts from then on."""
+"""Operations that may wait for the service before they are sent. Their time counts from the moment of sending."""
 
 
-class Since(NamedTuple):
+class OperationStart(NamedTuple):
     """Start time of an operation, on two clocks."""
 
     at: float
@@ -48,31 +48,33 @@ class Since(NamedTuple):
 class AgentRuntime:
     """One agent: its state, its journal, and its running operations in this process."""
 
-    def __init__(self, host: Host, row: AgentRow, state: AgentState, begin: Begin, *, lock: AgentLock) -> None:
+    def __init__(
+        self, host: SessionRuntime, row: AgentRow, state: AgentState, begin: Begin, *, lock: AgentLock
+    ) -> None:
         self.host = host
         self.lock = AgentLockHolder(lock)
         self.row: AgentRow = row
         self.state = state
         self.operations: dict[Operation, anyio.CancelScope] = {}
         """Running operations, each with the scope that cancels it."""
-        self.since: dict[Operation, Since] = {}
+        self.since: dict[Operation, OperationStart] = {}
         """Start time of each operation. For a model call: the time when it was sent; absent while it waits to
         be sent."""
         self.urge: Callable[[], None] = lambda: None
-        """Function that lets a model call waiting for the rate limits try a parked key, because the user sent a
+        """Function that lets a model call that waits for the rate limits try a parked key, because the user sent a
         prompt."""
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
         self.watch = CacheWatch(host.cache_news)
         self.servers_seen = -1
-        """Revision of the MCP servers at which the agent was last informed about them."""
+        """Revision of the MCP servers about which the agent was last informed."""
         self.on_wake: Callable[[], None] = lambda: None
         self.written = TranscriptProgress()
         self.transcribing = anyio.Lock()
         self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
         self._unwritten: tuple[Event, ...] = ()
         self._begin = begin
-        # One commit at a time: each names the journal position before it.
+        # One commit at a time, because each names the journal position before it.
         self._recording = anyio.Lock(fast_acquire=True)
         self._retired = False
         self._changed = Notifier()
@@ -88,7 +90,7 @@ class AgentRuntime:
         if isinstance(step, Wait):
             if step.awaited == "budget":
                 self.host.budgets.wake_later(self.wake)
-            # Once for each wait: the row, and so every list of agents, shows what the call waits for
+            # Recorded once for each wait, so that the row and every list of agents show the reason for the wait
             # (test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so).
             if held := self._held_by(step):
                 await self.record(WaitBegan(at=self.host.clock.now(), what=held, until=step.until))
@@ -98,8 +100,7 @@ class AgentRuntime:
             await self._begin(self, step)
 
     def _held_by(self, step: Wait) -> Literal["rate", "budget"] | None:
-        """Return what holds a call back if the journal does not say so yet. A planned retry is already in the
-        journal."""
+        """Return the reason why a call is held back, unless the journal already has it, as it has a planned retry."""
         if self.state.waits.held:
             return None
         match step.awaited:
@@ -119,8 +120,11 @@ class AgentRuntime:
         return self.host.facts(self.state, frozenset(self.operations))
 
     def facts_to_decide(self) -> Facts:
-        """Return the facts for the next decision. A change from now on ends the wait that may follow it."""
-        # Before the decision, so that a change during it is not slept through in `_wait`.
+        """Return the facts for the next decision.
+
+        Any change after this call ends the wait that may follow the decision.
+        """
+        # Read before the decision, so that a change during the decision also ends the wait in `_wait`.
         self._seen = self._changed.changes
         return self.facts()
 
@@ -144,7 +148,7 @@ class AgentRuntime:
         return self._prompt[1], self._prompt[2]
 
     def has_prompt(self, system: bytes, tools: bytes) -> None:
-        """Cache the prompt in use, so that it is not read from the store."""
+        """Cache the prompt in use, so that it need not be read from the store."""
         self._prompt = (self.state.context.system + self.state.context.tools, system, tools)
 
     async def record(
@@ -153,51 +157,58 @@ class AgentRuntime:
         writes: Sequence[Write] = (),
         unless: Callable[[AgentState], bool] | None = None,
     ) -> bool:
-        """Journal events, then update the state. Events and writes are one commit. Shielded from cancellation, one at a
-        time.
+        """Journal events, then update the state.
 
-        If `unless(state)` is true, the events have become void: nothing is recorded, and the result is False. Raises
-        the exceptions of `Store.commit`.
+        Events and writes are one commit. Shielded from cancellation; one commit at a time.
+
+        If `unless(state)` is true, the events are void: nothing is recorded, and the result is False. Raises the
+        exceptions of `Store.commit`.
         """
-        # An operation that could not be cancelled may still come back with a result
+        # An operation that could not be cancelled may still return a result
         # (test_what_cannot_even_be_cancelled_is_left_behind_and_writes_nothing_any_more).
         if self._retired:
-            await anyio.sleep_forever()  # until its operation is cancelled: another one writes its journal
-        # The store finishes a commit although its caller was cancelled. The state would then lack what the journal has.
+            await anyio.sleep_forever()  # until its operation is cancelled: another object writes its journal
+        # The store finishes a commit although its caller was cancelled. Without the shield the state would lack those
+        # events.
         with self.lock, anyio.CancelScope(shield=True):
             async with self._recording:
                 if unless is not None and unless(self.state):
                     return False
                 await self._write(events, writes)
-        self._tell(events)
+        self._notify(events)
         return True
 
     async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
-        """Record decisions without an outside effect. They are written with the next commit, at the latest before the
-        loop waits. After a crash in between, `decide` takes them again."""
-        if self._recording.locked():  # a commit is under way, and its events come first
+        """Note decisions without an outside effect.
+
+        They are written with the next commit, at the latest before the loop waits. After a crash before that commit,
+        `decide` makes them again.
+        """
+        if self._recording.locked():  # a commit is in progress, and its events come first
             return await self.record(*events, unless=unless)
         if unless is not None and unless(self.state):
             return False
         state = self._after(events)
-        # Other agents and other processes decide by the row, so a change of it does not wait for the next commit.
+        # Other agents and other processes decide by the row, so a change of the row does not wait for the next commit.
         if events and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
-        # No commit of its own: each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
+        # No separate commit, because each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
         self._unwritten += events
         self.state = state
         self.host.budgets.follow(state)
-        self._tell(events)
+        self._notify(events)
         return True
 
     def stream(self, delta: Delta) -> None:
-        """Show a piece of the agent's output. Nothing is shown once another object runs the agent."""
+        """Show a piece of the agent's output. Shows nothing once another object runs the agent."""
         if not self._retired:
             self.host.streamed(self.lock, delta)
 
     def show_progress(self, text: str) -> None:
-        """Show the progress of a tool call. A function of a user may report after its call, and the turn, have ended:
-        nothing is shown then."""
+        """Show the progress of a tool call.
+
+        Shows nothing after the turn: a user's function may still report after its call ended.
+        """
         if self.lock.holds:
             self.stream(Delta("tool", text))
 
@@ -207,8 +218,10 @@ class AgentRuntime:
         self.lock.give_up()
 
     def release(self) -> None:
-        """Free the memory of an ended life: its conversation, prompt and file digests, which its journal keeps. Its
-        usage and outcome stay."""
+        """Free the memory of an ended life: its conversation, prompt and file digests, which its journal keeps.
+
+        Its usage and outcome stay.
+        """
         self.retire()
         self.state = without_history(self.state)
         self.watch = CacheWatch(self.host.cache_news)
@@ -226,8 +239,10 @@ class AgentRuntime:
         return self._retired
 
     async def keep(self) -> None:
-        """Write a snapshot of the state, so that later damage to older records does not affect the agent. Raises the
-        exceptions of `Store.commit`."""
+        """Write a snapshot of the state, so that later damage to older records does not affect the agent.
+
+        Raises the exceptions of `Store.commit`.
+        """
         async with self._recording:
             if self._retired or self.state.identity.spec is None or self.state.lifecycle.ended is not None:
                 return
@@ -254,7 +269,7 @@ class AgentRuntime:
         row = row_after(self.row, state, together[-1].at) if together else self.row
         if row is not self.row:
             appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
-        # A snapshot that cannot be read is passed over
+        # A snapshot that cannot be read is skipped
         # (test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over).
         if due(first, state):
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
@@ -264,9 +279,9 @@ class AgentRuntime:
         self.row = row
         self.host.budgets.follow(state)
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _notify(self, events: Sequence[Event]) -> None:
         first = self.state.seq - len(events) + 1
-        if not self._retired:  # else another object has taken over during the commit, and shows what follows
+        if not self._retired:  # else another object took over during the commit, and shows the rest
             with self.lock:
                 for place, event in enumerate(events):
                     self.host.observed(self.lock, first + place, event)
@@ -276,15 +291,16 @@ class AgentRuntime:
         try:
             await self.host.commit(*writes)
         except Conflict as lost:
-            # After a kill, this process writes the journal by another object
+            # After a kill, another object of this process writes the journal
             # (test_a_killed_agent_whose_commit_hangs_gives_its_lock_up).
             if lost.what == stream and not self._retired:
-                # Not a race about a row, which is decided anew: this process has lost the session.
+                # A race about a row would be decided again. A conflict in the journal means that this process has lost
+                # the session.
                 raise Fenced(f"another process writes the journal of {self.name}: {lost}") from lost
             raise
 
     def start(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
-        """Start an operation in this agent's task group. Starting one that runs is a bug."""
+        """Start an operation in this agent's task group. Starting a running operation is a bug."""
         assert self.group is not None, "operations start inside `run`"
         assert operation not in self.operations, f"{operation.key} runs already"
         scope = anyio.CancelScope()
@@ -306,15 +322,15 @@ class AgentRuntime:
 
     def begun(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""
-        self.since[operation] = Since(self.host.clock.now(), self.host.awake.now())
+        self.since[operation] = OperationStart(self.host.clock.now(), self.host.awake.now())
         self.host.listeners.on_operation(self.name, self.row.incarnation, operation)
 
     async def _wait(self, until: float | None) -> None:
         resting = all(operation.kind == "bg" for operation in self.operations)
         if resting:
-            await self.flush()  # else the operation's own record takes along what was noted
+            await self.flush()  # else the operation's own record includes the notes
         if self._seen != self._changed.changes:
-            return  # there is something new to decide on
+            return  # the next decision may differ
         between_turns = resting and self.state.turn is None
         if between_turns:
             self.lock.release()

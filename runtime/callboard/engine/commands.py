@@ -1,4 +1,4 @@
-"""First records of a session, and the user's messages and commands as envelopes."""
+"""First records of a session; the user's messages and commands as envelopes; the list of stored sessions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,37 @@ from typing import Literal
 from callboard import __version__
 from callboard.core.decoding import read_event, read_value, with_version
 from callboard.core.keys import agent_key, journal, one_by_id, session_key, session_of, short_id
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
 from callboard.engine.recall import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
 from callboard.types.agent_spec import AgentSpec, ModelChoice, ModelLimits
+from callboard.types.choices import unknown
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.events import AgentStarted
 from callboard.types.records import AgentRow, Envelope, Json, SessionRow
 
 SERVES = "serve"
 """Key in `SessionRow.settings` that is true for the session that `callboard serve` keeps for schedule files."""
-Action = Literal["interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode", "asking", "limits"]
+Action = Literal[
+    "interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode", "asking", "limits", "thinking"
+]
 
 
 async def create_session(
-    store: Store, row: SessionRow, lead: AgentSpec, *, fence: Fence | None, first: Envelope | None = None
+    store: Store,
+    row: SessionRow,
+    lead: AgentSpec,
+    *,
+    fence: Fence | None,
+    first: Envelope | None = None,
+    also: Sequence[Write] = (),
 ) -> None:
-    """Create the session, its lead, the lead's spec, and the first prompt in one commit, so that no session loses its
-    first prompt. Raises `Conflict` if the session exists."""
+    """Create the session, its lead, the lead's spec and the first prompt in one commit.
+
+    With one commit no session loses its first prompt. `also`: further writes of the commit. Raises `Conflict` if the
+    session exists.
+    """
     digest = spec_digest(lead)
     agent = AgentRow(
         name=lead.name,
@@ -47,6 +59,7 @@ async def create_session(
         Put(agent_key(row.id, lead.name), agent.encode(), expected=0),
         Put(spec_key(row.id, digest), lead.encode()),
         *mail,
+        *also,
         fence=fence,
     )
 
@@ -113,8 +126,11 @@ async def _rebuilt(store: Store, session: str) -> SessionRow:
 
 
 async def find_session(store: Store, prefix: str | None) -> SessionRow:
-    """Return the session with this id or unique prefix of an id, or the newest, without the one of schedule files.
-    Raises `UsageError`, and `SessionUnreadable` for a session that a newer Callboard wrote."""
+    """Return the session with this id or unique prefix of an id.
+
+    Without one: the newest that is not the session of schedule files. Raises `UsageError`, and `SessionUnreadable` for
+    a session that a newer Callboard wrote.
+    """
     stored = await stored_sessions(store)
     rows = stored.rows
     if not rows and not stored.unreadable:
@@ -122,7 +138,7 @@ async def find_session(store: Store, prefix: str | None) -> SessionRow:
     if prefix is None:
         newest = max(stored.began, key=lambda session: stored.began[session], default="")
         if newest and stored.began[newest] > max((row.created_at for row in rows), default=0.0):
-            raise stored.unreadable[newest]  # an older session must not pass for the newest
+            raise stored.unreadable[newest]  # an older session must not be taken for the newest
         own = next((row for row in rows if not row.settings.get(SERVES)), None)
         if own is None:
             message = f"the only session here, {rows[0].id}, holds schedules that `callboard serve` fires"
@@ -143,12 +159,21 @@ async def send_note(store: Store, session: str, text: str, *, now: float, nonce:
     await store.commit(sending(session, note))
 
 
-async def send_prompt(store: Store, session: str, text: str, *, to: str, now: float, nonce: str) -> str:
+async def send_prompt(
+    store: Store,
+    session: str,
+    text: str,
+    *,
+    to: str,
+    now: float,
+    nonce: str,
+    extras: PromptExtras = PLAIN_PROMPT,
+) -> str:
     """Send a prompt of the user to an agent and return the id of the envelope. `nonce`: unique for each prompt."""
     row = await _recipient(store, session, to)
-    # To one who is at work it is a word on that work: no new piece of work, which would need a plan of its own.
+    # To an agent at work the prompt is about that work, not a new piece of work that would need its own plan.
     assigns = row.kind != "lead" and row.life not in ("starting", "working", "waiting")
-    metadata: Json = {"assignment": True} if assigns else {}
+    metadata: Json = {**extras.metadata(), **({"assignment": True} if assigns else {})}
     envelope = prompt_envelope(session, text, now=now, nonce=nonce).model_copy(
         update={
             "id": short_id("env", session, to, nonce),
@@ -187,20 +212,33 @@ class AgentCommand:
     action: Action
     to: str = "lead"
     text: str = ""
-    """Argument of the command. `compact`: what to keep. `undo`: journal positions of the edits, separated by blanks.
+    """Argument of the command. `compact`: content to keep. `undo`: journal positions of the edits, separated by blanks.
     `new`: not empty to carry over a summary. `budget`: the raised limits, as JSON. `model`: a `ModelChoice`, as JSON.
-    `mode`: a permission mode. `asking`: seconds that requests wait; 0: no one can answer. `limits`: the changed limits
-    of a turn, as JSON."""
+    `mode`: a permission mode. `thinking`: a `ThinkingChoice`, as JSON, or nothing. `asking`: seconds that requests
+    wait; 0: no one can answer. `limits`: the changed limits of a turn, as JSON."""
 
 
-def model_command(name: str, limits: ModelLimits, to: str = "lead") -> AgentCommand:
-    """Return the command that switches an agent to this model from its next call on."""
-    return AgentCommand("model", to, ModelChoice(name=name, limits=limits).model_dump_json())
+def model_command(
+    name: str,
+    limits: ModelLimits,
+    to: str = "lead",
+    *,
+    plan_name: str | None = None,
+    plan_limits: ModelLimits | None = None,
+) -> AgentCommand:
+    """Return the command that switches an agent to this model from its next call on.
+
+    `plan_name`: model in plan mode; None: the same one.
+    """
+    choice = ModelChoice(name=name, limits=limits, plan_name=plan_name, plan_limits=plan_limits)
+    return AgentCommand("model", to, choice.model_dump_json())
 
 
 async def send_command(store: Store, session: str, command: AgentCommand, *, now: float, nonce: str) -> str:
-    """Send a command of the user to the runtime of an agent and return the id of the envelope. It takes effect at
-    receipt, and the model never sees it."""
+    """Send a command of the user to the runtime of an agent and return the id of the envelope.
+
+    The command takes effect when it is received. The model never sees it.
+    """
     row = await _recipient(store, session, command.to)
     envelope = Envelope(
         id=short_id("env", session, command.to, command.action, nonce),
@@ -221,11 +259,11 @@ async def _recipient(store: Store, session: str, name: str) -> AgentRow:
     row = await store.get(agent_key(session, name))
     if row is None or row.value is None:
         team = [agent_row.key.rsplit("/", 1)[1] for agent_row in await rows_of(store, agent_key(session, ""))]
-        raise UsageError(f"there is no agent {name!r} in session {session}; there are: {', '.join(team) or 'none'}")
+        raise UsageError(unknown("agent", name, team, where=f"in session {session}"))
     return read_value(AgentRow, row.value, row.key)
 
 
 def mark_ended(row: SessionRow, revision: int, now: float, exit_code: int) -> Write:
-    """Return the write that marks the end of a run in the session's row. A resume is still possible."""
+    """Return the write that marks the end of a run in the session's row. The session can still be resumed."""
     ended = row.model_copy(update={"ended_at": now, "exit_code": exit_code})
     return Put(session_key(row.id), ended.encode(), expected=revision)

@@ -1,20 +1,20 @@
-"""The life of an agent; read this first. `live` asks `decide` for the next step and begins it, until the life is over.
+"""The loop of an agent's life; read this first. `live` begins each step that `decide` returns, until the life is over.
 
 The loop decides nothing and never does long work. Each step starts an operation in the agent's task group
 (`callboard.engine.step_handlers`). The end of an operation is an event, which is journalled before it changes the state
-(`record`). So an agent receives mail, interrupts and answers while a tool runs for ten minutes.
+(`record`). So an agent receives mail, interrupts and answers even while a tool runs for ten minutes.
 """
 
 from __future__ import annotations
 
 from callboard.core.agent.decide import decide
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.types.steps import Done
+from callboard.types.steps import LifeDone
 
 
-async def live(agent: AgentRuntime) -> Done:
-    """Run an agent's life until `decide` returns `Done`. The agent holds its lock, except between turns."""
+async def live(agent: AgentRuntime) -> LifeDone:
+    """Run an agent's life until `decide` returns `LifeDone`. The agent holds its lock, except between turns."""
     with agent.lock:
-        while not isinstance(step := decide(agent.state, agent.facts_to_decide()), Done):
+        while not isinstance(step := decide(agent.state, agent.facts_to_decide()), LifeDone):
             await agent.begin(step)
     return step

@@ -1,11 +1,10 @@
-"""Reading of journals: an agent's state by folding, and its full history without edits.
+"""Reader of journals: an agent's state by folding, its full history without edits, its window, its edits and its spec.
 
-A damaged record leaves a gap in the numbers of a journal. A snapshot after the gap still has the state. Without one,
-the state before the gap is the newest that is certain: `recall` then refuses, and `recall_readable` returns that state
-with the readable records after the gap.
+A damaged record leaves a gap in the numbers of a journal. A snapshot after the gap still has the state. Without such a
+snapshot, the state before the gap is the newest that is certain: `recall` then refuses, and `recall_readable` returns
+that state with the readable records after the gap.
 
-Also reads an agent's window and its edits for users, read-only, and loads the agent's spec, which has a row for each
-content so that it commits with the agent's own row.
+An agent's spec is stored in a row for its content, so that it commits with the agent's own row.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from callboard.core.agent.snapshot import load
 from callboard.core.agent.state import AgentState
 from callboard.core.decoding import in_words, read_event, read_value
 from callboard.core.keys import count_words, journal, session_of, snapshot_key
-from callboard.core.reports.context import EditTold, Numbered, WindowMap, explain_edits, window_map
+from callboard.core.reports.context import EditReport, Numbered, WindowMap, explain_edits, window_map
 from callboard.ports.store import Store
 from callboard.ports.store_reading import records_of, row_of
 from callboard.types.agent_spec import AgentSpec
@@ -45,7 +44,7 @@ class JournalGap:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RecalledState:
     """Newest readable state of an agent."""
 
     state: AgentState
@@ -53,8 +52,10 @@ class Recalled:
 
 
 async def numbered_events(store: Store, stream: str, after: int = 0) -> list[Numbered]:
-    """Return the readable events of a journal after a position, each with its number. Raises `SessionUnreadable` for an
-    event of a newer version."""
+    """Return the readable events of a journal after a position, each with its number.
+
+    Raises `SessionUnreadable` for an event of a newer version.
+    """
     events: list[Numbered] = []
     while True:
         records = await records_of(store, stream, events[-1][0] if events else after, PAGE)
@@ -79,7 +80,7 @@ async def recall(store: Store, session: str, name: str, incarnation: int) -> Age
     return recalled.state
 
 
-async def recall_readable(store: Store, session: str, name: str, incarnation: int) -> Recalled:
+async def recall_readable(store: Store, session: str, name: str, incarnation: int) -> RecalledState:
     """Return the newest readable state, and the gap after it if there is one."""
     row = await row_of(store, snapshot_key(session, name, incarnation))
     state = (load(row.value) if row is not None and row.value is not None else None) or AgentState()
@@ -89,9 +90,9 @@ async def recall_readable(store: Store, session: str, name: str, incarnation: in
     whole = [event for place, (seq, event) in enumerate(events) if seq == state.seq + 1 + place]
     readable = fold(whole, state)
     if readable.seq >= last:
-        return Recalled(readable)
+        return RecalledState(readable)
     lost = JournalGap(stream, readable.seq + 1, last, tuple(events[len(whole) :]))
-    return Recalled(readable, lost)
+    return RecalledState(readable, lost)
 
 
 def lost_words(lost: JournalGap) -> str:
@@ -102,9 +103,9 @@ def lost_words(lost: JournalGap) -> str:
     lead = lost.stream.startswith(f"j/{session}/lead.")
     also = f", and {count_words(behind, 'later record')} that build on it" if behind else ""
     way = (
-        f"`callboard resume {session} --carry` goes on in a fresh conversation with what came before it"
+        f"`callboard resume {session} --carry` continues in a fresh conversation with what came before it"
         if lead
-        else f"`callboard resume {session}` goes on without this agent; its tasks come free"
+        else f"`callboard resume {session}` continues without this agent; its tasks are freed"
     )
     return f"session {session} is damaged: {first} cannot be read{also}. {way}"
 
@@ -129,20 +130,20 @@ def unedited(events: Iterable[Numbered]) -> Sequence[ViewMessage]:
 
 async def window_of(store: Store, state: AgentState) -> WindowMap:
     """Return the map of an agent's window. Raises `UsageError` for an agent that has not started."""
-    _begun(state)
+    _running_operations(state)
     tools = await store.get_blob(state.context.tools) if state.context.tools else b""
     return window_map(state, tools, await store.get_blob(state.context.system) if state.context.system else b"")
 
 
-async def edits_of(store: Store, state: AgentState) -> Sequence[EditTold]:
+async def edits_of(store: Store, state: AgentState) -> Sequence[EditReport]:
     """Return every edit in an agent's journal, oldest first. Raises `UsageError` for an agent that has not started."""
-    _begun(state)
+    _running_operations(state)
     events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     events = [event for event in events if event[0] <= state.seq]
     return explain_edits(events, unedited(events), state.me)
 
 
-def _begun(state: AgentState) -> None:
+def _running_operations(state: AgentState) -> None:
     if state.identity.spec is None:
         raise UsageError("this agent has not begun yet: it has no window")
 
@@ -153,6 +154,7 @@ def spec_digest(spec: AgentSpec) -> str:
 
 
 def spec_key(session: str, digest: str) -> str:
+    """Return the key of an agent's spec, by its digest."""
     return f"s/{session}/spec/{digest}"
 
 

@@ -1,13 +1,15 @@
-"""Cache of the session's rows in this process: tasks, requests, agents, schedules, each with its revision.
+"""Cache of the session's rows in this process: tasks, requests, agents and schedules, each with its revision.
 
-It follows the store and also takes this process's own commits at once. An older revision never replaces a newer one, so
-both ways may race. It is read-only: writers commit with the revision of a row.
+The cache follows the store and also applies this process's own commits at once. An older revision never replaces a
+newer one, so the order in which the two arrive does not matter. The cache is read-only: writers commit with the
+revision of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
 
 from callboard.core.decoding import read_value
 from callboard.core.keys import rows_prefix
@@ -27,11 +29,15 @@ _KINDS: dict[str, type[Value]] = {
 }
 _BUSY = frozenset({"starting", "working"})
 _V = TypeVar("_V", bound=Value)
+_Sum = TypeVar("_Sum")
 
 
 def _value(kind: str, name: str, row: Row) -> Value:
-    """Return a row's value. A schedule that cannot be read becomes a paused one with the reason, so that it affects
-    nothing else. Raises `SessionUnreadable` for a row of any other kind."""
+    """Return a row's value.
+
+    A schedule that cannot be read becomes a paused one with the reason, so that it affects nothing else. Raises
+    `SessionUnreadable` for a row of any other kind.
+    """
     try:
         return read_value(_KINDS[kind], row.value or b"", row.key)
     except SessionUnreadable as wrong:
@@ -40,9 +46,11 @@ def _value(kind: str, name: str, row: Row) -> Value:
         return unreadable(name, "a newer Callboard wrote it" if wrong.newer else str(wrong))
 
 
-class SessionBoard:
-    """Cache of rows. Implements the port `Board`. `changed(kind, id)` is called after each change, in the caller's
-    thread."""
+class RowCache:
+    """Cache of rows.
+
+    Implements the port `Board`. `changed(kind, id)` is called after each change, in the caller's thread.
+    """
 
     def __init__(self, session: str, changed: Callable[[str, str], None]) -> None:
         self._prefix = rows_prefix(session)
@@ -51,10 +59,24 @@ class SessionBoard:
         self._revisions: dict[str, int] = {}
         self._open_tasks: dict[str, Task] = {}
         """Tasks that may still change. A board with thousands of finished tasks does not slow down a step."""
+        self._pending: dict[str, Request] = {}
+        """Requests that wait for an answer."""
+        self._living: dict[str, AgentRow] = {}
+        """Agents that have not ended. A team with thousands of ended agents does not slow down a screen."""
+        self._ended: list[tuple[float, str]] = []
+        """End and name of each ended agent, in this order."""
+        self._ends: list[str] = []
+        """Names of agents in the order in which this cache learned their ends."""
+        self.restarts = 0
+        """Number of rows of ended agents that changed later: a new life of the name began."""
+        self._subagents: dict[str, list[tuple[float, str]]] = {}
+        """Start and name of each subagent, in this order, by agent type."""
 
     def take(self, *rows: Row) -> None:
-        """Apply new rows of the store: first all of them, then call `changed` for each, so that no reader sees half a
-        commit."""
+        """Apply new rows of the store: first all of them, then call `changed` for each.
+
+        In this order no reader sees half of a commit.
+        """
         for kind, name in [news for row in rows if (news := self._changed_row(row))]:
             self._changed(kind, name)
 
@@ -66,11 +88,16 @@ class SessionBoard:
             return None
         self._revisions[row.key] = row.revision
         value = None if row.value is None else _value(kind, name, row)
+        if kind == "agent":
+            before = self._rows[kind].get(name)
+            self._index_agent(name, before[0] if before else None, value)
+        elif kind == "request":
+            self._index_request(name, value)
         if value is None:
             self._rows[kind].pop(name, None)
         else:
             self._rows[kind][name] = (value, row.revision)
-        # Each step of each agent looks at these, and a board can have thousands of ended tasks
+        # Each step of each agent reads these, and a board can have thousands of finished tasks
         # (test_an_agents_step_looks_at_no_task_that_has_ended).
         if isinstance(value, Task) and value.status not in ENDED:
             self._open_tasks[name] = value
@@ -78,12 +105,76 @@ class SessionBoard:
             self._open_tasks.pop(name, None)
         return kind, name
 
+    def _index_agent(self, name: str, before: Value | None, now: Value | None) -> None:
+        """Move an agent between the lists of living and ended agents, and number a new subagent."""
+        if isinstance(before, AgentRow):
+            self._living.pop(name, None)
+            if before.life == "stopped":
+                del self._ended[bisect_left(self._ended, (before.since, name))]
+                self._ends.remove(name)
+                self.restarts += 1
+        if isinstance(now, AgentRow):
+            if now.life == "stopped":
+                insort(self._ended, (now.since, name))
+                self._ends.append(name)
+            else:
+                self._living[name] = now
+        began = (before.agent_type, before.created_at) if isinstance(before, AgentRow) else None
+        begins = (now.agent_type, now.created_at) if isinstance(now, AgentRow) else None
+        if began == begins:
+            return
+        if began is not None and (began[1], name) in (numbered := self._subagents.get(began[0], [])):
+            numbered.remove((began[1], name))
+        if isinstance(now, AgentRow) and now.kind == "subagent":
+            insort(self._subagents.setdefault(now.agent_type, []), (now.created_at, name))
+
+    def _index_request(self, name: str, now: Value | None) -> None:
+        if isinstance(now, Request) and now.status == "pending":
+            self._pending[name] = now
+        else:
+            self._pending.pop(name, None)
+
     def agent(self, name: str) -> tuple[AgentRow, int] | None:
         return self._typed("agent", name, AgentRow)
 
     def agents(self) -> Sequence[AgentRow]:
         """Return the agents in order of creation."""
         return sorted(self._all("agent", AgentRow), key=lambda agent: (agent.created_at, agent.name))
+
+    def living_agents(self) -> Sequence[AgentRow]:
+        """Return the agents that have not ended, in order of creation."""
+        return sorted(self._living.values(), key=lambda agent: (agent.created_at, agent.name))
+
+    @property
+    def ended_count(self) -> int:
+        """Return the number of ended agents."""
+        return len(self._ended)
+
+    def newest_ended(self, count: int) -> Sequence[AgentRow]:
+        """Return the ended agents that ended last, newest first."""
+        return self._agents_named(name for _, name in self._ended[-count:][::-1])
+
+    def ends_after(self, count: int) -> Sequence[AgentRow]:
+        """Return the ended agents in the order in which their ends became known, without the first `count` ends."""
+        return self._agents_named(self._ends[count:])
+
+    def _agents_named(self, names: Iterable[str]) -> list[AgentRow]:
+        return [row[0] for name in names if (row := self.agent(name)) is not None]
+
+    def label(self, name: str) -> str:
+        """Return the name of an agent for people: `explore 2` for the second subagent of its type by age."""
+        row = self.agent(name)
+        if row is None or row[0].kind != "subagent" or not row[0].agent_type:
+            return name
+        numbered = self._subagents[row[0].agent_type]
+        return f"{row[0].agent_type} {bisect_left(numbered, (row[0].created_at, name)) + 1}"
+
+    def labelled(self, label: str) -> str:
+        """Return the name of the agent with this label; the text itself if there is none."""
+        agent_type, _, number = label.rpartition(" ")
+        numbered = self._subagents.get(agent_type, [])
+        place = int(number) if number.isdecimal() and number.isascii() else 0
+        return numbered[place - 1][1] if 0 < place <= len(numbered) else label
 
     def mates_at_work(self, name: str) -> bool:
         """Return True if another agent of the team has a turn in progress."""
@@ -102,7 +193,7 @@ class SessionBoard:
         return sorted(self._open_tasks.values(), key=lambda task: (task.created_at, task.id))
 
     def at_stake(self) -> dict[str, Task]:
-        """Return the open tasks and their dependencies, by id: everything that decides which tasks may be claimed."""
+        """Return the open tasks and their dependencies, by id. They decide which tasks may be claimed."""
         tasks = {task.id: task for task in self.open_tasks()}
         for task in tuple(tasks.values()):
             for other in task.blocked_by:
@@ -117,6 +208,10 @@ class SessionBoard:
     def requests(self) -> Sequence[Request]:
         """Return all requests, oldest first."""
         return sorted(self._all("request", Request), key=lambda request: (request.created_at, request.id))
+
+    def pending_requests(self) -> Sequence[Request]:
+        """Return the requests that wait for an answer, oldest first."""
+        return sorted(self._pending.values(), key=lambda request: (request.created_at, request.id))
 
     def rule(self, rule_id: str) -> tuple[SessionRule, int] | None:
         return self._typed("rule", rule_id, SessionRule)
@@ -145,3 +240,27 @@ class SessionBoard:
 
     def _all(self, kind: str, of: type[_V]) -> list[_V]:
         return [value for value, _ in self._rows[kind].values() if isinstance(value, of)]
+
+
+class EndedAgentsSum(Generic[_Sum]):
+    """Sum over the ended agents. Each of them is added once, so that a screen may read the sum often."""
+
+    def __init__(self, board: RowCache, nothing: _Sum, add: Callable[[_Sum, AgentRow], _Sum]) -> None:
+        self._board = board
+        self._nothing = nothing
+        self._add = add
+        self._sum = nothing
+        self._counted = 0
+        """Number of ends that are in the sum."""
+        self._restarts = 0
+
+    def now(self) -> _Sum:
+        """Return the sum over the agents that have ended so far."""
+        if self._restarts != self._board.restarts:
+            self._restarts = self._board.restarts
+            self._sum = self._nothing
+            self._counted = 0
+        for row in self._board.ends_after(self._counted):
+            self._sum = self._add(self._sum, row)
+            self._counted += 1
+        return self._sum

@@ -1,12 +1,6 @@
 """State shared by all agents of a session in this process: the store under one fence, the row cache, and the ports.
 
-It owns no agent (the supervisor, `engine/team/supervisor.py`, does) and decides nothing.
-
-`Mailboxes` counts the load of each mailbox while the session is hosted: the basis of back-pressure. A mailbox is full
-when `limit` envelopes wait in it: sent, but not yet in the recipient's conversation. A tool that would send to a full
-mailbox is refused (`callboard.adapters.tools.team`). Envelopes of the user and of the runtime are always accepted, and
-count as well. An agent with `MOST_UNREAD` unread messages in a mailbox is refused too: it cannot send faster than they
-are read. Envelopes about to be committed already count, so that simultaneous calls cannot exceed the limit together.
+This module owns no agent (the supervisor, `engine/team/supervisor.py`, does) and decides nothing.
 """
 
 from __future__ import annotations
@@ -14,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from callboard.core.agent.rules.finish import state_block
+from callboard.core.agent.rules.final_report import state_block
 from callboard.core.agent.rules.hooks import start_source
 from callboard.core.agent.rules.limits import planned_call
 from callboard.core.agent.rules.worktree import worktree_to_use
-from callboard.core.agent.state import AgentState, Expected, Facts, ToolFacts
+from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts
 from callboard.core.budgets.tree import BudgetRefusal
 from callboard.core.call_order import order_class
 from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.recovery.retry_policy import model_in_use
-from callboard.core.tasks.board import Holder, ready_for
+from callboard.core.tasks.board import Holder, ready_for, without_old
 from callboard.engine.agent_lock import AgentLockHolder
 from callboard.engine.awake_time import AwakeTime, Deadlines
 from callboard.engine.budgets.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.messaging.mailboxes import MAILBOX_LIMIT, Mailboxes
-from callboard.engine.rate_limits.limiter import Governor, catch_up
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.messaging.mailboxes import UNCONFIGURED_LIMIT, Mailboxes
+from callboard.engine.rate_limits.limiter import KeyLimiter, catch_up
+from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import (
     Approver,
     Archive,
@@ -40,10 +34,10 @@ from callboard.ports.environment import (
     DeliveryScript,
     Dice,
     Instructions,
+    NoteSource,
     Observer,
     PermissionPolicy,
     Prompts,
-    Remembered,
     Surroundings,
 )
 from callboard.ports.mcp import PromptSource, Servers
@@ -65,7 +59,7 @@ AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class Services:
     """External services, as chosen by the composition root."""
 
     store: Store
@@ -84,11 +78,11 @@ class Ports:
     stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """The user's own stages of the context pipeline, by name."""
     surroundings: Surroundings | None = None
-    """Source of the reminders; None: there are no reminders."""
+    """Source of the reminders; None: the session has none."""
     instructions: Instructions | None = None
-    """Instruction files that are not in the prompt; None: there are none."""
-    remembered: Remembered | None = None
-    """Notes of memory; None: there are none."""
+    """Instruction files that are not in the prompt; None: the session has none."""
+    remembered: NoteSource | None = None
+    """Notes of memory; None: the session has none."""
     script: DeliveryScript | None = None
     """Recording in progress, or the recorded run that is replayed."""
     worktrees: WorktreeKeeper | None = None
@@ -96,19 +90,19 @@ class Ports:
     prompt_source: PromptSource | None = None
     """Prompts of MCP servers, which the user types as slash commands."""
     own: tuple[str, ...] = ()
-    """Names of the tools of the program that opened the session which every agent has."""
+    """Names of the tools that the program that opened the session gives to every agent."""
     servers: Servers | None = None
-    """MCP servers, whose tools appear in `tools`; None: there are none."""
-    brought: Callable[[AgentSpec], Sequence[ServerEntry]] = field(default=lambda me: ())
-    """Function that returns the servers of an agent's own type. They connect when the agent starts, for such agents
-    only."""
-    governor: Governor | None = None
+    """MCP servers, whose tools appear in `tools`; None: the session has none."""
+    own_servers: Callable[[AgentSpec], Sequence[ServerEntry]] = field(default=lambda me: ())
+    """Function that returns the servers that an agent's own type defines. They connect when the agent starts, for
+    agents of that type only."""
+    key_limiter: KeyLimiter | None = None
     """Rate limiter shared by all sessions of the process with the same key; None: the session has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listeners:
-    """Functions that hear of what happens in a session. `Team` names all of them in one place."""
+    """Functions that are called when something happens in a session. `Team` names all of them in one place."""
 
     inform: Callable[[HookEvent], None] = field(default=lambda event: None)
     """Notify hooks without waiting for them."""
@@ -123,22 +117,22 @@ class Listeners:
 
 
 @dataclass(slots=True)
-class Host:
+class SessionRuntime:
     """Shared state of a session."""
 
     session: str
-    ports: Ports
+    ports: Services
     fence: Fence | None
     types: Callable[[str, str, AgentSpec], AgentSpec]
     """Function (agent type, name, parent) that returns the spec of a new agent. Raises `ToolRefused` for an unknown
     type."""
     max_agents: int = 32
-    """Most agents of the team that live at once, including the lead; subagents do not count."""
+    """Most agents of the team that live at once, including the lead. Subagents do not count."""
     budget: Budget = Budget()
     """Budget of the whole session."""
     grants: Callable[[str, str], Budget] = field(default=lambda agent_type, kind: Budget())
     """Function (agent type, kind) that returns the budget of a new agent from the settings."""
-    mailbox_limit: int = MAILBOX_LIMIT
+    mailbox_limit: int = UNCONFIGURED_LIMIT
     """Most unread envelopes in a mailbox before tools that send to it are refused."""
     max_depth: int = 3
     """Greatest depth of an agent below the lead."""
@@ -147,7 +141,8 @@ class Host:
     server_wait: float | None = None
     """Seconds that the first prompt waits for MCP servers; None: until each has connected or failed."""
     servers_until: float | None = None
-    """Time until which prompts wait for MCP servers (Unix seconds); None: none has waited yet, or there is no limit."""
+    """Time until which prompts wait for MCP servers (Unix seconds); None: no prompt has waited yet, or there is no
+    limit."""
     private: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """MCP server of an agent type -> the living agents of that type, which alone have its tools."""
     mailboxes: Mailboxes = field(init=False)
@@ -157,9 +152,9 @@ class Host:
     deadlines: Deadlines = field(init=False)
     """Deadlines on the clock for time limits."""
     budgets: Budgets = field(init=False)
-    governor: Governor = field(init=False)
+    key_limiter: KeyLimiter = field(init=False)
     """Rate limiter of the API key: a shared one, or one for this host."""
-    board: SessionBoard = field(init=False)
+    board: RowCache = field(init=False)
     cache_news: CacheNews = field(default_factory=CacheNews)
     settled: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """(name, incarnation) -> the turn in which its folder was last checked."""
@@ -182,9 +177,9 @@ class Host:
     def __post_init__(self) -> None:
         self.awake = AwakeTime(self.ports.clock)
         self.deadlines = Deadlines(self.ports.clock, self.awake)
-        self.governor = self.ports.governor or Governor(self.ports.clock)
+        self.key_limiter = self.ports.key_limiter or KeyLimiter(self.ports.clock)
         self.mailboxes = Mailboxes(self.mailbox_limit)
-        self.board = SessionBoard(self.session, self._row_changed)
+        self.board = RowCache(self.session, self._row_changed)
         self.budgets = Budgets(self.awake, self.budget, self.board)
 
     @property
@@ -194,10 +189,10 @@ class Host:
     async def load(self) -> None:
         """Read the session's rows once, before anything else."""
         self.board.take(*await rows_of(self.ports.store, rows_prefix(self.session)))
-        await catch_up(self.governor, self.ports.store)
+        await catch_up(self.key_limiter, self.ports.store)
 
     async def follow(self) -> None:
-        """Apply changes of other processes for as long as the session is hosted."""
+        """Apply changes of other processes until cancelled."""
         async with self.ports.store.watch(rows_prefix(self.session)) as rows:
             async for row in rows:
                 self.board.take(row, *rows.at_hand())
@@ -245,8 +240,8 @@ class Host:
             claimable=self.claimable(state, expected),
             taken=self._lost_tasks(state),
             budgets=self.budgets.path_of(state),
-            parked_until=self.governor.parked_until(model),
-            named_until=self.governor.named_until(model),
+            parked_until=self.key_limiter.parked_until(model),
+            named_until=self.key_limiter.named_until(model),
             worktree=self._worktree(state),
             settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
             folder=str(folders.tool_results),
@@ -264,8 +259,8 @@ class Host:
             return None
         turn, began = self.turns.get(_life(state), ("", 0.0))
         if turn != state.turn.id:
-            # Once for each turn: the conversion between the clocks would change its result whenever the wall clock is
-            # set (test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_was_awake).
+            # Converted once for each turn: a later conversion between the clocks gives another result if the wall clock
+            # was set (test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_was_awake).
             began = self.awake.at(state.turn.began_at)
             self.turns[_life(state)] = state.turn.id, began
         return began
@@ -307,10 +302,10 @@ class Host:
     def known_state(self, state: AgentState) -> StateBlock:
         """Return the known state of this agent's world, for the text after a compaction."""
         lead = state.me.kind == "lead"
+        own = (task for task in self.board.tasks() if task.owner == state.me.name)
         tasks = [
             f"{task.id} [{task.status}] {task.subject}" + (f" ({task.owner})" if task.owner else "")
-            for task in (self.board.open_tasks() if lead else self.board.tasks())
-            if lead or task.owner == state.me.name
+            for task in (self.board.open_tasks() if lead else without_old(own))
         ]
         board = self.board
         block = state_block(state, board.agents(), schedules=board.schedules(), tasks=tasks, requests=board.requests())
@@ -336,13 +331,15 @@ class Host:
             observer.on_delta(agent, delta)
 
     def notice(self, agent: str, text: str) -> None:
-        """Report a line of the runtime about an agent to the observers. It is no output of the agent, and needs no
-        lock."""
+        """Report a line of the runtime about an agent to the observers.
+
+        It is not output of the agent, and needs no lock.
+        """
         for observer in self.ports.observers:
             observer.on_delta(agent, Delta("notice", text))
 
     def listen(self, listeners: Listeners) -> None:
-        """Report to these from now on. The supervisor calls it once, before the session is read."""
+        """Set the listeners. The supervisor calls this once, before the session is read."""
         self.listeners = listeners
 
     def _row_changed(self, kind: str, name: str) -> None:
@@ -373,8 +370,10 @@ class Host:
         return ToolFacts(order, spec.barrier, spec.watches)
 
     def _others_at_work(self, state: AgentState) -> bool:
-        """Return True if other agents are working. Computed only if all calls of the reply only watch and have ended,
-        because a team may be large."""
+        """Return True if other agents are working.
+
+        Computed only if all calls of the reply are of tools that only watch, and have ended: a team may be large.
+        """
         if not state.calls or any(call.stage != "settled" for call in state.calls):
             return False
         tools = [self.ports.tools.get(call.call.name) for call in state.calls]
@@ -386,8 +385,10 @@ class Host:
         return any(request.asked_by == me and request.status == "pending" for request in self.board.requests())
 
     def _keys(self, state: AgentState, folders: Folders, tools: Mapping[str, ToolFacts]) -> dict[str, str]:
-        """Return the paths of the open calls. Each is resolved once, when no earlier call may still change its links.
-        Later calls wait for such a call in any case."""
+        """Return the paths of the open calls.
+
+        Each is resolved once no earlier call can change its links. Later calls wait for an earlier call that can.
+        """
         if not state.calls:
             self.paths.pop(_life(state), None)
             return {}
@@ -409,7 +410,7 @@ class Host:
                 keys[call.call.id] = path[1]
         return keys
 
-    def _expected(self, state: AgentState) -> Expected | None:
+    def _expected(self, state: AgentState) -> ExpectedDeliveries | None:
         script = self.ports.script
         return (
             script.expected(state.me.name, state.identity.incarnation, state.model.turn_calls, state.inbox.deliveries)
@@ -420,8 +421,8 @@ class Host:
     def holder(self, state: AgentState) -> Holder:
         """Return an agent in the form for the task board: its life, this process, its abilities and its tasks.
 
-        One that was stopped because it repeated itself takes no open task until it is spoken to: each task would begin
-        the same turn again, and such a turn can make further tasks. A replay takes what was recorded.
+        An agent that was stopped because it repeated itself takes no open task until it gets a message: each task would
+        begin the same turn again, and such a turn can make further tasks. A replay claims the recorded tasks.
         """
         me = state.me
         lease = self.fence or Fence("", 0)
@@ -435,9 +436,11 @@ class Host:
         rows = {task: self.board.task(task) for task in state.work.tasks}
         return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
 
-    def claimable(self, state: AgentState, expected: Expected | None = None) -> str | None:
-        """Return the ready task that an idle agent would claim now; None if the agent is working or would claim
-        none."""
+    def claimable(self, state: AgentState, expected: ExpectedDeliveries | None = None) -> str | None:
+        """Return the ready task that an idle agent would claim now.
+
+        None if the agent is working or would claim none.
+        """
         if state.turn is not None or state.lifecycle.ended or state.me.kind == "subagent" or state.work.tasks:
             return None
         if state.work.gate.gate == "pending":
@@ -446,18 +449,21 @@ class Host:
         if not ready:
             return None
         plan = planned_call(state, self.budgets.path_of(state), self.awake.now())
-        # It could only give the task back, and would be woken for it again.
+        # The agent could only give the task back, and would be woken for it again.
         if isinstance(plan, BudgetRefusal) and not plan.waits:
             return None
-        if expected is not None:  # each takes the task that it took then
+        if expected is not None:  # claim the recorded tasks
             recorded = {envelope_id for delivery in expected.deliveries for envelope_id in delivery.ids}
             ready = [t for t in ready if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in recorded]
         return self._chosen([task.id for task in ready], ready[0].reserved_for, state.me.name) if ready else None
 
     def _chosen(self, ready: Sequence[str], reserved_for: str, name: str) -> str:
-        """Choose a task: one reserved for the agent, the one that it was woken for, or one that no other agent was
-        woken for."""
-        # Several agents are woken at once, each for a task of its own: each leaves the tasks of the others alone.
+        """Choose a task from the ready ones.
+
+        The first choice is a task reserved for the agent, then the one that the agent was woken for, then one for which
+        no other agent was woken.
+        """
+        # Several agents may be woken at once, each for its own task.
         offer = self.offered.get(name, "")
         others = set(self.offered.values())
         if reserved_for:

@@ -1,4 +1,4 @@
-"""Handlers of steps: one for each step; the table at the end is complete.
+"""Handlers of steps, one for each step. The table at the end is complete.
 
 A handler records a decision, or starts an operation in the agent's task group. It never waits for the outside world.
 """
@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from callboard.core.agent.authority import authority_of
-from callboard.core.agent.rules.finish import farewell, last_words
+from callboard.core.agent.rules.final_report import farewell, last_words
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.stuck_detector import stop_words
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.keys import request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest
-from callboard.core.messaging.envelopes import injected, sending
+from callboard.core.messaging.envelopes import injected, sending, with_attachments
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.team.unfinished import keeps_tasks
 from callboard.engine import transcripts
@@ -33,14 +33,14 @@ from callboard.engine.operations import undo as undoing
 from callboard.engine.operations import worktree as moving
 from callboard.engine.operations.cleanup import (
     children_stopped,
-    given_back,
+    free_reserved_tasks,
     request_withdrawn,
     requests_withdrawn,
+    returned_tasks,
     task_writes,
     tasks_freed,
-    tasks_kept_freed,
 )
-from callboard.engine.operations.mcp_tools import tell_news
+from callboard.engine.operations.mcp_tools import remind_of_changes
 from callboard.engine.operations.prompt import look_round
 from callboard.engine.operations.receive import delivered
 from callboard.ports.store import Put, Write
@@ -53,7 +53,7 @@ INTERRUPTED = "Interrupted before it finished."
 
 
 async def begin(agent: AgentRuntime, step: st.Step) -> None:
-    """Begin one step. Raises the exceptions of `Store.commit`; every other failure is an event."""
+    """Begin one step. Raises the exceptions of `Store.commit`; any other failure becomes an event."""
     await _HANDLERS[type(step)](agent, step)
 
 
@@ -80,7 +80,8 @@ async def _deliver(agent: AgentRuntime, step: st.Deliver) -> None:
         turn_hooks.deliver(agent, envelopes)
         return
     blocks = await delivered(agent, envelopes)
-    visible = tuple(block for block in blocks if block is not None)
+    placed = (with_attachments(envelope, block) for envelope, block in zip(envelopes, blocks, strict=True))
+    visible = tuple(block for row in placed for block in row)
     await agent.note(ev.EnvelopesDelivered(at=_now(agent), ids=step.ids, blocks=visible))
 
 
@@ -111,7 +112,7 @@ async def _skip(agent: AgentRuntime, step: st.Skip) -> None:
 
 
 async def _merge(agent: AgentRuntime, step: st.Merge) -> None:
-    await tell_news(agent)
+    await remind_of_changes(agent)
     if step.hooks:
         turn_hooks.merge(agent, step.waits)
     else:
@@ -119,8 +120,10 @@ async def _merge(agent: AgentRuntime, step: st.Merge) -> None:
 
 
 async def _cancel(agent: AgentRuntime, step: st.Cancel) -> None:
-    """Cancel operations, then wait for the next change: a tool's process group has ended before its result is
-    recorded."""
+    """Cancel operations, then wait for the next change.
+
+    The process group of a tool ends before its result is recorded.
+    """
     for operation in step.operations:
         scope = agent.operations.get(operation)
         if scope is not None:
@@ -144,7 +147,7 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
         if call.stage != "finished":
             text = ({"type": "text", "text": INTERRUPTED},)
             events.append(ev.ToolFinished(at=now, call=call.call.id, content=text, is_error=True))
-            # In the same commit: nothing reads the result of a subagent whose call was interrupted
+            # In the same commit, because nothing reads the result of a subagent whose call was interrupted
             # (test_an_interrupted_call_stops_its_subagent).
             writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", call.call.id)
         events.append(ev.ToolSettled(at=now, call=call.call.id))
@@ -188,8 +191,8 @@ async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
     """Write full texts to files, then record the edit that hides them."""
     state = agent.state
     transcript = ""
-    # Files before the record: after a crash in between the edit is decided again. In the other order it could name a
-    # file that was never written.
+    # Files before the record: after a crash in between, the edit is decided again. In the other order the record could
+    # name a file that was never written.
     for path, text in persisted_texts(state.context.conversation, step.edits).items():
         await agent.host.ports.archive.keep(path, text)
     if step.transcript:
@@ -223,7 +226,7 @@ async def _remind_tasks(agent: AgentRuntime, step: st.RemindTasks) -> None:
     await agent.record(ev.TasksReminded(at=_now(agent), tasks=step.tasks))
 
 
-async def _stay_on(agent: AgentRuntime, step: st.StayOn) -> None:
+async def _stay_on(agent: AgentRuntime, step: st.ContinueAfterShutdown) -> None:
     await agent.record(ev.ShutdownRefused(at=_now(agent), request_id=step.request_id, reason=step.reason))
 
 
@@ -239,14 +242,14 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     if any(e.type in ("result", "error") for e in mail):
         status = "done" if step.reason == "end" and not released else "failed"
         events.append(ev.Reported(at=now, status=status, result=mail[0].content))
-    text = _last_said(state)
+    text = _final_text(state)
     ended = ev.TurnEnded(at=now, turn=state.turn.id, reason=step.reason, text=text, why=step.why, limit=step.limit)
     events.append(ended)
     writes: list[Write] = [sending(agent.host.session, e) for e in mail]
     reports = any(isinstance(event, ev.Reported) for event in events)
-    # The plan would outlive its turn, and be approved for nobody
+    # Otherwise the plan would outlive its turn, and be approved without effect
     # (test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit).
-    if reports and state.work.gate.gate == "pending" and state.work.gate.request_id:  # a report sets the gate anew
+    if reports and state.work.gate.gate == "pending" and state.work.gate.request_id:  # a report resets the gate
         writes += request_withdrawn(agent.host, state.work.gate.request_id, f"{agent.name} ended its turn: {step.why}")
     if released:
         writes += task_writes(agent.host, released)
@@ -260,12 +263,11 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:
-        await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+        await agent.host.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
 
 
-def _last_said(state: AgentState) -> str:
-    """Return the final text of the turn. The text of a reply that was cut by a full window counts if no other reply
-    came."""
+def _final_text(state: AgentState) -> str:
+    """Return the final text of the turn. Text of a reply that a full window cut counts if no other reply came."""
     assert state.turn is not None, "a turn ends"
     cut = state.model.recovery.cut_text
     return state.turn.said.after(({"type": "text", "text": cut},), "").text if cut else state.turn.text
@@ -277,27 +279,30 @@ def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
     if state.me.kind != "teammate" or state.turn is None:
         return []
     if step.reason in ("failed", "limit", "overflow", "refused"):
-        # Another agent can do the task (test_a_teammate_that_stops_at_a_limit_gives_its_task_back).
+        # Another agent may be able to do the task (test_a_teammate_that_stops_at_a_limit_gives_its_task_back).
         note = f"{agent.name} stopped before it was done: {without_advice(step.why)}"
     elif step.reason == "end" and state.work.tasks and not keeps_tasks(state):
         suffix = f" Its last words: {state.turn.text}" if state.turn.text else ""
         note = f"{agent.name} ended its turn before it was done.{suffix}"
     else:
         return []
-    return given_back(agent.host, agent.host.holder(state), note)
+    return returned_tasks(agent.host, agent.host.holder(state), note)
 
 
 async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
-    """Write the last record. In one commit, tasks are freed, requests withdrawn, subagents stopped, and a shutdown
-    answered. Background commands are ended before."""
+    """Write the last record.
+
+    The same commit frees the tasks, withdraws requests, stops subagents and answers a shutdown. Background commands
+    have ended before.
+    """
     state = agent.state
     now = _now(agent)
     session = agent.host.session
     carries = state.lifecycle.renew == "carry"  # the new life takes them over
     note = f"{agent.name} ended before it was done"
     writes = [] if carries else tasks_freed(agent.host, agent.host.holder(state), note)
-    writes += [] if state.lifecycle.renew else tasks_kept_freed(agent.host, agent.name)
-    # The person may be about to answer (test_a_question_of_the_old_life_is_answered_to_the_new_one).
+    writes += [] if state.lifecycle.renew else free_reserved_tasks(agent.host, agent.name)
+    # The user may be about to answer (test_a_question_of_the_old_life_is_answered_to_the_new_one).
     kept_kinds = ("question",) if carries else ()
     writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept_kinds)
     lead = agent.host.board.agent("lead")
@@ -307,11 +312,11 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
     for request_id in _shutdowns(agent):
         writes.extend(_shutdown_answer(agent, request_id, now))
     try:
-        # All in one commit: after a crash in between, nobody would free the tasks of an agent that has ended
+        # One commit: after a crash between several, no process would free the tasks of an agent that has ended
         # (test_shutdown_is_a_handshake_and_a_dead_owners_task_comes_free).
         await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
     except Conflict as lost:
-        await agent.host.refresh(lost.what)  # a row moved under us: `decide` asks again, on fresh rows
+        await agent.host.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
 
 
 def _shutdowns(agent: AgentRuntime) -> list[str]:
@@ -360,7 +365,7 @@ def _now(agent: AgentRuntime) -> float:
 
 _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.BeginTurn: _begin_turn,
-    st.Move: moving.move,
+    st.EnterFolder: moving.move,
     st.Inject: _inject,
     st.Deliver: _deliver,
     st.Drop: _drop,
@@ -386,15 +391,15 @@ _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.LearnLimits: thinking.learn_limits,
     st.Continue: _continue,
     st.EditView: _edit_view,
-    st.Summarise: summaries.summarise,
+    st.SummarizeView: summaries.summarise,
     st.Undo: undoing.undo,
     st.AskStartHooks: turn_hooks.ask_start_hooks,
-    st.StayOn: _stay_on,
+    st.ContinueAfterShutdown: _stay_on,
     st.RemindTasks: _remind_tasks,
     st.AskStopHooks: turn_hooks.ask_stop_hooks,
     st.EndTurn: _end_turn,
     st.ClaimTask: claiming.claim,
-    st.LetGo: claiming.let_go,
+    st.ReleaseTasks: claiming.let_go,
     st.WatchBackground: background.watch,
     st.EndCommands: background.end_commands,
     st.StopAgent: _stop,

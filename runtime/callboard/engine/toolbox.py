@@ -1,7 +1,7 @@
-"""Tools of a session: those of the runtime, which stay, and those of MCP servers, which change.
+"""Tools of a session: the fixed tools of the runtime, and the changing tools of MCP servers.
 
-A live mapping: a lookup finds the tools of this moment. A tool whose server is gone is no longer *in* it, but a running
-call of it still gets an answer: that the tool is gone.
+The toolbox is a live mapping, so a lookup finds the tools of this moment. A tool whose server is gone is no longer *in*
+it, but a running call of that tool still gets an answer, which says that the tool is gone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Wrap = Callable[[Tool], Tool]
 
 
 @dataclass(frozen=True, slots=True)
-class GoneTool:
-    """Replacement for a server's tool that is gone. Each call gets that answer."""
+class MissingTool:
+    """Replacement for a server's tool that is gone. It answers each call with that fact."""
 
     spec: ToolSpec
 
@@ -35,12 +35,12 @@ class GoneTool:
         raise ToolRefused(self._reason)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Answer a call that was cut off. Its effect is unknown, and it does not run again."""
+        """Answer a call that was cut off: its effect is unknown, and it does not run again."""
         raise ToolRefused(f"{self._reason}. The call was under way when the process ended: its outcome is unknown")
 
     @property
     def _reason(self) -> str:
-        return f"{self.spec.name} is not there any more: its server has gone, or has taken it back"
+        return f"{self.spec.name} is no longer available: its server is gone, or has withdrawn it"
 
 
 class Toolbox(Mapping[str, Tool]):
@@ -69,7 +69,7 @@ class Toolbox(Mapping[str, Tool]):
         if tool is not None:
             return self._wrapped_tool(name, tool)
         if name.startswith(PREFIX):
-            return GoneTool(ToolSpec(name, "", {"type": "object"}, "read", "shared"))
+            return MissingTool(ToolSpec(name, "", {"type": "object"}, "read", "shared"))
         raise KeyError(name)
 
     def _wrapped_tool(self, name: str, tool: Tool) -> Tool:
@@ -95,6 +95,6 @@ def wrapped(tools: Mapping[str, Tool], wrap: Wrap) -> Mapping[str, Tool]:
 
 
 def near(name: str, names: Sequence[str]) -> str:
-    """Return a hint to similar names; otherwise all names, if they are few."""
+    """Return a hint to similar names; without any, all names if they are few."""
     similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f" Did you mean {', '.join(similar)}?" if similar else f" Your tools: {', '.join(names)}."

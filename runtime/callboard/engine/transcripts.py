@@ -1,4 +1,4 @@
-"""Transcript of an agent, for compactions and hooks, and the size of a compaction in tokens."""
+"""Transcripts of agents for compactions and hooks, and the size of a compaction in tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from callboard.core.context.view.transcript import Origin, transcript_lines
 from callboard.core.decoding import read_event
 from callboard.core.keys import journal
 from callboard.core.recovery.retry_policy import model_in_use
-from callboard.core.reports.context import rewritten, why_edited
+from callboard.core.reports.context import edit_reason, rewritten
 from callboard.core.reports.transcript_pages import TranscriptProgress, is_complete
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.recall import PAGE, numbered_events, unedited
@@ -29,8 +29,8 @@ from callboard.types.messages import StateBlock, ViewMessage
 async def write(agent: AgentRuntime) -> str:
     """Append new entries to the agent's transcript and return its path.
 
-    The journal is read in pages and folded outside the event loop. The first time in a process this is the whole
-    journal: lines that the file already has are skipped.
+    The journal is read in pages and folded outside the event loop. The first call in a process reads the whole journal
+    and skips the lines that the file already has.
     """
     await agent.flush()
     state = agent.state
@@ -56,7 +56,7 @@ def _page(
 ) -> tuple[TranscriptProgress, list[bytes]]:
     """Fold records. Return the new position, and the lines of the messages that are now complete.
 
-    The first line belongs to the previously newest message and may already be in the file.
+    The first line belongs to the message that was the newest before, and may already be in the file.
     """
     bare = written.bare
     holes = written.holes
@@ -95,7 +95,11 @@ async def history_of(agent: AgentRuntime, state: AgentState) -> Sequence[ViewMes
 
 
 def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
-    """Return the event with the tokens before and after it, its reason, and the part of the cache that it voids."""
+    """Return the event with its measurements.
+
+    The measurements are the tokens before and after the event, its reason, and the part of the cache that becomes
+    invalid.
+    """
     spec = state.me
     before = state.context.conversation
     after = apply(state, event).context.conversation
@@ -103,7 +107,7 @@ def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
     update = {
         "tokens_before": size(before),
         "tokens_after": size(after),
-        "why": why_edited(
+        "why": edit_reason(
             event, before, room(state), state.compaction.summary.focus if state.compaction.summary else ""
         ),
         "rewritten": rewritten(event, before, after, cache=state.costs.cache, ttl=limits.cache_ttl),
@@ -112,8 +116,10 @@ def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
 
 
 def checked(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None = None) -> ContextEdited:
-    """Return the measured event with necessary items restored; without edits if nothing would be saved. `block`: the
-    runtime's state, if it was computed for the edits."""
+    """Return the measured event with necessary items restored; without edits if nothing would be saved.
+
+    `block`: the runtime's state, if it was computed for the edits.
+    """
     state = agent.state
     if event.edits:
         edits, names = repaired(

@@ -1,8 +1,7 @@
-"""Ports for time, randomness, permissions, surroundings, and observers.
+"""Ports for time, randomness, permissions, surroundings, observers, a project's instructions, and earlier notes.
 
-Ports for a project's instructions and for notes of earlier sessions. Both enter a turn as data.
-
-Neither grants a permission. Neither port raises: unreadable content is logged and left out.
+Notes come from earlier sessions. Instructions and notes enter a turn as data and grant no permission. Their ports never
+raise: unreadable content is logged and left out.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from callboard.core.agent.state import Expected
+from callboard.core.agent.state import ExpectedDeliveries
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
-from callboard.core.approvals.session_rules import Always
+from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.context.reminders import ReminderFacts
-from callboard.core.permissions.values import Lift
+from callboard.core.permissions.values import AllowOverride
 from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.types.agent_spec import AgentSpec
@@ -34,12 +33,14 @@ class Clock(Protocol):
         ...
 
     def steady(self) -> float:
-        """Return seconds since an arbitrary moment, for durations. This clock is never set, and it stops while the
-        machine sleeps."""
+        """Return seconds since an arbitrary moment, for durations.
+
+        This clock is never set, and it stops while the machine sleeps.
+        """
         ...
 
     async def sleep_until(self, when: float) -> None:
-        """Return when `now() >= when`, or when the remaining time at the call has passed on `steady()`.
+        """Return when `now() >= when`, or when the time that remained at the call has passed on `steady()`.
 
         A clock that is set forward ends the wait; one that is set back does not lengthen it.
         """
@@ -55,8 +56,10 @@ class Dice(Protocol):
 
 
 class Observer(Protocol):
-    """Observer of a session: the terminal, stream-json, logs, cassettes. Called in the loop's thread; must not block or
-    raise."""
+    """Observer of a session: the terminal, stream-json, logs, cassettes.
+
+    Called in the loop's thread; must not block or raise.
+    """
 
     def on_event(self, agent: str, seq: int, event: Event) -> None: ...
     def on_delta(self, agent: str, delta: Delta) -> None: ...
@@ -66,9 +69,11 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """Decision of the permission rules on a call. `reads_only`: the call changes nothing, so it passes a closed plan
-    gate."""
+class PermissionDecision:
+    """Decision of the permission rules on a call.
+
+    `reads_only`: the call changes nothing, so a closed plan gate lets it pass.
+    """
 
     decision: Literal["allow", "ask", "deny"]
     rule: str
@@ -95,29 +100,35 @@ class PermissionQuery:
     folders: Folders
     authority: Cause
     """Authority of the turn that makes the call. A call that needs more asks the user."""
-    lifts: tuple[Lift, ...] = ()
+    overrides: tuple[AllowOverride, ...] = ()
     """Allow rules in addition to those of settings, used only if nothing else allows the call; they allow no more than
     those do."""
 
 
 class PermissionPolicy(Protocol):
     """Permission policy: hard rules and rules for Callboard's own state, deny, ask and allow rules, then the mode.
-    Never raises: an unreadable call needs permission."""
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    It never raises: an unreadable call needs permission.
+    """
+
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         """Decide on a call."""
         ...
 
     async def always(self, query: PermissionQuery) -> tuple[str, ...]:
-        """Return the narrowest additional allow rules that would remove the question for a call; empty if none
-        would."""
+        """Return the narrowest additional allow rules that would remove the question for a call.
+
+        Empty if no rule would.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
-    """Parts of a request before the messages: JSON arrays in the form of the API, and their estimated size in
-    tokens."""
+    """Parts of a request before the messages, and their estimated size in tokens.
+
+    The parts are JSON arrays in the form of the API.
+    """
 
     system: bytes
     tools: bytes
@@ -142,13 +153,20 @@ class Surroundings(Protocol):
         ...
 
     async def commit(self, folder: str, source_id: str) -> str:
-        """Return the commit that is checked out in a folder (40 hex digits), within about a second; empty if there is
-        none or it is unknown. `source_id`: id of the call or request. Never raises."""
+        """Return the commit that is checked out in a folder (40 hex digits), within about a second.
+
+        Empty if there is none or it is unknown. `source_id`: id of the call or request. Never raises.
+        """
         ...
 
 
 class Archive(Protocol):
     """Files that agents may read again: persisted results and transcripts."""
+
+    @property
+    def shares(self) -> bool:
+        """Return True if other programs read copies of the transcripts, which then grow with each turn."""
+        ...
 
     def folders(self, spec: AgentSpec) -> Folders: ...
 
@@ -157,8 +175,10 @@ class Archive(Protocol):
         ...
 
     async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
-        """Append lines to a file, the first with number `first` (from 0). Lines that the file already has are skipped.
-        Private to the user (0600)."""
+        """Append lines to a file, the first with number `first` (from 0).
+
+        Lines that the file already has are skipped. Private to the user (0600).
+        """
         ...
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -171,12 +191,16 @@ class Archive(Protocol):
 
 
 class DeliveryScript(Protocol):
-    """Timing-dependent parts of a run: recorded while it is recorded, prescribed in a replay. Never blocks or
-    raises."""
+    """Timing-dependent parts of a run, which are recorded in a recording and prescribed in a replay.
 
-    def expected(self, agent: str, life: int, model_calls: int, deliveries: int) -> Expected | None:
-        """Return the deliveries still due after this many model calls and deliveries since the last call; None: any may
-        come. `life` is the incarnation."""
+    Never blocks or raises.
+    """
+
+    def expected(self, agent: str, life: int, model_calls: int, deliveries: int) -> ExpectedDeliveries | None:
+        """Return the deliveries still due after this many model calls, and deliveries since the last call.
+
+        None: any may come. `life` is the incarnation.
+        """
         ...
 
     def known_state(self, agent: str, life: int, compactions: int, block: StateBlock) -> StateBlock:
@@ -189,7 +213,7 @@ class DeliveryScript(Protocol):
 
 
 class Approver(Protocol):
-    """Someone who may answer requests: a person at a terminal, or a policy."""
+    """Person at a terminal, or policy, that may answer requests."""
 
     async def answer(self, request: Request) -> Answer | None:
         """Return the answer, or None to leave it to others. Cancelled as soon as another approver has answered."""
@@ -198,12 +222,16 @@ class Approver(Protocol):
 
 @runtime_checkable
 class Policy(Approver, Protocol):
-    """Approver that decides by rules, without a person. It is asked with the others if `policy` may answer, and decides
-    at a deadline that all others let pass."""
+    """Approver that decides by rules, without a person.
+
+    It is asked with the others if `policy` may answer, and decides at a deadline that all others let pass.
+    """
 
     def decides(self, request: Request) -> bool:
-        """Return True if the policy has a rule for this request. A request without a rule is rejected at its
-        deadline."""
+        """Return True if the policy has a rule for this request.
+
+        A request without a rule is rejected at its deadline.
+        """
         ...
 
 
@@ -220,7 +248,7 @@ class Answer:
     reason: str = ""
     word: AnswerDetails = AS_IT_STANDS
     """Details of an answer to a plan in addition to yes or no, and the content that it answers."""
-    always: Always | None = None
+    always: AlwaysAllow | None = None
     """For an approved permission: allow all calls of its class, not only this call. Accepted only from the user."""
     input: Json | None = None
     """For an approved permission: the whole input, in Callboard's fields, with which the call is to run. Accepted only
@@ -237,26 +265,32 @@ class Instructions(Protocol):
     ) -> tuple[Injection, ...]:
         """Return the instructions for an agent that has read or written these files (absolute paths).
 
-        `root`: the folder in which its file tools run. `known`: displayed path of an instruction file -> digest of the
-        text that the agent knows.
+        `root`: the folder in which its file tools run. `digests`: displayed path of an instruction file -> digest of
+        the text that the agent knows.
         """
         ...
 
     async def changed(self, spec: AgentSpec, root: str, digests: Mapping[str, str]) -> tuple[Injection, ...]:
-        """Return the changes since the agent's last read, in instruction files that it knows or would now get in its
-        prompt."""
+        """Return the changes in an agent's instruction files since its last read.
+
+        Includes files that the agent would now get in its prompt for the first time.
+        """
         ...
 
 
-class Remembered(Protocol):
+class NoteSource(Protocol):
     """Source of relevant notes from memory."""
 
     async def relevant(self, spec: AgentSpec, prompt: str, standing: Collection[str]) -> tuple[Injection, ...]:
-        """Return the notes (at most five) that a prompt is about. `standing`: keys of notes that are already in the
-        conversation."""
+        """Return the notes (at most five) that a prompt is about.
+
+        `standing`: keys of notes that are already in the conversation.
+        """
         ...
 
     async def handed_off(self, spec: AgentSpec, life: int, text: str, path: str) -> None:
-        """Store the hand-off text of a closed conversation as a note of the session. `path`: the file with the full
-        text."""
+        """Store the hand-off text of a closed conversation as a note of the session.
+
+        `path`: the file with the full text.
+        """
         ...

@@ -32,7 +32,7 @@ class HookHandler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class HookTerms:
     """Terms of a hook in its file, beside the code that it runs."""
 
     fail_open: bool = False
@@ -46,7 +46,7 @@ class Terms:
     agent_type: str = ""
     """Agent type that the hook applies to; empty: all."""
     skill: str = ""
-    """The hook applies only to agents that have loaded this skill; empty: all agents."""
+    """Skill that an agent must have loaded for the hook to apply; empty: all agents."""
 
     def heard_by(self, by: Caller) -> bool:
         """Return True if the hook applies to events of this agent."""
@@ -54,7 +54,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateHookOutput:
     """Output of a background hook, available after its event has passed."""
 
     hook: str

@@ -1,9 +1,7 @@
-"""Port of the MCP servers that a session may use.
+"""Ports of the MCP servers of a session, and of external prompts that users type as slash commands.
 
-Connecting never delays a session longer than its timeout. A server that crashes, hangs or sends garbage affects only
-its own calls.
-
-Also the port of external prompts that users type as slash commands: those of MCP servers.
+External prompts are for example those of MCP servers. Connecting never delays a session longer than its timeout. A
+server that crashes, hangs or sends garbage affects only its own calls.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from callboard.ports.tool import Tool
-from callboard.types.mcp import AnsweredBack, Elicitation, ServerEntry, ServerNow
+from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerEntry, ServerStatus
 from callboard.types.records import Json
 from callboard.types.skills import PersonCommand
 
-Elicit = Callable[[Elicitation], Awaitable[AnsweredBack]]
-"""Puts a server's question during a call to the user, as a durable request. Never raises."""
+Elicit = Callable[[Elicitation], Awaitable[ElicitationAnswer]]
+"""Function that puts a server's question during a call to the user, as a durable request. Never raises."""
 Bridge = Callable[[Json], Awaitable[Json | None]]
-"""Sends one JSON-RPC message to a server of transport `sdk` and returns its answer; None for a notification. Raises any
-exception if the other end is gone."""
+"""Function that sends one JSON-RPC message to a server of transport `sdk` and returns its answer; None for a
+notification. Raises any exception if the other end is gone."""
 
 
 class Servers(Protocol):
@@ -31,13 +29,16 @@ class Servers(Protocol):
         """Return a counter of changes to states and to lists of tools, prompts and resources."""
         ...
 
-    def now(self) -> Sequence[ServerNow]:
+    def now(self) -> Sequence[ServerStatus]:
         """Return every configured server by name, including servers that are off or untrusted."""
         ...
 
     def tools(self) -> Mapping[str, Tool]:
-        """Return the tools of all connected servers, by the name under which a model calls them. A tool keeps its
-        object as long as its declaration is unchanged; `ToolContext.elicit` carries its questions to the user."""
+        """Return the tools of all connected servers, by the name under which a model calls them.
+
+        A tool keeps its object as long as its declaration is unchanged; `CallContext.elicit` carries its questions to
+        the user.
+        """
         ...
 
     async def changed(self, since: int) -> int:
@@ -45,22 +46,29 @@ class Servers(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Wait until each server to be connected at the start is connected or has failed. Their timeouts bound the
-        wait."""
+        """Wait until each server to be connected at the start is connected or has failed.
+
+        Their timeouts bound the wait.
+        """
         ...
 
-    async def connect(self, name: str) -> ServerNow:
-        """Connect, reconnect, or switch on a server. Raises `ToolRefused` for an unknown name (with a list), an
-        untrusted server, or one that cannot be reached (with the reason)."""
+    async def connect(self, name: str) -> ServerStatus:
+        """Connect, reconnect, or switch on a server.
+
+        Raises `ToolRefused` for an unknown name (with a list), an untrusted server, or one that cannot be reached (with
+        the reason).
+        """
         ...
 
-    async def switch_off(self, name: str) -> ServerNow:
+    async def switch_off(self, name: str) -> ServerStatus:
         """Disconnect a server and do not reconnect it automatically. Raises `ToolRefused` for an unknown name."""
         ...
 
     async def add(self, entry: ServerEntry) -> None:
-        """Add a server, replacing one with the same name, and start to connect it. Its tools appear once it is
-        connected."""
+        """Add a server, replacing one with the same name, and start to connect it.
+
+        Its tools appear once it is connected.
+        """
         ...
 
     async def remove(self, name: str) -> None:

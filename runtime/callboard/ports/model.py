@@ -15,16 +15,16 @@ from callboard.types.rate_limits import Rates
 from callboard.types.records import Fault, Json, Usage
 
 OnHead = Callable[[Rates], None]
-"""Receives the rate limits from the headers of a response. Must not block or raise."""
+"""Function that receives the rate limits from the headers of a response. Must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One call. The bodies are JSON already: an adapter joins the pieces and never looks into them.
+    """Content of one call. The bodies are JSON already: an adapter joins the pieces and never parses them.
 
-    `system` is the JSON of the system blocks (an array), `tools` the JSON of the tool list (an array), each as the API
-    wants it, with `cache_control` where it belongs. `messages` are the JSON texts of the messages, in order, to be
-    joined by commas: a piece is one message, or several that are joined already. The newest messages stand alone.
+    `system` is the JSON of the system blocks (an array), `tools` the JSON of the tool list (an array), each in the form
+    of the API, with its `cache_control` marks. `messages` are the JSON texts of the messages, in order, to be joined by
+    commas: a piece is one message, or several joined ones. The newest messages are separate pieces.
     """
 
     session: str
@@ -45,6 +45,8 @@ class ModelRequest:
     total_timeout: float = 900.0
     effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
     """Thinking effort requested from the model; empty: the service's default."""
+    thinking: Json | None = None
+    """Parameter `thinking` of the call; None: the service's default."""
     on_head: OnHead | None = field(default=None, compare=False, repr=False)
     """Called once, as soon as the headers of a successful response have arrived with rate limits. Those of a refusal
     are in the `CallFault`. Not part of the request itself."""
@@ -56,8 +58,8 @@ class Delta:
 
     kind: Literal["text", "thinking", "tool", "dropped", "notice", "event"]
     text: str
-    """The text; for `tool` the tool's name or a piece of its input; for `dropped` why the
-    partial reply is void; for `notice` what a hook tells the person; empty for `event`."""
+    """Text; for `tool` the tool's name or a piece of its input; for `dropped` the reason why the partial reply is void;
+    for `notice` the text of a hook for the person; empty for `event`."""
     event: Json | None = None
     """For `event`: the unchanged event of the service, in addition to the parts derived from it. Must not be
     mutated."""
@@ -82,8 +84,11 @@ class Reply:
 
 
 class CallFault(RuntimeCanAct):
-    """A model call failed; `fault` says how. `partial` is the text that was streamed (it may be displayed). `rates` has
-    the rate limits from the headers of the refusal; None if there were none."""
+    """Error of a model call; `fault` has the details.
+
+    `partial` is the text that was streamed (it may be displayed). `rates` has the rate limits from the headers of the
+    refusal; None if there were none.
+    """
 
     def __init__(self, fault: Fault, partial: str = "", rates: Rates | None = None) -> None:
         super().__init__(f"{fault.kind}: {fault.message}")
@@ -93,8 +98,10 @@ class CallFault(RuntimeCanAct):
 
 
 class CannotCount(RuntimeCanAct):
-    """The service did not count the tokens of a request, so the estimate applies. `fault`: the fault of this attempt;
-    None: the service cannot count."""
+    """The service did not count the tokens of a request, so the estimate applies.
+
+    `fault`: the fault of this attempt; None: the service cannot count.
+    """
 
     def __init__(self, reason: str, fault: Fault | None = None) -> None:
         super().__init__(reason)
@@ -102,7 +109,8 @@ class CannotCount(RuntimeCanAct):
 
 
 OnDelta = Callable[[Delta], None]
-"""Receives parts of a reply. Must not block or raise: a slow screen drops deltas and never delays a call."""
+"""Function that receives parts of a reply. Must not block or raise: a slow screen drops deltas and never delays a
+call."""
 
 
 class Model(Protocol):
@@ -113,8 +121,9 @@ class Model(Protocol):
         ...
 
     async def count(self, request: ModelRequest) -> int:
-        """Return the input tokens of a request as counted by the service. Generates nothing and does not send
-        `max_tokens`.
+        """Return the input tokens of a request as counted by the service.
+
+        Generates nothing and does not send `max_tokens`.
 
         `ordinal` and `attempt` are those of the next call and of the view's revision. Raises only `CannotCount`, apart
         from cancellation.

@@ -17,7 +17,7 @@ from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import BudgetReached, Event
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import AgentRow, Budget, Cause, Grant, Json, Request, Task
 from callboard.types.schedules import Schedule
 from callboard.types.skills import PersonCommand, SkillText
@@ -53,6 +53,8 @@ class ToolSpec:
     seconds: float | None = 600.0
     """Seconds after which an agent in one call counts as stalled, unless the input sets them (`timeout_s`). None: no
     limit, because the tool waits for others."""
+    service: Json | None = None
+    """Declaration of a tool that the model service runs itself; None: this runtime runs it."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """Accepted alternative names of input fields, each with the name in the schema."""
 
@@ -131,13 +133,17 @@ SKILL_OUTPUT = ".skill.txt"
 
 
 class Launcher(Protocol):
-    """Starter of processes for tools, at the sandbox level in force. Each process has its own session and process
-    group."""
+    """Starter of processes for tools, at the sandbox level in force.
+
+    Each process has its own session and process group.
+    """
 
     @property
     def boot(self) -> str:
-        """Return the boot id of this machine. A pid and a start time identify a process within one boot. Empty if
-        unknown."""
+        """Return the boot id of this machine.
+
+        A pid and a start time identify a process within one boot. Empty if unknown.
+        """
         ...
 
     async def run(
@@ -158,17 +164,19 @@ class Launcher(Protocol):
         ...
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:
-        """Wait for such a process without polling and return its exit code; None if it is unknown: the process was
-        killed together with its watcher, the machine went down, or the file is gone. With a pid of 0 only the file is
-        read."""
+        """Wait for such a process without polling and return its exit code.
+
+        None if the code is unknown: the process was killed together with its watcher, the machine went down, or the
+        file is gone. With a pid of 0 only the file is read.
+        """
         ...
 
     def report(self, output: Path) -> str:
-        """Return, once, what `Finished.report` says of such a process after its end."""
+        """Return, once, the value of `Finished.report` for such a process after its end."""
         ...
 
     def allow(self, paths: Sequence[Path]) -> None:
-        """Allow commands to create these protected paths: the user approved it."""
+        """Allow commands to create these protected paths, after the user approved it."""
         ...
 
     async def end(self, pid: int, started: float) -> bool:
@@ -180,21 +188,26 @@ class Spawner(Protocol):
     """Creation of agents by a tool. Idempotent by name: after a crash the same call finds the same agent."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        """Return the spec of a new agent of this type. Raises `ToolRefused`, with the known types, for an
-        unknown one."""
+        """Return the spec of a new agent of this type.
+
+        Raises `ToolRefused`, with the known types, for an unknown one.
+        """
         ...
 
     def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | BudgetReached:
-        """Return the spec with its budget: that of its type, narrowed by the request of the caller. The agent then
-        counts against limits on agents. If a budget has no room, return the event that says so.
+        """Return the spec with its budget: that of its type, narrowed by the request of the caller.
+
+        The agent then counts against limits on agents. If a budget has no room, return the event that says so.
 
         Raises `ToolRefused` for more than the parent has left. Idempotent by name.
         """
         ...
 
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
-        """Return the row, spec and first envelope of a teammate, to be committed with the tool's result. The supervisor
-        then starts it. Raises `ToolRefused` if the name is taken or the team is full."""
+        """Return the row, spec and first envelope of a teammate, to be committed with the tool's result.
+
+        The supervisor then starts it. Raises `ToolRefused` if the name is taken or the team is full.
+        """
         ...
 
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
@@ -221,8 +234,10 @@ class Skills(Protocol):
         ...
 
     def command(self, name: str) -> SkillText | None:
-        """Return a command that the user may start, with its body; None for an unknown name. Raises `ToolRefused` if it
-        cannot be read."""
+        """Return a command that the user may start, with its body; None for an unknown name.
+
+        Raises `ToolRefused` if it cannot be read.
+        """
         ...
 
 
@@ -269,12 +284,16 @@ async def _no_commit() -> str:
     return ""
 
 
-async def _declined(elicitation: Elicitation) -> AnsweredBack:
-    return AnsweredBack("decline")
+async def _no_answer(question: Request) -> str | None:
+    return None
+
+
+async def _declined(elicitation: Elicitation) -> ElicitationAnswer:
+    return ElicitationAnswer("decline")
 
 
 @dataclass(frozen=True, slots=True)
-class MailLoad:
+class MailboxLoad:
     """Load of a mailbox."""
 
     waiting: int = 0
@@ -298,8 +317,8 @@ class MailLoad:
         return self.limit is not None and self.waiting >= self.limit
 
 
-def _no_load(to: AgentRow) -> MailLoad:
-    return MailLoad()
+def _no_load(to: AgentRow) -> MailboxLoad:
+    return MailboxLoad()
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +349,7 @@ class CallContext:
     """Senders of messages that the agent has read but not answered -> the newest message of each."""
     assignment: str = ""
     """Envelope with the agent's assignment; empty: it has none."""
-    mail_of: Callable[[AgentRow], MailLoad] = _no_load
+    mail_of: Callable[[AgentRow], MailboxLoad] = _no_load
     """Function that returns the load of an agent's mailbox."""
     lease: Fence | None = None
     """Lease of the process in which the agent lives. Its claims are held under this lease."""
@@ -343,7 +362,9 @@ class CallContext:
     """Function (name, arguments) that returns the skill in the form for this agent. Raises `ToolRefused`."""
     grants: tuple[Grant, ...] = ()
     """Paths outside the folders that were approved for this call."""
-    elicit: Callable[[Elicitation], Awaitable[AnsweredBack]] = _declined
+    ask: Callable[[Request], Awaitable[str | None]] = _no_answer
+    """Function that puts a question to the user and waits for the answer; None: nobody answered."""
+    elicit: Callable[[Elicitation], Awaitable[ElicitationAnswer]] = _declined
     """Function that puts the question of an MCP server during this call to the user, as a durable request."""
 
 
@@ -352,8 +373,10 @@ class Previews(Protocol):
     """Tool that can show the change of a call before the permission question."""
 
     async def preview(self, tool_input: Json, context: CallContext) -> str:
-        """Return the change as lines that begin with `+` or `-`. Raises `ToolRefused` if the call would be refused
-        anyway; then the user is not asked."""
+        """Return the change as lines that begin with `+` or `-`.
+
+        Raises `ToolRefused` if the call would be refused anyway; then the user is not asked.
+        """
         ...
 
 
@@ -374,7 +397,9 @@ class Tool(Protocol):
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome: ...
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Decide after a crash, for the effects `reconcile`, `attach` and `unknown`: return the outcome of the run that
-        was cut off, or None to run the call again. A tool of effect `unknown` ends processes that still run and never
-        returns None."""
+        """Decide after a crash: return the outcome of the interrupted run, or None to run the call again.
+
+        Called for the effects `reconcile`, `attach` and `unknown`. A tool of effect `unknown` ends processes that still
+        run and never returns None.
+        """
         ...

@@ -1,7 +1,7 @@
 """Port of worktrees: separate folders for agents, each on a branch `wt/<name>`, and the merge back.
 
-Rules: nothing that no other branch contains is deleted without the user; no commit is ever deleted; an act that was cut
-off is finished or reverted by the next process; no call does its work twice.
+Rules: work that no other branch contains is deleted only with the user's approval; no commit is ever deleted; the next
+process finishes or reverts an interrupted act; no call does its work twice.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from callboard.core.team.worktrees import Worktree
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """Author of an act on a worktree, for the record. `call` identifies a tool's act, so that it is never done
-    twice.
+class WorktreeActor:
+    """Author of an act on a worktree, for the record.
+
+    `call` identifies a tool's act, so that it is never done twice.
     """
 
     name: str
@@ -57,8 +58,10 @@ def _line(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Result of removing a worktree. `branch`: the branch that is kept because of its commits; empty: it was removed as
-    well."""
+    """Result of removing a worktree.
+
+    `branch`: the branch that is kept because of its commits; empty: it was removed as well.
+    """
 
     branch: str
     tasks: tuple[str, ...] = ()
@@ -111,7 +114,7 @@ class WorktreeFacts:
 
 
 class WorktreeKeeper(Protocol):
-    """Manager of worktrees. Every method raises `ToolRefused` that says what to do instead."""
+    """Manager of worktrees. Every method raises `ToolRefused` with advice on the next step."""
 
     def path(self, name: str) -> Path:
         """Return the path that the worktree of that name has, or would have."""
@@ -122,23 +125,25 @@ class WorktreeKeeper(Protocol):
         ...
 
     async def name_for(self, requested: str, call: str) -> str:
-        """Return a free name like `requested`; for a call that made a worktree already, the name of that one."""
+        """Return a free name like `requested`; for a call that already made a worktree, the name of that worktree."""
         ...
 
-    async def create(self, name: str, author: Who, base: str = "") -> Worktree:
-        """Create a worktree from `base` (a branch or commit; default: the workspace's current commit). The same call
-        finds its own worktree again."""
+    async def create(self, name: str, author: WorktreeActor, base: str = "") -> Worktree:
+        """Create a worktree from `base` (a branch or commit; default: the workspace's current commit).
+
+        The same call finds its own worktree again.
+        """
         ...
 
     async def open(self, name: str) -> tuple[Path, str]:
         """Return the folder, recreated from its branch if it is missing, and a description of any such repair."""
         ...
 
-    async def keep(self, name: str, author: Who) -> Worktree: ...
+    async def keep(self, name: str, author: WorktreeActor) -> Worktree: ...
 
     async def losses(self, name: str) -> Losses: ...
 
-    async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
+    async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
         """Remove the folder, and the branch unless it has commits that no other branch has.
 
         Refused if something would be lost. `agreed`: lines of the losses that the user agreed to, which must be all of
@@ -146,12 +151,12 @@ class WorktreeKeeper(Protocol):
         """
         ...
 
-    async def merge(self, name: str, author: Who, check: Check | None = None) -> MergeEnd:
+    async def merge(self, name: str, author: WorktreeActor, check: Check | None = None) -> MergeEnd:
         """Merge its branch into the branch of the workspace if `check` passes on the merged result."""
         ...
 
     async def outcome(self, call: str) -> str:
-        """Return the act that a call completed (`made`, `merged`, `removed`); empty for none."""
+        """Return the act that a call completed (`made`, `merged`, `removed`); empty if it completed none."""
         ...
 
     async def recover(self) -> Sequence[str]:

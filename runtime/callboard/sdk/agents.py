@@ -72,11 +72,11 @@ class Agent:
     """Skills whose full text is in the agent's prompt from the start."""
     memory: Memory | None = None
     budget: Budget = field(default_factory=Budget)
-    """Budget of the agent's whole life, including the agents that it starts."""
+    """Budget for the lifetime of the agent, including the agents that it starts."""
     mcp: Sequence[str | Mapping[str, object]] = ()
     """Names of MCP servers, or whole entries (`{name: {...}}`)."""
     read_only: bool = False
-    """True if the agent only reads, in every permission mode. It may run only commands that read inside the
+    """True if the agent may only read, in every permission mode. It may run only commands that read inside the
     workspace."""
     isolation: Literal["worktree"] | None = None
     """`worktree`: each teammate of this type works in its own git worktree."""
@@ -138,17 +138,15 @@ def agent_files(agents: Iterable[Agent], own: Sequence[str], shared: Sequence[st
 def _file(agent: Agent, own: Sequence[str], shared: Sequence[str]) -> AgentFile:
     names = None if agent.tools is None else [_name(each) for each in agent.tools]
     denied = [_name(each) for each in agent.denied]
-    from_claude = [name for name in names or () if _is_theirs(name)]
-    unknown = [name for name in (*(names or ()), *denied) if not _is_theirs(name) and name not in own]
+    from_claude = [name for name in names or () if _is_runtime_tool(name)]
+    unknown = [name for name in (*(names or ()), *denied) if not _is_runtime_tool(name) and name not in own]
     if unknown:
-        raise UsageError(
-            f"agent {agent.name!r}: there is no tool {unknown[0]!r} here; of yours there are: {_some(own)}"
-        )
+        raise UsageError(f"agent {agent.name!r}: there is no tool {unknown[0]!r}; your tools: {_some(own)}")
     fields: dict[str, object] = {
         "description": agent.description,
         "prompt": agent.prompt,
         "tools": from_claude or None,
-        "disallowedTools": [name for name in denied if _is_theirs(name)] or None,
+        "disallowedTools": [name for name in denied if _is_runtime_tool(name)] or None,
         "model": agent.model,
         "effort": agent.effort,
         "permissionMode": agent.permission_mode,
@@ -167,7 +165,7 @@ def _file(agent: Agent, own: Sequence[str], shared: Sequence[str]) -> AgentFile:
     return replace(file, tools=(), mcp=()) if names is not None and not from_claude else file
 
 
-def _is_theirs(name: str) -> bool:
+def _is_runtime_tool(name: str) -> bool:
     """Return True for the name of a tool of the runtime or of an MCP server."""
     return bool(our_names(name)) or name.startswith("mcp__")
 

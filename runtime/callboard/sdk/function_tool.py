@@ -27,7 +27,7 @@ from callboard.types.errors import ToolRefused
 from callboard.types.records import Json
 
 THREADS = 40
-"""Most functions that are not async to run at once in a session. Further calls wait."""
+"""Number of functions, of those that are not async, that may run at once in a session. Further calls wait."""
 _EFFECTS: Mapping[str, Effect] = {"read": "read", "again": "reconcile", "unknown": "unknown"}
 
 
@@ -57,8 +57,10 @@ class InProcessTool:
         return ""
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
-        """Check the input before the start is recorded. Raises `ToolRefused` for an input that does not match the
-        schema."""
+        """Check the input before the start is recorded.
+
+        Raises `ToolRefused` for an input that does not match the schema.
+        """
         self._bound(tool_input, None)
         return {}
 
@@ -76,7 +78,7 @@ class InProcessTool:
             except SystemExit as exit_call:
                 return ToolOutcome(f"{self.tool.name} tried to end the program: SystemExit({exit_call.code!r})", True)
             return outcome_of(value)
-        message = f"{self.tool.name} took longer than {self.tool.timeout:g} s: what it has done until then is not known"
+        message = f"{self.tool.name} took longer than {self.tool.timeout:g} s: its effect so far is unknown"
         return ToolOutcome(message, is_error=True)
 
     async def _in_thread(self, call: partial[Any]) -> Any:

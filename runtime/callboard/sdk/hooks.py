@@ -1,5 +1,7 @@
-"""Hooks from Python functions: `@hook("PreToolUse", matcher="bash")`. See `callboard.types.hook_answers` and
-docs/hooks.md for the inputs and answers."""
+"""Hooks from Python functions: `@hook("PreToolUse", matcher="bash")`.
+
+See `callboard.types.hook_answers` and docs/hooks.md for the inputs and answers.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from callboard.core.hooks.matching import MATCHED
-from callboard.core.hooks.merge import Misfit, read_matcher
+from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.sdk.errors import UsageError
+from callboard.types.choices import unknown
 from callboard.types.hook_answers import FITTING
 from callboard.types.hook_answers import hook as marked
 
@@ -53,11 +56,11 @@ def hook(event: HookEventName, matcher: str = "") -> Callable[[Function], Functi
     for an unknown event, and for a matcher that is invalid or that the event does not support.
     """
     if event not in FITTING:
-        raise UsageError(f"there is no hook event {event!r}: there are {', '.join(sorted(FITTING))}")
+        raise UsageError(unknown("hook event", event, sorted(FITTING)))
     if matcher and event not in MATCHED:
         raise UsageError(f"{event} has no matcher: leave out {matcher!r}")
     try:
         read_matcher(matcher)
-    except Misfit as error:
+    except InvalidHook as error:
         raise UsageError(str(error)) from error
     return marked(event, matcher)

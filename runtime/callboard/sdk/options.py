@@ -27,6 +27,7 @@ from callboard.sessions.options import (
     SessionOptions,
     WorkspaceOptions,
 )
+from callboard.types.choices import unknown
 from callboard.types.hook_answers import MARKS
 from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
@@ -55,7 +56,7 @@ class SessionKeywords(TypedDict, total=False):
     lead_tools: Sequence[str]
     """The only runtime tools of the lead, by name; `[]`: only your own tools. Default: the tools of its type."""
     denied: Sequence[str]
-    """Tools of the runtime that the lead does not have."""
+    """Tools that the lead does not have: of the runtime, or your own."""
     hooks: Sequence[Callable[..., Any]]
     """Functions with `@hook`, in addition to the hooks of files."""
     schedules: Sequence[Schedule]
@@ -85,7 +86,7 @@ class SessionKeywords(TypedDict, total=False):
     trust: bool
     """Use the workspace's own hooks, agents, servers and settings."""
     settings: Mapping[str, object]
-    """Settings by dotted name, or as a tree. They override files and the environment."""
+    """Settings by dotted name, or as a tree. These values override files and the environment."""
     plugins: Sequence[str | Path]
     """Folders of plugins."""
     mcp: Mapping[str, Mapping[str, object]] | Sequence[str | Path]
@@ -108,14 +109,16 @@ class SessionRequest:
     schedules: tuple[Schedule, ...]
 
 
-def asked_for(
+def session_request(
     workspace: str | Path, chosen: SessionKeywords, *, resume: bool = False, session: str | None
 ) -> SessionRequest:
-    """Convert these options into the options of the runtime. Raises `UsageError` for an unknown option or an invalid
-    value."""
-    unknown = [name for name in chosen if name not in SessionKeywords.__annotations__]
-    if unknown:
-        raise UsageError(f"there is no option {unknown[0]!r}: there are {', '.join(SessionKeywords.__annotations__)}")
+    """Convert these options into the options of the runtime.
+
+    Raises `UsageError` for an unknown option or an invalid value.
+    """
+    extra = [name for name in chosen if name not in SessionKeywords.__annotations__]
+    if extra:
+        raise UsageError(unknown("option", extra[0], SessionKeywords.__annotations__))
     lead = chosen.get("lead", "lead")
     agents = [*chosen.get("agents", ()), *([lead] if isinstance(lead, Agent) else [])]
     shared = [_a_tool(entry) for entry in chosen.get("tools", ())]
@@ -123,7 +126,7 @@ def asked_for(
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"two tools go by one name: {twice}: give one another name")
+        raise UsageError(f"two tools have the name {twice}: rename one")
     threads = anyio.CapacityLimiter(THREADS)
     approver = chosen.get("approver")
     options = SessionOptions(
@@ -166,13 +169,13 @@ def _servers(servers: Mapping[str, Mapping[str, object]] | Sequence[str | Path])
 
 def _a_tool(value: object) -> AnyTool:
     if not isinstance(value, FunctionTool):
-        raise UsageError(f"{value!r} is not a tool: put `@tool` over the function")
+        raise UsageError(f"{value!r} is not a tool: decorate the function with `@tool`")
     return cast("AnyTool", value)
 
 
 def _a_hook(function: Callable[..., Any]) -> Callable[..., Any]:
     if not getattr(function, MARKS, ()):
-        raise UsageError(f'{function!r} is not a hook: put `@hook("PreToolUse")` or the like over the function')
+        raise UsageError(f'{function!r} is not a hook: decorate the function with `@hook("PreToolUse")` or similar')
     return function
 
 

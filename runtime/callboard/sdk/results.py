@@ -57,18 +57,20 @@ def result_of(end: RunEnd, session: str, value: T) -> Result[T]:
 
 
 class TypedResult(Generic[T]):
-    """Requested type of a result: the instructions for the agent, and the parser of its answer."""
+    """Requested type of a result, with the instructions for the agent and the parser of its answer."""
 
     def __init__(self, kind: Any) -> None:
         """Prepare the schema of `kind`: a pydantic model, dataclass, `TypedDict`, or any type with a JSON schema.
-        Raises `NotTyped`."""
+
+        Raises `NotTyped`.
+        """
         self.adapter: TypeAdapter[T] = adapter_of(kind, "result")
         self.schema: Json = schema_of(self.adapter, "result")
 
     def words(self) -> str:
         """Return the instructions to add to the agent's prompt."""
         return (
-            "When you are done, answer with JSON alone, without a fence and without any word round it. It has to fit "
+            "When you are done, answer with JSON alone, without a fence and without any text around it. It has to fit "
             f"this JSON schema:\n{json.dumps(self.schema)}"
         )
 

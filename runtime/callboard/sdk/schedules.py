@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict, Unpack
 
 from callboard.core.keys import short_id
-from callboard.core.scheduling.fields import FieldWrong, with_fields
+from callboard.core.scheduling.fields import InvalidField, with_fields
 from callboard.sdk.errors import UsageError
 from callboard.types.records import PermissionMode
 from callboard.types.schedules import Schedule
@@ -45,8 +45,9 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 def schedule(cron: str, prompt: str, /, **options: Unpack[ScheduleOptions]) -> Schedule:
-    """Make a schedule for `Session(schedules=[...])`. `cron` has five fields, or is `@daily`, `every 20m`, or `at
-    2026-12-01T09:00`.
+    """Make a schedule for `Session(schedules=[...])`.
+
+    `cron` has five fields, or is `@daily`, `every 20m`, or `at 2026-12-01T09:00`.
 
     Passing the same schedule again at a resume does not add it twice. Raises `UsageError` that names the invalid field.
     """
@@ -58,5 +59,5 @@ def schedule(cron: str, prompt: str, /, **options: Unpack[ScheduleOptions]) -> S
     blank = Schedule(id=short_id("cron", "code", identity), cron="", prompt="")
     try:
         return with_fields(blank, fields)
-    except FieldWrong as wrong:
+    except InvalidField as wrong:
         raise UsageError(f"schedule: {wrong}") from wrong

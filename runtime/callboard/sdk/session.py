@@ -30,7 +30,7 @@ from callboard.ports.model import Delta
 from callboard.sdk.approvers import Said, answer_of
 from callboard.sdk.errors import SessionClosed, UsageError, WrongResult
 from callboard.sdk.events import Rested
-from callboard.sdk.options import SessionKeywords, asked_for
+from callboard.sdk.options import SessionKeywords, session_request
 from callboard.sdk.results import Result, TypedResult, result_of, retry_prompt
 from callboard.sdk.streams import Relay, Stream
 from callboard.sdk.workflows.decorator import WorkflowFunction, go_on, run_workflow
@@ -41,6 +41,7 @@ from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import Attach, opened
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.result import AgentSummary, RunEnd
+from callboard.types.choices import unknown
 from callboard.types.errors import Conflict, heart_of
 from callboard.types.records import Json, Request, Task, Usage
 from callboard.types.schedules import Schedule
@@ -67,7 +68,7 @@ class Session:
         `PersonCanAct` for faults that you can fix (`CredentialsMissing`, `UnknownModel`, `SettingsError`,
         `WorkspaceUnusable`), and `NobodyCanAct` if the store is damaged or full.
         """
-        self._asked = asked_for(workspace, options, session=None)
+        self._asked = session_request(workspace, options, session=None)
         self._attach: Attach = "never"
         self._relay = Relay()
         self._keeper: ContextTask[OpenSession] | None = None
@@ -84,7 +85,7 @@ class Session:
         Opening the session continues interrupted work. Pass the tools, hooks and agents from Python again.
         """
         made = cls(workspace, **options)
-        made._asked = asked_for(workspace, options, resume=True, session=session)
+        made._asked = session_request(workspace, options, resume=True, session=session)
         return made
 
     @classmethod
@@ -94,13 +95,13 @@ class Session:
         Closing it does not affect the other process. Opening it raises `UsageError` if no process hosts the session.
         """
         made = cls(workspace)
-        made._asked = asked_for(workspace, {}, resume=True, session=session)
+        made._asked = session_request(workspace, {}, resume=True, session=session)
         made._attach = "only"
         return made
 
     async def __aenter__(self) -> Self:
         if self._used:
-            raise UsageError("a session is opened once: make another, or use Session.resume")
+            raise UsageError("a session can be opened only once: create another, or use Session.resume")
         self._used = True
         if self._asked.approvers:
             refuse_inside_tool("answer requests by an approver")
@@ -127,7 +128,7 @@ class Session:
         await self._add_schedules(opened_session)
         return opened_session
 
-    # What it is
+    # Properties
 
     @property
     def id(self) -> str:
@@ -186,7 +187,7 @@ class Session:
         """Wait until nothing is left to do, without a new prompt: after a resume, or after a cancelled run."""
         current = self._current
         if isinstance(current, AttachedSession):
-            raise UsageError("another process hosts this session: say something and follow session.events()")
+            raise UsageError("another process hosts this session: use session.say() and session.events()")
         end = await self._guarded(current.finished())
         if isinstance(current, HostedSession):
             await current.mark_ended(end.of_run().exit_code)
@@ -205,7 +206,7 @@ class Session:
             if self._group is not None and not isinstance(self._open, AttachedSession):
                 self._group.start_soon(self._until_rest, stream)
 
-        _ = self._current  # raises where the session is not open
+        _ = self._current  # raises if the session is not open
         return Stream(begin, raw=raw)
 
     def events(self, *, raw: bool = False) -> Stream:
@@ -215,7 +216,7 @@ class Session:
             """Do nothing: the stream is already registered, so that no event is missed before the first read."""
 
         stream = Stream(begin, raw=raw)
-        _ = self._current  # raises where the session is not open
+        _ = self._current  # raises if the session is not open
         self._relay.add(stream)
         return stream
 
@@ -237,7 +238,9 @@ class Session:
 
     async def run_workflow(self, function: WorkflowFunction[..., T], given: Json, *, place: str = "") -> T:
         """Run a workflow with its arguments as a JSON object. `place`: location of the function, `FILE:NAME`."""
-        return cast("T", await self._guarded(run_workflow(self._hosted, function, given, tell=self._tell, place=place)))
+        return cast(
+            "T", await self._guarded(run_workflow(self._hosted, function, given, tell=self._notify, place=place))
+        )
 
     async def resume_workflow(
         self, function: WorkflowFunction[..., T], run: str | None = None, *, redo: Sequence[str] = ()
@@ -249,23 +252,22 @@ class Session:
         row = await find_row(self._hosted.store, self.id, run)
         journal = await load_journal(self._hosted, row.id)
         if journal is None or row.name != function.name:
-            raise UsageError(f"workflow {row.id} is one of {row.name}, not of {function.name}")
+            raise UsageError(f"workflow {row.id} is a run of {row.name}, not of {function.name}")
         await journal.drop(redo)
         if redo and row.status == "done":
             await journal.settle(status="running")
-        return cast("T", await self._guarded(go_on(self._hosted, function, journal, self._tell)))
+        return cast("T", await self._guarded(go_on(self._hosted, function, journal, self._notify)))
 
     async def workflows(self) -> Sequence[WorkflowRow]:
         """Return the workflows of this session, newest first."""
         return await rows_of(self._hosted.store, self.id)
 
-    # Words and answers
+    # Messages and answers
 
     async def say(self, text: str, to: str = "lead") -> None:
-        """Send a message from the user to an agent; `/name args` works as at the prompt line. Does not wait for the
-        effect.
+        """Send a message from the user to an agent; `/name args` works as at the prompt line.
 
-        Raises `UsageError` for an unknown agent.
+        Does not wait for the effect. Raises `UsageError` for an unknown agent.
         """
         await self._current.say(text, to)
 
@@ -274,7 +276,7 @@ class Session:
         await self._current.interrupt(name)
 
     async def stop(self, name: str) -> None:
-        """End an agent for good. Raises `UsageError` for an unknown agent."""
+        """End an agent permanently. Raises `UsageError` for an unknown agent."""
         await self._current.command("stop", to=name)
 
     async def compact(self, focus: str = "", to: str = "lead") -> None:
@@ -290,25 +292,26 @@ class Session:
         return self._current.requests()
 
     async def answer(self, request: Request | str, said: Said, reason: str = "") -> None:
-        """Answer a request as the user: True or False, with a reason for the agent; a string for a question; or an
-        `Answer`.
+        """Answer a request as the user.
+
+        `said`: True or False, with a reason for the agent; a string for a question; or an `Answer`.
 
         `request`: the request or its id. Raises `UsageError`, with the reason, if the answer is not accepted.
         """
         requests = {row.id: row for row in self._current.requests(pending_only=False)}
         match = requests.get(request if isinstance(request, str) else request.id)
         if match is None:
-            raise UsageError(f"there is no request {request!r}; there are: {', '.join(requests) or 'none'}")
+            raise UsageError(unknown("request", request, requests))
         answer = answer_of(match, said, reason)
         if answer is None:
-            raise UsageError("None is not an answer: say True, False, or a text")
+            raise UsageError("None is not an answer: pass True, False, or a string")
         lost = await self._current.answer(
             match.id, answer.status, answer.reason, word=answer.word, always=answer.always
         )
         if lost is not None:
-            raise UsageError(f"the answer to {match.id} does not count: {lost}")
+            raise UsageError(f"the answer to {match.id} was not accepted: {lost}")
 
-    # How it stands
+    # State
 
     def team(self) -> Sequence[AgentSummary]:
         """Return every agent, the lead first: name, kind, lifecycle, outcome, usage."""
@@ -328,8 +331,10 @@ class Session:
 
     @property
     def runtime(self) -> OpenSession:
-        """Return the session of the runtime, for features that this class does not offer. It may change in any
-        version."""
+        """Return the session of the runtime, for features that this class does not offer.
+
+        It may change in any version.
+        """
         return self._current
 
     # Inside
@@ -353,7 +358,7 @@ class Session:
             return self._current
         raise UsageError("another process hosts this session: workflows run where it is hosted")
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         self._relay.on_delta("workflow", Delta("notice", text))
 
     def _result(self, end: RunEnd) -> Result[None]:
@@ -367,7 +372,7 @@ class Session:
                 try:
                     await current.add_schedule(schedule)
                 except Conflict:
-                    continue  # another process was faster with the same one
+                    continue  # another process has added the same schedule
 
 
 def _refuse_other_loops() -> None:
@@ -414,8 +419,10 @@ class ContextTask(Generic[T]):
         return self._ended.is_set()
 
     async def open(self) -> T:
-        """Open the value and return it. Raises the exceptions of `enter`. If this call is cancelled, it closes the
-        value first."""
+        """Open the value and return it.
+
+        Raises the exceptions of `enter`. If this call is cancelled, it closes the value first.
+        """
         self._task = self._loop.create_task(self._keep())
         try:
             return await asyncio.shield(self._opened)
@@ -440,8 +447,10 @@ class ContextTask(Generic[T]):
             raise self._error
 
     async def guard(self, work: Awaitable[R]) -> R:
-        """Wait for `work`, at most until the value is closed. Raises the exception that ended the task, or
-        `SessionClosed`."""
+        """Wait for `work`, at most until the value is closed.
+
+        Raises the exception that ended the task, or `SessionClosed`.
+        """
         done: list[R] = []
         try:
             async with anyio.create_task_group() as group:
@@ -451,7 +460,7 @@ class ContextTask(Generic[T]):
         except BaseExceptionGroup as failed:
             raise heart_of(failed) from failed
         if not done:
-            raise self._error or SessionClosed("the session was closed meanwhile")
+            raise self._error or SessionClosed("the session was closed")
         return done[0]
 
     async def _cancel_at_end(self, scope: anyio.CancelScope) -> None:
@@ -466,7 +475,7 @@ class ContextTask(Generic[T]):
                 await self._closing.wait()
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001  handed to the task that opens, uses or closes it
+        except BaseException as error:  # noqa: BLE001 - raised again in the task that opens, uses or closes it
             if not self._opened.done():
                 self._fail_opening(error)
             elif not isinstance(error, asyncio.CancelledError):
@@ -479,4 +488,4 @@ class ContextTask(Generic[T]):
             self._opened.cancel()
             return
         self._opened.set_exception(error)
-        self._opened.exception()  # retrieved: a cancelled opener never looks at it
+        self._opened.exception()  # marks the exception as retrieved: a cancelled opener never reads it

@@ -1,12 +1,11 @@
 """Parameters of a Python function as a JSON schema, and the conversion of a JSON object into arguments.
 
-Decorating a function fails if JSON cannot express its parameters: a parameter without a type, `*args`, or a type that
-pydantic does not support. Parameter names have no special meaning: a parameter may be called `self`, `context` or
+Pure. Decorating a function fails if JSON cannot express its parameters: a parameter without a type, `*args`, or a type
+that pydantic does not support. Parameter names have no special meaning: a parameter may be called `self`, `context` or
 `name`.
 
-Docstrings in the styles of Google, NumPy and Sphinx describe functions and parameters. Pure.
-
-Schemas have the form that models read best: references are expanded, titles removed. Pure.
+Descriptions come from docstrings in the styles of Google, NumPy and Sphinx. Schemas have the form that models read
+best: references are expanded, titles removed.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FunctionParameters:
     """Parameters of a function. `special`: the parameter that the runtime fills; empty if there is none."""
 
     arguments: tuple[Argument, ...]
@@ -115,7 +114,7 @@ def faults_of(error: ValidationError, where: str = "") -> list[str]:
     return lines
 
 
-def taken_by(function: Callable[..., Any], subject: str, special: type | None = None) -> Taken:
+def parameters_of(function: Callable[..., Any], subject: str, special: type | None = None) -> FunctionParameters:
     """Read the parameters of a function.
 
     `subject`: its name in messages, such as `tool "search"`. `special`: the class of the parameter that the runtime
@@ -137,13 +136,13 @@ def taken_by(function: Callable[..., Any], subject: str, special: type | None = 
             place = len(arguments) if parameter.kind is parameter.POSITIONAL_ONLY else None
             continue
         arguments.append(_argument(parameter, hint, docs.parameters.get(parameter.name, ""), subject))
-    return Taken(tuple(arguments), name, place, docs.summary, hints.get("return", _NOTHING))
+    return FunctionParameters(tuple(arguments), name, place, docs.summary, hints.get("return", _NOTHING))
 
 
 def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
-    """Evaluate the annotations where the function was written, including classes that an enclosing function defines."""
+    """Evaluate the annotations in the scope of the function, including classes that an enclosing function defines."""
     outer: dict[str, Any] = {}
-    frame = inspect.currentframe()  # where annotations are texts, classes of a function are found nowhere else
+    frame = inspect.currentframe()  # if annotations are strings, the local classes of a function are found only here
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("callboard.sdk"):
         frame = frame.f_back
     if frame is not None:
@@ -155,7 +154,7 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
     try:
         return typing_extensions.get_type_hints(plain, localns=outer, include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
-        raise NotTyped(f"{subject}: a type cannot be read: {error}: import it where the function stands") from error
+        raise NotTyped(f"{subject}: a type cannot be read: {error}: import it in the module of the function") from error
 
 
 def _filled(cell: Any) -> bool:
@@ -197,7 +196,7 @@ def schema_of(adapter: TypeAdapter[Any], where: str) -> Json:
         return inlined(adapter.json_schema())
     except PydanticUserError as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
-        raise NotTyped(f"{where}: it cannot be said in JSON ({reason}): use a plain type") from error
+        raise NotTyped(f"{where}: it cannot be expressed in JSON ({reason}): use a plain type") from error
 
 
 def modern(hint: Any) -> Any:
@@ -209,12 +208,12 @@ def modern(hint: Any) -> Any:
     if not inner or origin is typing.Literal:
         return hint
     if origin is Annotated:
-        return Annotated[(modern(inner[0]), *inner[1:])]  # pyright: ignore[reportInvalidTypeArguments]  # its parts
+        return Annotated[(modern(inner[0]), *inner[1:])]  # pyright: ignore[reportInvalidTypeArguments] - built from the parts of another one
     parts = cast("tuple[object, ...]", inner)
     changed: tuple[Any, ...] = tuple(_modern_part(part) for part in parts)
     if changed == inner:
         return hint
-    return Union[changed] if origin in (Union, UnionType) else origin[changed]  # noqa: UP007  # made of parts
+    return Union[changed] if origin in (Union, UnionType) else origin[changed]  # noqa: UP007 - built from a tuple of types, which `|` cannot take
 
 
 def _modern_part(part: object) -> object:
@@ -223,7 +222,10 @@ def _modern_part(part: object) -> object:
 
 
 def _twin(kind: Any) -> Any:
-    """The same `TypedDict`, as pydantic reads it. Where annotations are texts, what is not required stands in them."""
+    """Return the `TypedDict` in the form that pydantic reads.
+
+    If its annotations are strings, `NotRequired` is found only by evaluating them.
+    """
     fields: dict[str, Any] = {}
     for name, hint in typing_extensions.get_type_hints(kind, include_extras=True).items():
         mark = typing.get_origin(hint)
@@ -247,7 +249,7 @@ def _about(hint: Any) -> str:
 
 
 def _default(adapter: TypeAdapter[Any], value: object) -> Json:
-    """The default for the model to read, where JSON can say it."""
+    """Return the schema's `default` for the model to read; empty for a value that JSON cannot express."""
     try:
         return {"default": adapter.dump_python(value, mode="json", warnings="error")}
     except (ValueError, TypeError):
@@ -270,12 +272,12 @@ _NUMPY = re.compile(r"\*{0,2}(?P<names>\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
 
 
 class Described(NamedTuple):
-    """A docstring, read."""
+    """Parsed docstring."""
 
     summary: str
     """Text outside any section and field."""
     parameters: dict[str, str]
-    """Parameter -> what is said of it."""
+    """Parameter -> its description."""
 
 
 def described(text: str | None) -> Described:
@@ -298,7 +300,10 @@ def described(text: str | None) -> Described:
 
 
 def _section(lines: Sequence[str], place: int) -> tuple[str, int]:
-    """The name of the section that begins here, in small letters, and where its body begins; empty for none."""
+    """Return the name of the section that begins here, in lower case, and the first line of its body.
+
+    The name is empty if no section begins here.
+    """
     line = lines[place]
     if line[:1].isspace() or not _SECTION.fullmatch(line.strip()):
         return "", place
@@ -309,7 +314,7 @@ def _section(lines: Sequence[str], place: int) -> tuple[str, int]:
 
 
 def _end(lines: Sequence[str], body: int) -> int:
-    """Return the line at which a section ends whose body begins at `body`."""
+    """Return the line at which the section with this first body line ends."""
     for place in range(body, len(lines)):
         if _section(lines, place)[0]:
             return place
@@ -319,12 +324,12 @@ def _end(lines: Sequence[str], body: int) -> int:
 
 
 def _google(lines: Sequence[str], body: int) -> bool:
-    """The body of the section is indented."""
+    """Return True if the body of the section is indented."""
     return next((line[0].isspace() for line in lines[body:] if line.strip()), False)
 
 
 def _parameters(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each parameter of a section, with its text."""
+    """Yield each parameter of a section with its text."""
     depth = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     names: list[str] = []
     text_lines: list[str] = []
@@ -341,7 +346,7 @@ def _parameters(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _sphinx(lines: Sequence[str], place: int, field: str, parameters: dict[str, str]) -> int:
-    """Take a field such as `:param x: text`, with the indented lines below it; where to go on."""
+    """Read a field such as `:param x: text` with the indented lines below it. Return the line after them."""
     end = place + 1
     while end < len(lines) and lines[end].strip() and lines[end][0].isspace():
         end += 1
@@ -353,7 +358,10 @@ def _sphinx(lines: Sequence[str], place: int, field: str, parameters: dict[str, 
 
 
 def inlined(schema: Json) -> Json:
-    """The schema with its definitions where they are used. One that holds itself (a tree) keeps its `$defs`."""
+    """Return the schema with its definitions expanded in place.
+
+    A schema that contains itself (a tree) keeps its `$defs`.
+    """
     definitions = cast("Json", schema.get("$defs", {}))
     if any(_recursive(name, definitions, ()) for name in definitions):
         return cast("Json", _plain(schema, {}))
@@ -368,7 +376,7 @@ def _recursive(name: str, definitions: Json, above: tuple[str, ...]) -> bool:
 
 
 def _named(node: object) -> set[str]:
-    """The definitions that a schema refers to."""
+    """Return the names of the definitions that a schema refers to."""
     if isinstance(node, list):
         return {name for item in cast("list[object]", node) for name in _named(item)}
     if not isinstance(node, dict):

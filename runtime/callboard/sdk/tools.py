@@ -12,7 +12,7 @@
 
 Rules and hooks apply to such a tool by its name, as to any other. A tool that is not marked as reading needs
 permission. The function stays callable, so that tests can call it directly.
-"""
+"""  # noqa: D214 - the section belongs to the example
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack,
 
 from callboard.core.tool_access import LONGEST_NAME
 from callboard.sdk.errors import NotTyped, UsageError
-from callboard.sdk.signatures import taken_by
+from callboard.sdk.signatures import parameters_of
 from callboard.types.records import Json
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Effect = Literal["read", "again", "unknown"]
-"""Effect of a call that was cut off with its process. `read`: none, it is run again, and runs unasked; `again`: it may
-be run again all the same; `unknown`: it is never run again.
-"""
+"""Effect of a call that was cut off with its process. `read`: none, so the call runs without a question, and runs
+again; `again`: the call may run again; `unknown`: the call never runs again."""
 
 _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 
@@ -43,13 +42,12 @@ class ToolOptions(TypedDict, total=False):
     """Keyword options of `@tool(...)`."""
 
     name: str
-    """Name of the tool for models, rules and hooks: letters, digits, `_` and `-`, at most 64. Left out: the function's
-    name.
-    """
+    """Name of the tool for models, rules and hooks: letters, digits, `_` and `-`, at most 64. Default: the function's
+    name."""
     description: str
-    """Description of the tool for the model. Left out: the docstring, without its sections on parameters."""
+    """Description of the tool for the model. Default: the docstring, without its sections on parameters."""
     reads: bool
-    """True if the tool changes nothing. It then runs without a question, in parallel with other reads, also in plan
+    """True if the tool changes nothing. It then runs without a question, in parallel with other reads, even in plan
     mode. The same as `effect="read"`."""
     effect: Effect
     """Effect of a call that was cut off. Default: `unknown`."""
@@ -57,15 +55,16 @@ class ToolOptions(TypedDict, total=False):
     """`shared`: several calls of one reply run at once. Default: `shared` for tools that read, otherwise
     `exclusive`."""
     timeout: float | None
-    """Most seconds of one call; None: no limit. Default: 600."""
+    """Time limit of one call in seconds; None: no limit. Default: 600."""
     destructive: bool
     """True if the tool may delete or overwrite. The permission question says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Context of a tool call: the caller, and its folder. A parameter of this type, whatever its name, receives it; the
-    model never sees that parameter.
+    """Context of a tool call: the caller, and its folder.
+
+    A parameter of this type, whatever its name, receives it; the model never sees that parameter.
     """
 
     session: str
@@ -83,14 +82,14 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image in a result, for the model to see."""
+    """Image in a result, for the model to see."""
 
     data: bytes
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"] = "image/png"
 
     @classmethod
     def read(cls, path: str | Path) -> Image:
-        """Read an image file; the suffix gives its type. Raises `OSError`, and `UsageError` for an unknown suffix."""
+        """Read an image file; its suffix gives the type. Raises `OSError`, and `UsageError` for an unknown suffix."""
         kinds = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif"}
         media_types: dict[str, Any] = {**kinds, "webp": "image/webp"}
         ending = Path(path).suffix.lower().lstrip(".")
@@ -101,39 +100,37 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """Result of a tool with more than one value."""
+    """Result of a tool that returns more than one value."""
 
     content: str | Sequence[str | Image]
     """Content for the model: text and images."""
     is_error: bool = False
     """True if the model is to be informed that the call failed."""
     data: Json = field(default_factory=dict[str, object])
-    """The structured form, for hooks and events: a JSON object."""
+    """Structured form of the result, for hooks and events: a JSON object."""
     ends_turn: bool = False
     """True if this result ends the agent's turn."""
 
 
 class FunctionTool(Generic[P, R]):
-    """A function as a tool. Calling it calls the function."""
+    """Function as a tool. Calling the tool calls the function."""
 
     def __init__(self, function: Callable[P, R], /, **options: Unpack[ToolOptions]) -> None:
         """Read the function's signature. Raises `NotTyped` for a function whose input cannot be described."""
         name = options.get("name", getattr(function, "__name__", "").replace(".", "_"))
         if not _NAME.fullmatch(name):
-            raise NotTyped(
-                f"{name!r} is not a valid name of a tool: letters, digits, `_` and `-`, at most {LONGEST_NAME}"
-            )
+            raise NotTyped(f"{name!r} is not a valid tool name: letters, digits, `_` and `-`, at most {LONGEST_NAME}")
         if name.startswith("mcp__"):
             raise NotTyped(f"tool {name!r}: names that begin with mcp__ are those of MCP servers")
         if options.get("reads") and options.get("effect", "read") != "read":
-            raise NotTyped(f"tool {name!r}: what reads has the effect `read`: leave one of the two out")
+            raise NotTyped(f"tool {name!r}: `reads` and another effect exclude each other: omit one")
         timeout = options.get("timeout", 600.0)
         if timeout is not None and not timeout > 0:
             raise NotTyped(f"tool {name!r}: the time-out is a number of seconds above 0, or None")
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
-        self.taken = taken_by(function, f"tool {name!r}", ToolContext)
+        self.taken = parameters_of(function, f"tool {name!r}", ToolContext)
         self.description = options.get("description", self.taken.summary) or f"Calls {name}."
         self.effect: Effect = "read" if options.get("reads") else options.get("effect", "unknown")
         shared: Literal["shared", "exclusive"] = "shared" if self.effect == "read" else "exclusive"
@@ -147,7 +144,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def input_schema(self) -> Json:
-        """The JSON schema of its input, as the model sees it."""
+        """Return the JSON schema of the input, as the model sees it."""
         return self.taken.schema
 
     def __repr__(self) -> str:
@@ -155,10 +152,10 @@ class FunctionTool(Generic[P, R]):
 
 
 Tool = FunctionTool
-"""The public name."""
+"""Public name of the class."""
 
 AnyTool = FunctionTool[..., Any]
-"""A tool with any parameters."""
+"""Tool with any parameters."""
 
 
 @overload

@@ -1,10 +1,12 @@
-"""Agent types of a session, and the spec of an agent: the requests of its file, within the limits of the settings and
-its parent."""
+"""Agent types of a session, and the spec of an agent.
+
+The spec has the fields of the agent's file, within the limits of the settings and its parent.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
@@ -16,12 +18,15 @@ from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.budgets.tree import narrower
 from callboard.core.context.system_prompt import fitted
 from callboard.core.permissions.modes import inherited, within
-from callboard.core.permissions.rule_check import left_of, whole_tools
+from callboard.core.permissions.rule_check import allowed_tools, denied_tools
+from callboard.core.permissions.rule_match import readable_rules
+from callboard.core.permissions.rules import names_tool
 from callboard.core.skills.substitution import filled
-from callboard.core.tool_access import ALL_TOOLS, MEMORY, normalised, our_names, tools_for
+from callboard.core.tool_access import ALL_TOOLS, MEMORY, ON_REQUEST, WEB_SEARCH, normalised, our_names, tools_for
 from callboard.ports.tool import Skills
-from callboard.sessions.compose import Chosen
-from callboard.types.agent_spec import AgentSpec, Limits, ModelLimits, PermissionRules
+from callboard.sessions.compose import ModelSelection, search_by
+from callboard.types.agent_spec import BYPASS, AgentSpec, Limits, ModelLimits, PermissionRules
+from callboard.types.choices import choose, unknown
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
 from callboard.types.model_names import FAMILIES, newest_of
 from callboard.types.records import Budget, Json
@@ -65,29 +70,29 @@ class AgentTypes:
 
     definitions: Mapping[str, AgentFile]
     loaded: LoadedSettings
-    chosen: Chosen
+    chosen: ModelSelection
     attended: bool
     answerable: bool = False
-    """True if no person is present but one may come and answer."""
+    """True if no person is present, but one may answer later."""
     skills: Skills | None = None
-    """Source of the skills that a type has from the start; None: there are none."""
+    """Source of the skills that a type has from the start; None for no skills."""
+    voice: str = ""
+    """Text on the manner of the lead's answers."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Environment with `CLAUDE_CODE_SUBAGENT_MODEL` and the models of aliases."""
 
     def __post_init__(self) -> None:
         for name in self.loaded.settings.context.pipelines:
             if name not in self.definitions:
-                message = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
+                message = unknown("agent type", name, self.definitions)
                 raise SettingsError(message, self.loaded.place(("context", "pipelines", name)))
         for name in self.loaded.settings.permission.agents:
             if name not in self.definitions:
-                message = f"there is no agent type {name!r}; there are: {', '.join(self.definitions)}"
+                message = unknown("agent type", name, self.definitions)
                 raise SettingsError(message, self.loaded.place(("permission", "agents", name)))
         for name in self.loaded.settings.budgets:
             if name not in {*self.definitions, *KINDS}:
-                message = (
-                    f"there is no agent type or kind {name!r}; there are: {', '.join({*self.definitions, *KINDS})}"
-                )
+                message = unknown("agent type or kind", name, sorted({*self.definitions, *KINDS}))
                 raise SettingsError(message, self.loaded.place(("budgets", name)))
 
     def budget_of(self, agent_type: str, kind: str) -> Budget:
@@ -109,11 +114,14 @@ class AgentTypes:
         return [name for name in self.definitions if name != "lead" and (named is None or name in named)]
 
     def lead(self, agent_type: str, denied: Sequence[str] = (), *, model_chosen: bool = True) -> AgentSpec:
-        """Return the spec of a session's lead. `model_chosen`: the user named the model, which overrides that of the
-        type. Raises `UsageError` for an unknown type."""
+        """Return the spec of a session's lead.
+
+        `model_chosen`: the user named the model, which overrides that of the type. Raises `UsageError` for an unknown
+        type.
+        """
         definition = self.definitions.get(agent_type)
         if definition is None:
-            raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.definitions)}")
+            raise UsageError(unknown("agent type", agent_type, self.definitions))
         own_model = None if model_chosen else definition.model
         model, models = self._model(own_model, self.chosen.name, self.chosen.limits)
         settings = self.loaded.settings
@@ -124,27 +132,33 @@ class AgentTypes:
             allowed = (*allowed, *MEMORY)
         tools = tools_for("lead", allowed, [*definition.denied, *denied], plan_mode=mode == "plan").names
         limits = settings.limits
+        instructions = "\n\n".join(filter(None, (self._with_skills(definition), self.voice)))
         return self._spec(
             definition,
+            instructions=instructions,
             name="lead",
             kind="lead",
-            tools=left_of(tools, rules.deny),
+            tools=allowed_tools(tools, rules.deny),
             permission_mode=mode,
             rules=rules,
             limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
             budget=narrower(definition.budget, self.budget_of(agent_type, "lead")),
             model=model,
+            plan_model=settings.plan_model if own_model is None and settings.plan_model in models else None,
             models=models,
         )
 
     def spawned(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        """Return the spec of an agent that another one starts. Raises `ToolRefused`, with the known types, for an
-        unknown type."""
+        """Return the spec of an agent that another one starts.
+
+        Raises `ToolRefused`, with the known types, for an unknown type.
+        """
         may = self._may_spawn(parent.agent_type if parent.kind == "lead" else "")
         type_name = self._type_name(agent_type)
         if type_name not in may:
-            fault = "may not be started by you" if type_name in self.definitions else "there is no such type"
-            raise ToolRefused(f"agent_type: {agent_type!r}: {fault}; there are: {', '.join(may)}")
+            if type_name in self.definitions:
+                raise ToolRefused(f"agent_type: {agent_type!r} may not be started by you: {choose(may)}")
+            raise ToolRefused(f"agent_type: {unknown('type', agent_type, may)}")
         agent_type = type_name
         definition = self.definitions[type_name]
         model, models = self._model_of(definition, parent)
@@ -156,7 +170,7 @@ class AgentTypes:
             definition,
             name=name,
             kind=kind,
-            tools=left_of(_named(definition), rules.deny),
+            tools=allowed_tools(_named(definition), rules.deny),
             permission_mode=within(parent.permission_mode, profile.mode or definition.permission_mode),
             rules=rules,
             limits=Limits(steps=steps, seconds=settings.limits.seconds),
@@ -167,45 +181,54 @@ class AgentTypes:
                 "model": model,
                 "models": models,
                 **({} if model == parent.model else {"fallback_models": (parent.model, *self.chosen.fallbacks)}),
-                "folder": parent.folder,  # it works where its parent does, unless it is given a place of its own
+                "folder": parent.folder,  # the parent's folder, unless the agent gets its own
                 "worktree": worktree_in_use(parent),
             }
         )
 
     def _type_name(self, agent_type: str) -> str:
-        """Return the canonical name of a type: that of a file, Callboard's for a compatible one, or the same in lower
-        case."""
+        """Return the canonical name of a type.
+
+        The name is that of a file, Callboard's for a compatible one, or the same in lower case.
+        """
         if agent_type in self.definitions or agent_type in COMPATIBLE_TYPES:
             return agent_type if agent_type in self.definitions else COMPATIBLE_TYPES[agent_type]
         small = read_name(agent_type)
         return small if small in self.definitions else agent_type
 
     def _ask_deadline(self, deadline: float | None) -> float | None:
-        """Return the deadline of a question. An unattended session never waits forever: if the settings say so, the
-        default deadline applies."""
+        """Return the deadline of a question.
+
+        An unattended session never waits forever: if the settings say so, the default deadline applies.
+        """
         if self.attended or (self.answerable and deadline is not None):
             return deadline
         return AskSettings().deadline if self.answerable else 0
 
     def _rights_of(self, agent_type: str, parent: PermissionRules) -> tuple[ProfileSettings, PermissionRules]:
-        """Return the settings of a type, and the rules of its agents, including the denial of tools that no agent may
-        use."""
+        """Return the settings of a type, and the rules of its agents.
+
+        The rules include the denial of tools that no agent may use.
+        """
         permission = self.loaded.settings.permission
         profile = permission.agents.get(agent_type, ProfileSettings())
-        nobodys = PermissionRules(deny=whole_tools(permission.deny))
+        nobodys = PermissionRules(deny=denied_tools(permission.deny))
         return profile, inherited(parent, profile.rules).joined(nobodys)
 
     def _model_of(self, definition: AgentFile, parent: AgentSpec) -> tuple[str, dict[str, ModelLimits]]:
         """Return the agent's own model if it is available, otherwise its parent's, and the limits of all its models."""
-        limits = {**parent.models, **self.chosen.limits}  # also of what a person chose meanwhile
+        limits = {**parent.models, **self.chosen.limits}  # includes models that a person has chosen since
         own_model = self.environ.get("CLAUDE_CODE_SUBAGENT_MODEL") or definition.model
         return self._model(own_model, parent.model, limits)
 
     def _model(
         self, model: str | None, otherwise: str, limits: Mapping[str, ModelLimits]
     ) -> tuple[str, dict[str, ModelLimits]]:
-        """Return the model of a type, by id or alias; `otherwise` if it names none, or one that this service cannot
-        have: files of public collections also name models of other vendors."""
+        """Return the model of a type, by id or alias, and the limits of all models.
+
+        The model is `otherwise` if the type names none, or one that this service cannot have: files of public
+        collections also name models of other vendors.
+        """
         settings = self.loaded.settings
         name = model if not model or model in limits else self._resolved(model, otherwise, limits)
         if not name or name == "inherit":
@@ -217,8 +240,10 @@ class AgentTypes:
         return otherwise, dict(limits)
 
     def _resolved(self, alias: str, otherwise: str, limits: Mapping[str, ModelLimits]) -> str:
-        """Return the id of an alias: a model of that family in the session, or the one in the settings. A scenario has
-        only its own models."""
+        """Return the id of an alias: a model of that family in the session, or the one in the settings.
+
+        A scenario has only its own models.
+        """
         family = alias.lower()
         if family not in FAMILIES:
             return self.loaded.settings.model_id(alias) if self.chosen.key else ""
@@ -234,7 +259,7 @@ class AgentTypes:
         for name in definition.skills if self.skills is not None else ():
             try:
                 skill = self.skills.load(name) if self.skills else None
-            except ToolRefused:  # told when the files are read
+            except ToolRefused:  # reported when the files are read
                 continue
             body = filled(skill.body or "", "", skill.arguments, skill.variables)[0].strip() if skill else ""
             if len(body) > LONGEST_SKILL:
@@ -279,19 +304,61 @@ class AgentTypes:
             "stuck_after": settings.limits.stuck_after,
             "ask_deadline": self._ask_deadline(settings.ask.deadline),
         }
-        return AgentSpec.model_validate({**base, **fields})
+        spec = AgentSpec.model_validate({**base, **fields})
+        return spec if self._searches(spec) else spec.model_copy(update={"tools": without_search(spec.tools)})
+
+    def _searches(self, spec: AgentSpec) -> bool:
+        """Return True if the web can be searched for an agent.
+
+        The service searches while it replies, when no one can be asked: so a rule has to allow it before.
+        """
+        by = search_by(self.loaded, self.chosen)
+        if by != "service":
+            return bool(by)
+        permission = self.loaded.settings.permission
+        asked = _names_search((*permission.ask, *spec.rules.ask))
+        allowed = spec.permission_mode == BYPASS or _names_search((*permission.allow, *spec.rules.allow))
+        return allowed and not asked
+
+
+def without_search(tools: Sequence[str]) -> tuple[str, ...]:
+    """Return the tools without that for searching the web."""
+    return tuple(name for name in tools if name != WEB_SEARCH)
+
+
+def _names_search(texts: Iterable[str]) -> bool:
+    """Return True if one of these rules is about searching the web."""
+    return any(names_tool(rule, WEB_SEARCH, allow=True) for rule in readable_rules(texts))
+
+
+def search_notes(loaded: LoadedSettings, chosen: ModelSelection, types: Mapping[str, AgentFile]) -> tuple[str, ...]:
+    """Return a line if agent types name the tool for searching the web, and their agents do not get it."""
+    named = sorted(name for name, each in types.items() if WEB_SEARCH in {*_named(each)} and each.tools is not None)
+    by = search_by(loaded, chosen)
+    permission = loaded.settings.permission
+    if not named or by == "command" or (by == "service" and _names_search(permission.allow)):
+        return ()
+    reason = (
+        "the model service searches while it replies, so no one can be asked: allow it with the rule WebSearch"
+        if by == "service"
+        else "set search.command, or search.by: service if your model service can search"
+    )
+    return (f"WebSearch is not offered to agents of the type {', '.join(named[:5])}: {reason} (docs/tools.md)",)
 
 
 def _named(definition: AgentFile) -> tuple[str, ...]:
     """Return the tools that an agent's file allows and does not deny; the caller narrows them to the agent's kind."""
     denied = {name for entry in definition.denied for name in our_names(entry)}
-    allowed = ALL_TOOLS if definition.tools is None else {n for entry in definition.tools for n in our_names(entry)}
+    every = ALL_TOOLS - ON_REQUEST
+    allowed = every if definition.tools is None else {name for entry in definition.tools for name in our_names(entry)}
     return tuple(sorted((allowed | (MEMORY if definition.memory else set[str]())) - denied))
 
 
 def servers_of(definition: AgentFile) -> tuple[str, ...] | None:
-    """Return the tools of MCP servers for a type: those in its tools list, or without one, those of the servers that it
-    names."""
+    """Return the tools of MCP servers for a type.
+
+    The tools are those in the type's tools list, or without one, those of the servers that the type names.
+    """
     if definition.tools is not None or definition.mcp is not None or not definition.mcp_servers:
         return definition.mcp
     names: list[str] = []

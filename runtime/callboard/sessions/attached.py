@@ -1,11 +1,11 @@
-"""A session that another process hosts, followed from here: its rows and journals as they change, answers and words.
+"""A session that another process hosts: its rows and journals as they change, and commands and answers to it.
 
     async with open_attached(options, observers=[screen]) as session:
         await session.say("And the tests?")
         end = await session.finished()
 
-It hosts nothing, and leaving it leaves the host alone. What streams while a model speaks is not in a journal: a
-follower sees a reply when it is whole.
+An attached session hosts nothing, and leaving it does not affect the host. Parts of a reply are not journalled, so a
+follower sees only complete replies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from callboard.core.keys import host_key, host_lease, journal, rows_prefix, scre
 from callboard.engine.approvals.broker import ApproverBroker
 from callboard.engine.commands import find_session
 from callboard.engine.recall import JournalGap, lost_words, recall
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Approver, Observer
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
@@ -49,11 +49,11 @@ from callboard.types.records import AgentRow, HostRow, Request, SessionRow
 from callboard.types.skills import PersonCommand
 
 TAKEN_OVER_WITHIN = 30.0
-"""Seconds from the leaving of the old host until the new host has written its row."""
+"""Seconds from the exit of the old host until the new host has written its row."""
 
 
 class AttachedSession(OpenSession):
-    """Session that another process, `pid`, hosts; after a take-over the next one."""
+    """Session that another process, `pid`, hosts. `pid` changes when another process takes over."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AttachedSession(OpenSession):
         observers: Sequence[Observer],
         approvers: Sequence[Approver],
     ) -> None:
-        board = SessionBoard(row.id, self._row_changed)
+        board = RowCache(row.id, self._row_changed)
         model = str(row.settings.get("model", row.model))
         super().__init__(row, places, store, board=board, clock=SystemClock(), model=model)
         self.pid = 0
@@ -83,15 +83,19 @@ class AttachedSession(OpenSession):
         self._asked_to_leave: set[LeaseHolder] = set()
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
-        lives = [life for agent, life in self._states if agent == name and incarnation in (None, life)]
+        if incarnation is not None:
+            return self._states.get((name, incarnation))
+        lives = [life for agent, life in self._states if agent == name]
         return self._states[name, max(lives)] if lives else None
 
     def commands(self) -> Sequence[PersonCommand]:
         if self._skills is None:
             trust = standing(self.workspace, self.places.config)
             trusted = trust.trusted
-            brought = trust.brought
-            files = ExtensionPaths(self.workspace, self.places.config, Path.home(), trusted=trusted, brought=brought)
+            workspace_claims = trust.workspace_claims
+            files = ExtensionPaths(
+                self.workspace, self.places.config, Path.home(), trusted=trusted, workspace_claims=workspace_claims
+            )
             self._skills = SkillLibrary(files)
         return self._skills.commands()
 
@@ -117,7 +121,7 @@ class AttachedSession(OpenSession):
                 f"process {self.pid}, which hosted the session, has died: `callboard resume {self.id}` continues it"
             )
             return RunEnd(FAILED, text, reason, self.usage(), self.team(), self.open_work())
-        code = await self._noted_code()
+        code = await self._recorded_code()
         outcome = outcome_of(row[0] if row else None, lead, self.requests(pending_only=False))
         advice = advice_after(self.id, lead.turns.last_reason, outcome.limit) if lead else ""
         usage = self.usage()
@@ -127,7 +131,7 @@ class AttachedSession(OpenSession):
         end = end if end.exit_code == code else end.of_run()
         return end if end.exit_code == code else replace(end, exit_code=code, why="", limit="", advice="")
 
-    async def _noted_code(self) -> int:
+    async def _recorded_code(self) -> int:
         """Return the exit code that the host recorded for its run; 0 if the host just left."""
         row = await self._store.get(session_key(self.id))
         if row is None or row.value is None:
@@ -145,7 +149,7 @@ class AttachedSession(OpenSession):
         for row in self._board.agents():
             key = (row.name, row.incarnation)
             if row.life == "stopped" and row.kind != "lead":
-                self._followed.add(key)  # it ended before this screen came: its row says what it used
+                self._followed.add(key)  # it ended before this process attached: its row contains its usage
             else:
                 self._states[key] = await recall(self._store, self.id, *key)
         self.pid = holder.pid
@@ -154,7 +158,7 @@ class AttachedSession(OpenSession):
             for row in self._board.agents():
                 self._row_changed("agent", row.name)
             group.start_soon(self._broker.run)
-            group.start_soon(self._heed_hosts)
+            group.start_soon(self._follow_host)
             group.start_soon(self._follow_hosts, holder)
             task_status.started()
             async with self._store.watch(rows_prefix(self.id)) as rows:
@@ -190,7 +194,7 @@ class AttachedSession(OpenSession):
 
     def _take(self, key: tuple[str, int], stream: str, record: Record) -> AgentState:
         state = self._states[key]
-        # A hole is damage. A state that is folded past it would be wrong without a sign of it.
+        # A gap is damage. A state that is folded past it would be silently wrong.
         if record.seq != state.seq + 1:
             raise SessionUnreadable(lost_words(JournalGap(stream, state.seq + 1, record.seq, ())), self.id)
         event = read_event(record.data, stream, record.seq)
@@ -232,7 +236,7 @@ class AttachedSession(OpenSession):
             await host_died(self._store, self.id, holder)
             row = await self._store.get(host_key(self.id))
             host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
-            # A host that leaves in order removes its row first; one that was killed cannot
+            # A host that leaves in order removes its row first; a killed host cannot
             # (test_a_follower_is_told_when_its_host_was_killed).
             died.append(_hosts(host, holder))
             group.cancel_scope.cancel()
@@ -246,7 +250,7 @@ class AttachedSession(OpenSession):
     async def _next_host(self, before: LeaseHolder) -> LeaseHolder | None:
         """Return the new host after one that was asked to leave, or seemed dead; None if no process took over."""
         if before in self._asked_to_leave:
-            # Between two hosts no process holds the lease for a moment
+            # For a moment between two hosts, no process holds the lease
             # (test_who_follows_a_session_follows_it_to_the_process_that_takes_over).
             with anyio.move_on_after(TAKEN_OVER_WITHIN):
                 await self._changed.until(lambda: self._host is not None and not _hosts(self._host, before))
@@ -254,7 +258,7 @@ class AttachedSession(OpenSession):
             LeaseHolder(self._host.pid, self._host.started) if self._host and not _hosts(self._host, before) else None
         )
 
-    async def _heed_hosts(self) -> None:
+    async def _follow_host(self) -> None:
         """Follow the row of the session's host."""
         async with self._store.watch(host_key(self.id)) as rows:
             async for row in rows:
@@ -270,7 +274,7 @@ class AttachedSession(OpenSession):
 
 
 def _hosts(row: HostRow | None, holder: LeaseHolder) -> bool:
-    """Return True if the row is of this process."""
+    """Return True if the row belongs to this process."""
     return row is not None and (row.pid, row.started) == (holder.pid, holder.started)
 
 

@@ -1,4 +1,7 @@
-"""A session that is open in this process, hosted by it or by another: a handle that knows its agents as they are."""
+"""A session that is open in this process, hosted by it or by another.
+
+An open session is a handle that knows the current state of the session's agents.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,26 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
+from callboard.adapters.extensions.output_styles import Voice
 from callboard.core.agent.state import AgentState
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.team.open_work import DeniedCall, OpenWork, StoppedCommand, open_agents, open_tasks
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import EndedAgentsSum, RowCache
 from callboard.ports.environment import Clock
 from callboard.ports.mcp import Servers
 from callboard.ports.store import Store
 from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.team import TeamOverview
 from callboard.sessions.result import AgentSummary, RunEnd, summarise
 from callboard.types.agent_spec import BYPASS
-from callboard.types.mcp import ServerNow
-from callboard.types.records import SessionRow, ToolCall, Usage
-from callboard.types.skills import PersonCommand
+from callboard.types.mcp import ServerStatus
+from callboard.types.records import AgentRow, AgentTotals, SessionRow, ToolCall, Usage
+from callboard.types.skills import PersonCommand, Plugin
 
 
-def left_end(session: OpenSession | None, code: int, reason: str) -> RunEnd:
-    """Return the end of a run that is left, or fails, before it is done. `session`: None before it was opened."""
+def unfinished_end(session: OpenSession | None, code: int, reason: str) -> RunEnd:
+    """Return the end of a run that is left, or fails, before it is done. `session`: None if it was not opened."""
     return session.end_now(code, reason) if session is not None else RunEnd(code, "", reason, Usage(), [])
 
 
@@ -37,7 +42,7 @@ class OpenSession(SessionHandle, ABC):
         places: WorkspacePaths,
         store: Store,
         *,
-        board: SessionBoard,
+        board: RowCache,
         clock: Clock,
         model: str,
         agent_types: Mapping[str, str] | None = None,
@@ -46,13 +51,20 @@ class OpenSession(SessionHandle, ABC):
         super().__init__(row, store, board, clock)
         self.places = places
         self.agent_types: Mapping[str, str] = agent_types or {}
+        self.voice = Voice()
+        """Manner of the lead's answers; the default if another process hosts the session."""
         """Name -> description of each available agent type; empty if another process hosts the session."""
         self.level = level
         """Sandbox level of its commands, 0 to 3; None if another process hosts the session."""
         self.model = model
+        self.plugins: tuple[Plugin, ...] = ()
+        """Plugins that the session uses; empty if another process hosts the session."""
+        self.refused_plugins: tuple[tuple[str, str], ...] = ()
+        """Path and reason of each plugin that could not be loaded."""
         self._began = clock.now()
-        """Requests that went unanswered before it (Unix seconds) are not the session's fault."""
+        """Start time (Unix seconds). Requests that expired earlier do not count as unanswered."""
         self._bypasses = False
+        self._ended_usage = EndedAgentsSum(board, Usage(), lambda usage, row: usage.plus(self._usage_of(row)))
 
     @property
     def workspace(self) -> Path:
@@ -95,6 +107,13 @@ class OpenSession(SessionHandle, ABC):
         self._bypasses = self._bypasses or BYPASS in (self._first_mode, self.mode_of())
         return self._bypasses
 
+    def written_rules(self) -> list[tuple[str, str, str]]:
+        """Return (kind, rule, place) for each permission rule of the settings.
+
+        Empty if another process hosts the session.
+        """
+        return []
+
     def team(self) -> list[AgentSummary]:
         """Return every agent that is known here, the lead first."""
         return [summarise(row, self.state(row.name, row.incarnation)) for row in self._board.agents()]
@@ -110,24 +129,69 @@ class OpenSession(SessionHandle, ABC):
         return ()
 
     def denied(self) -> Sequence[DeniedCall]:
-        """Return the calls that were denied while this process hosted the session; empty if another process
-        hosts it."""
+        """Return the calls that were denied while this process hosted the session.
+
+        Empty if another process hosts it.
+        """
         return ()
 
     def end_now(self, code: int, reason: str) -> RunEnd:
-        """Return the end of a run that is left before it is done, from memory, without waiting and without looking at
-        worktrees."""
+        """Return the end of a run that is left before it is done.
+
+        The end comes from memory, without waiting and without looking at worktrees.
+        """
         return RunEnd(code, "", reason, self.usage(), self.team(), self.open_work())
 
+    def living(self) -> Sequence[AgentRow]:
+        """Return the rows of the agents that have not ended, in order of creation. Ended agents cost nothing."""
+        return self._board.living_agents()
+
+    def label(self, name: str) -> str:
+        """Return the name of an agent for people: `explore 2` for the second subagent of its type."""
+        return self._board.label(name)
+
+    def named(self, label: str) -> str | None:
+        """Return the name of the agent that a person calls `label`, or None.
+
+        A person uses its name, or the text of `label()`.
+        """
+        name = self._board.labelled(label.removeprefix("@"))
+        return name if self._board.agent(name) is not None else None
+
+    def overview(self) -> TeamOverview:
+        """Return the team as it is now, from memory."""
+        return self.agents.seen(self.state)
+
     def usage(self) -> Usage:
-        """Return the usage of all agents together."""
-        earlier = reduce(Usage.plus, (row.earlier for row in self._board.agents()), Usage())
-        return reduce(Usage.plus, (agent.usage for agent in self.team()), earlier)
+        """Return the usage of all agents together. Ended agents cost nothing, so a screen may call this often."""
+        return reduce(Usage.plus, map(self._usage_of, self._board.living_agents()), self._ended_usage.now())
+
+    def row_of(self, name: str) -> AgentRow | None:
+        """Return the row of an agent, in its newest life."""
+        row = self._board.agent(name)
+        return row[0] if row is not None else None
+
+    def life_usage(self, row: AgentRow) -> Usage:
+        """Return the usage of one life of an agent."""
+        state = self.state(row.name, row.incarnation)
+        return (row.totals or AgentTotals()).usage if state is None else state.budget.usage
+
+    def turn_of(self, name: str) -> tuple[float, Usage] | None:
+        """Return the start and the usage of an agent's turn; None if it has none."""
+        row = self.row_of(name)
+        state = self.state(name, row.incarnation) if row is not None else None
+        return (state.turn.began_at, state.turn.usage) if state is not None and state.turn is not None else None
+
+    def _usage_of(self, row: AgentRow) -> Usage:
+        """Return the usage of all lives of a name."""
+        return row.earlier.plus(self.life_usage(row))
 
     @abstractmethod
     def commands(self) -> Sequence[PersonCommand]:
-        """Return the slash commands for the user: skills, command files, prompts of MCP servers. `say` accepts them as
-        typed."""
+        """Return the slash commands for the user: skills, command files, prompts of MCP servers.
+
+        `say` accepts them as typed.
+        """
 
     def call(self, agent: str, call: str) -> ToolCall | None:
         """Return a running tool call of an agent, by its internal id, also one that began before a resume."""
@@ -139,16 +203,20 @@ class OpenSession(SessionHandle, ABC):
 
     @property
     def servers(self) -> Servers | None:
-        """Return the MCP servers that this process runs for the session; None: there are none, or another process hosts
-        it."""
+        """Return the MCP servers that this process runs for the session.
+
+        None if there are none, or if another process hosts it.
+        """
         return None
 
-    def servers_now(self) -> Sequence[ServerNow]:
+    def servers_now(self) -> Sequence[ServerStatus]:
         """Return the current state of the MCP servers, by name."""
         return self.servers.now() if self.servers is not None else ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the settings and files that are ignored or take effect in another way than written, one line each with
-        the location; empty if nothing is hosted."""
+        """Return the settings and files that are ignored or take effect in another way than written.
+
+        One line each, with the location; empty if nothing is hosted.
+        """
         return ()

@@ -1,21 +1,20 @@
-"""Sessions that a client of this process starts: each is hosted here until it comes to rest.
+"""Sessions that a client of this process starts. Each is hosted here until it comes to rest.
 
     async with client_sessions(wanted, words) as sessions:
         one = await sessions.start(room, "Fix the failing test")
         await one.settled()
 
-A session of another process is followed. Leaving the block leaves every session in order: `callboard resume` continues
-it.
+A session that another process hosts is followed. Leaving the block leaves every session in order, and `callboard
+resume` continues it.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
+import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -27,8 +26,8 @@ from callboard.config.settings import load_settings
 from callboard.config.trust import decide
 from callboard.core.keys import host_lease, rows_prefix
 from callboard.engine.commands import find_session
-from callboard.engine.rate_limits.limiter import Governors
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.rate_limits.limiter import KeyLimiters
+from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
@@ -68,11 +67,11 @@ class ServerLimits:
     max_cost_usd: float | None = None
     """Cost limit of one session, in US dollars."""
     notice: Notice = log_notice
-    """Receives what the opening of a store waits for."""
+    """Function that receives the reason why the opening of a store has to wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SharedWorkspace:
     """A workspace, with the objects that its sessions share in this process."""
 
     places: WorkspacePaths
@@ -82,12 +81,12 @@ class Room:
         """Return a session, the newest if none is named, as it is now. Raises `UsageError`."""
         store = self.shared.store
         row = await find_session(store, session)
-        board = SessionBoard(row.id, lambda kind, name: None)
+        board = RowCache(row.id, lambda kind, name: None)
         board.take(*await store.keys(rows_prefix(row.id)))
         return SessionHandle(row, store, board)
 
 
-class Hosted:
+class ClientSession:
     """One session that this process hosts or follows: an observer, and an approver that never answers."""
 
     def __init__(self, session: str, texts: Words, *, hosted_here: bool) -> None:
@@ -107,7 +106,7 @@ class Hosted:
         self.line = ""
         self._words = texts
         self.changed = Notifier()
-        """Notifier of changes of what is told here."""
+        """Notifier of changes of these attributes."""
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         line = self._words(agent, event)
@@ -140,14 +139,14 @@ class ClientSessions:
         self._words = texts
         self._group = group
         self._stores = stores
-        self._rooms: dict[Path, Room] = {}
+        self._rooms: dict[Path, SharedWorkspace] = {}
         self._opening = anyio.Lock()
         """Lock for opening rooms: two calls at once would open the store twice."""
-        self._hosted: dict[str, Hosted] = {}
+        self._hosted: dict[str, ClientSession] = {}
         self.newest: dict[Path, str] = {}
         """The most recently started session, by workspace."""
 
-    async def room(self, workspace: str = "") -> Room:
+    async def room(self, workspace: str = "") -> SharedWorkspace:
         """Return one of the served folders; empty: the default. Raises `UsageError` for any other."""
         folder = _served(self._wanted.workspaces, workspace)
         async with self._opening:
@@ -155,18 +154,22 @@ class ClientSessions:
                 self._rooms[folder] = await self._opened(folder)
             return self._rooms[folder]
 
-    async def _opened(self, folder: Path) -> Room:
+    async def _opened(self, folder: Path) -> SharedWorkspace:
         places = find_places(folder)
         trust = await decide(places.workspace, places.config, flag=self._wanted.trust)
-        loaded = load_settings(os.environ, workspace=places.workspace, trusted=trust.trusted, brought=trust.brought)
+        loaded = load_settings(
+            os.environ, workspace=places.workspace, trusted=trust.trusted, workspace_claims=trust.workspace_claims
+        )
         store = await open_store(places, loaded.settings.durability, self._wanted.notice)
         self._stores.push_async_callback(store.aclose)
-        return Room(places, SharedResources(store, Governors(SystemClock(), loaded.settings.rate.calls_at_once)))
+        return SharedWorkspace(
+            places, SharedResources(store, KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once))
+        )
 
-    async def start(self, room: Room, prompt: str, max_cost_usd: float | None = None) -> Hosted:
+    async def start(self, room: SharedWorkspace, prompt: str, max_cost_usd: float | None = None) -> ClientSession:
         """Start a session and return it once it is hosted. Raises the exceptions of `open_session`."""
         bounds = [limit for limit in (self._wanted.max_cost_usd, max_cost_usd) if limit is not None]
-        name = datetime.fromtimestamp(SystemClock().now(), UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        name = str(uuid.uuid4())
         options = replace(
             self._options(room, IdentityOptions(name=name, prompt=prompt)),
             workspace=WorkspaceOptions(room.places.workspace, flags=self._wanted.flags, trust=self._wanted.trust),
@@ -176,25 +179,25 @@ class ClientSessions:
         self.newest[room.places.workspace] = name
         return hosted
 
-    async def go_on(self, room: Room, session: str) -> Hosted:
-        """Ensure that a session works on what it was just given. Raises the exceptions of `start`."""
+    async def go_on(self, room: SharedWorkspace, session: str) -> ClientSession:
+        """Ensure that a session processes its newest input. Raises the exceptions of `start`."""
         hosted = await self.keep(room, session)
         hosted.again = True
         return hosted
 
-    async def keep(self, room: Room, session: str) -> Hosted:
+    async def keep(self, room: SharedWorkspace, session: str) -> ClientSession:
         """Host a session, unless a process already does. Raises the exceptions of `start`."""
         hosted = await self.seen(room, session)
         return hosted or await self._begin(self._options(room, IdentityOptions(session=session, resume=True)), session)
 
-    async def seen(self, room: Room, session: str) -> Hosted | None:
+    async def seen(self, room: SharedWorkspace, session: str) -> ClientSession | None:
         """Return a session that this process hosts, or follows if another one hosts it; None: no process does."""
         hosted = self._hosted.get(session)
         if hosted is not None and hosted.open:
             return hosted
         if await room.shared.store.holder(host_lease(session)) is None:
             return None
-        hosted = self._hosted[session] = Hosted(session, self._words, hosted_here=False)
+        hosted = self._hosted[session] = ClientSession(session, self._words, hosted_here=False)
         options = SessionOptions(
             WorkspaceOptions(room.places.workspace),
             identity=IdentityOptions(session=session),
@@ -203,12 +206,12 @@ class ClientSessions:
         self._group.start_soon(self._follow, options, hosted)
         return hosted
 
-    def last(self, session: str) -> Hosted | None:
+    def last(self, session: str) -> ClientSession | None:
         """Return the state of a session that this process hosts, or hosted; None for any other."""
         hosted = self._hosted.get(session)
         return hosted if hosted is not None and hosted.mine else None
 
-    def _options(self, room: Room, identity: IdentityOptions) -> SessionOptions:
+    def _options(self, room: SharedWorkspace, identity: IdentityOptions) -> SessionOptions:
         """Return the options of any session; a resumed one keeps its own model and settings."""
         return SessionOptions(
             WorkspaceOptions(room.places.workspace, trust=self._wanted.trust),
@@ -217,8 +220,8 @@ class ClientSessions:
             hosting=HostingOptions(shared=room.shared, commands_at_rest="end"),
         )
 
-    async def _begin(self, options: SessionOptions, session: str) -> Hosted:
-        hosted = self._hosted[session] = Hosted(session, self._words, hosted_here=True)
+    async def _begin(self, options: SessionOptions, session: str) -> ClientSession:
+        hosted = self._hosted[session] = ClientSession(session, self._words, hosted_here=True)
         self._group.start_soon(self._host, options, hosted)
         await hosted.changed.until(lambda: hosted.begun or not hosted.open)
         if not hosted.begun and hosted.fault is not None:
@@ -226,7 +229,7 @@ class ClientSessions:
             raise hosted.fault
         return hosted
 
-    async def _host(self, options: SessionOptions, hosted: Hosted) -> None:
+    async def _host(self, options: SessionOptions, hosted: ClientSession) -> None:
         """Host a session until it rests and has nothing new to do."""
         hosted.again = True
         try:
@@ -245,14 +248,14 @@ class ClientSessions:
                 )
         except CallboardError as error:
             hosted.fault = error
-        except Exception as fault:  # noqa: BLE001 - a fault in one session is told, and leaves the others alone
+        except Exception as fault:  # noqa: BLE001 - a fault in one session is reported and does not affect the others
             structlog.get_logger("callboard.clients").exception("a session could not be hosted", session=hosted.session)
-            hosted.fault = CallboardError(f"session {hosted.session} failed by a fault of callboard itself: {fault}")
+            hosted.fault = CallboardError(f"session {hosted.session} failed because of a bug in Callboard: {fault}")
         finally:
             hosted.open = False
             hosted.changed.notify()
 
-    async def _follow(self, options: SessionOptions, hosted: Hosted) -> None:
+    async def _follow(self, options: SessionOptions, hosted: ClientSession) -> None:
         """Follow a session until its host has left."""
         try:
             async with open_attached(options, observers=[hosted], approvers=[hosted]) as session:
@@ -271,12 +274,12 @@ def _served(served: Sequence[Path], name: str) -> Path:
         if path == folder or path.resolve() == folder.resolve():
             return path
     names = ", ".join(map(str, served))
-    raise UsageError(f"{name} is not served here, but: {names}. `callboard mcp serve --workspace DIR` adds one")
+    raise UsageError(f"{name} is not served here; served: {names}. `callboard mcp serve --workspace DIR` adds one")
 
 
 @asynccontextmanager
 async def client_sessions(request: ServerLimits, texts: Words) -> AsyncGenerator[ClientSessions]:
-    """Yield the sessions of a process; leaving the block leaves each in order."""
+    """Yield the sessions of a process. Leaving the block leaves each session in order."""
     async with AsyncExitStack() as stores, anyio.create_task_group() as group:
         yield ClientSessions(request, texts, group, stores)
         group.cancel_scope.cancel()

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Protocol
 
 import anyio
 import anyio.to_thread
@@ -19,22 +21,31 @@ import platformdirs
 
 from callboard.adapters.extensions.memory import Memories, MemoryPlaces
 from callboard.adapters.extensions.stages import load_stage
-from callboard.adapters.tools.roots import Grounds
+from callboard.adapters.shell.policy_judge import parse_rules
+from callboard.adapters.system.archive import SharedTranscripts
+from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.tools.roots import RootCache
 from callboard.config.settings import LoadedSettings, pipelines_of
 from callboard.core.context.stages.custom import is_own
 from callboard.core.keys import session_of, workspace_folder
+from callboard.core.permissions.judge import NOTE_TOOLS
+from callboard.core.permissions.rule_match import rules_on_reading
+from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.permissions.values import Rule
 from callboard.core.tool_access import clashes
 from callboard.ports.model import Model
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
-from callboard.types.agent_spec import ModelLimits
-from callboard.types.errors import SettingsError, UsageError, WorkspaceUnusable
+from callboard.sessions.quick_imports import collector_paused
+from callboard.types.agent_spec import ModelFacts, ModelLimits
+from callboard.types.errors import CredentialsMissing, SettingsError, UsageError, WorkspaceUnusable
 from callboard.types.messages import OwnStage
+from callboard.types.model_names import without_long
 from callboard.types.records import Budget
+from callboard.types.settings import SearchSettings
 
 Notice = Callable[[str], None]
-"""Receives what a command waits for. Called from another thread."""
+"""Function that receives the reason why a command has to wait. Called from another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +69,10 @@ class WorkspacePaths:
 
 
 def find_places(workspace: Path, *, writable: bool = True) -> WorkspacePaths:
-    """Return the folders of a workspace. Raises `WorkspaceUnusable` for one that does not exist or cannot be
-    written."""
+    """Return the folders of a workspace.
+
+    Raises `WorkspaceUnusable` for one that does not exist or cannot be written.
+    """
     try:
         root = workspace.resolve(strict=True)
     except OSError as missing:
@@ -78,22 +91,29 @@ def find_places(workspace: Path, *, writable: bool = True) -> WorkspacePaths:
 
 
 def log_notice(message: str) -> None:
-    """Log what is waited for, for a program without its own output: the standard library's logging writes a warning to
-    stderr unless the program has configured it."""
+    """Log the reason for a wait, for a program without its own output.
+
+    The standard library's logging writes a warning to stderr unless the program has configured it.
+    """
     logging.getLogger("callboard.store").warning("%s", message)
 
 
 async def open_store(places: WorkspacePaths, durability: str, notice: Notice) -> Store:
-    """Open the workspace's store. `notice` is called, from another thread, with the lock that is waited for; it has no
-    default, so that no caller waits silently. Raises `WorkspaceUnusable`, `StoreDamaged`, `StoreFull`, `StoreBusy`."""
+    """Open the workspace's store.
+
+    `notice` is called from another thread with the reason for a wait; it has no default, so that no caller waits
+    silently. Raises `WorkspaceUnusable`, `StoreDamaged`, `StoreFull`, `StoreBusy`.
+    """
     from callboard.adapters.storage.sqlite import open_store as open_sqlite
 
     return await open_sqlite(places.state, durability="process" if durability == "process" else "full", notice=notice)
 
 
-def damage_told(store: Store) -> tuple[str, ...]:
-    """Return what a store set aside as damaged, and what to do; empty if there is nothing. One line for each kind, with
-    the count if there are several."""
+def damage_lines(store: Store) -> tuple[str, ...]:
+    """Return a line for each kind of data that a store set aside as damaged, with the remedy.
+
+    A line has the count if there are several.
+    """
     from callboard.adapters.storage.sqlite import SqliteStore
 
     reports = store.damage if isinstance(store, SqliteStore) else ()
@@ -113,35 +133,38 @@ def _kind_of_damage(part: str) -> str:
 
 
 def _damage_line(kind: str, places: Sequence[str], report: str) -> str:
-    """Say what was set aside, where, and what to do. `report`: the text about it where there is one such thing."""
+    """Return the line for one kind: the data, its location and the remedy.
+
+    `report`: the store's text, used for a single item.
+    """
     folder = Path(places[-1]).parent
     several = len(places) > 1
     match kind:
         case "database":
             head = f"{len(places):,} damaged databases are set aside in {folder}, the newest is {Path(places[-1]).name}"
             advice = (
-                f"`callboard restore {places[-1]}` brings back what can be read of it, `callboard restore BACKUP` a "
-                "backup. Move the damaged file away when it is not needed any more"
+                f"`callboard restore {places[-1]}` restores its readable data, `callboard restore BACKUP` a "
+                "backup. Move the damaged file away when it is no longer needed"
             )
             advice = advice.replace("file away when it is", "files away when they are") if several else advice
         case "value":
             database = places[-1].partition(", table")[0]
             head = f"{len(places):,} damaged values are set aside in {database}, table damaged"
             its = "their sessions" if several else "its session"
-            advice = (
-                f"`callboard sessions` says whether {its} can go on as {'they are' if several else 'it is'}, and how"
-            )
+            advice = f"`callboard sessions` says whether {its} can continue, and how"
         case _:
             head = f"{len(places):,} damaged files are set aside in {folder}"
             it_is = "them away when they are" if several else "it away when it is"
-            advice = f"The rest is used as it is. Move {it_is} not needed any more"
+            advice = f"The rest is used as it is. Move {it_is} no longer needed"
     return f"{head if several else report}. {advice}"
 
 
 @contextmanager
 def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
-    """Let writes wait for a full disk or a stopped process until the block ends. `tell` is called in this event loop
-    with the obstacle."""
+    """Let writes wait for a full disk or a stopped process until the block ends.
+
+    `tell` is called in this event loop with the obstacle.
+    """
     from callboard.adapters.storage.sqlite import SqliteStore
     from callboard.adapters.storage.sqlite.threads import run_soon, soon_here
 
@@ -161,7 +184,10 @@ async def patiently(store: Store, work: Callable[[], None]) -> None:
 
 
 async def keep_patience(store: Store, tell: Callable[[str], None]) -> None:
-    """Do the same until cancelled: then waiting writes end at once, so that their agents can leave."""
+    """Let writes wait, like `lasting`, until cancelled.
+
+    Then waiting writes end at once, so that their agents can leave.
+    """
     with lasting(store, tell):
         await anyio.sleep_forever()
 
@@ -176,7 +202,7 @@ def damaged_sessions(store: Store) -> frozenset[str]:
 
 
 def damaged_rows(store: Store, session: str = "") -> tuple[str, ...]:
-    """The keys of a session's rows that were set aside; without a session, of all rows."""
+    """Return the keys of a session's rows that were set aside; without a session, of all rows."""
     from callboard.adapters.storage.sqlite import SqliteStore
 
     reports = store.damage if isinstance(store, SqliteStore) else ()
@@ -184,18 +210,35 @@ def damaged_rows(store: Store, session: str = "") -> tuple[str, ...]:
     return tuple(key for key in keys if not session or session_of(key) == session)
 
 
+def shared_transcripts(places: WorkspacePaths, loaded: LoadedSettings, session: str) -> SharedTranscripts | None:
+    """Return the places of transcripts for other programs; None if the settings turn them off."""
+    if not loaded.settings.paths.shared_transcripts:
+        return None
+    folder = claude_folder(Path.home(), os.environ)
+    shared = SharedTranscripts(folder, places.workspace, session)
+    days = loaded.settings.cleanup_days
+    if days is not None:
+        shared.remove_old(places.data, SystemClock().now() - days * 86_400)
+    return shared if days != 0 else None
+
+
 # The model
+
+_FACTS_WITHIN = 5.0
+"""Most seconds to wait for the limits that a service states."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A model service, and the known facts about its models."""
+class ModelSelection:
+    """Model service, and the known facts about its models."""
 
     model: Model
     name: str
     """Name of the model, as in `AgentSpec.model`."""
     limits: Mapping[str, ModelLimits]
     fallbacks: tuple[str, ...] = ()
+    plan: str | None = None
+    """Model in plan mode; None: the same one."""
     key: str = ""
     """Digest of the key and of its service, by which users of the same key share their limits."""
 
@@ -203,7 +246,7 @@ class Chosen:
 @asynccontextmanager
 async def choose_model(
     model_name: str, loaded: LoadedSettings, places: WorkspacePaths, session: str
-) -> AsyncGenerator[Chosen]:
+) -> AsyncGenerator[ModelSelection]:
     """Yield the model for `rehearsal:FILE`, or for the name of a model of the service. Closed at the end.
 
     Raises `CredentialsMissing`, `SettingsError`.
@@ -214,34 +257,97 @@ async def choose_model(
             yield chosen
     else:
         settings = loaded.settings
-        names = (model_name, *settings.fallback_models, *([settings.small_model] if settings.small_model else []))
-        limits = {name: settings.limits_of(name) for name in names}
-        model = await anyio.to_thread.run_sync(_service, settings.base_url, tuple(settings.recovery.too_long))
+        model = await anyio.to_thread.run_sync(_service, loaded)
         try:
-            yield Chosen(model, model_name, limits, settings.fallback_models, _key_digest(settings.base_url))
+            limits = await limits_of_all(model, loaded, model_name)
+            yield ModelSelection(
+                model, model_name, limits, settings.fallback_models, settings.plan_model, _key_digest(loaded)
+            )
         finally:
             with anyio.CancelScope(shield=True):
                 await model.aclose()
 
 
-def _key_digest(base_url: str | None) -> str:
-    secret = os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN") or ""
-    return hashlib.sha256(f"{base_url or ''} {secret.strip()}".encode()).hexdigest()[:16]
+def _key_digest(loaded: LoadedSettings) -> str:
+    """Return the digest of the key, or of the command that prints it, and of its service."""
+    named = [loaded.environment.get(name, "").strip() for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")]
+    secret = next(filter(None, (*named, loaded.settings.api_key_helper)), "")
+    return hashlib.sha256(f"{loaded.settings.base_url or ''} {secret}".encode()).hexdigest()[:16]
 
 
-def _service(base_url: str | None, too_long: tuple[str, ...]) -> Model:
+class StatingModel(Model, Protocol):
+    """Model service that may state the limits of its models."""
+
+    async def facts_of(self, model: str, timeout: float) -> ModelFacts:
+        """Return the stated limits of a model; none if the service does not answer within `timeout` seconds."""
+        ...
+
+    async def renew_key(self) -> None:
+        """Obtain the key if a command prints it. Raises `CredentialsMissing`."""
+        ...
+
+
+async def limits_of_all(model: StatingModel, loaded: LoadedSettings, model_name: str) -> dict[str, ModelLimits]:
+    """Return the limits of the session's models. The service is asked for those of models that are not listed.
+
+    Raises `CredentialsMissing` if the command for the key prints none.
+    """
+    settings = loaded.settings
+    subagents = loaded.environment.get("CLAUDE_CODE_SUBAGENT_MODEL", "").strip()
+    others = (settings.plan_model, settings.small_model, subagents and settings.model_id(subagents))
+    names = (model_name, *settings.fallback_models, *filter(None, others))
+    limits = {name: settings.limits_of(name) for name in names if name != "inherit"}
+    await model.renew_key()
+
+    async def ask(name: str) -> None:
+        limits[name] = settings.with_facts(name, await model.facts_of(without_long(name)[0], _FACTS_WITHIN))
+
+    async with anyio.create_task_group() as group:
+        for name in [name for name, known_limits in limits.items() if known_limits.assumed]:
+            group.start_soon(ask, name)
+    return limits
+
+
+async def stated_limits(loaded: LoadedSettings, name: str) -> ModelLimits:
+    """Return the limits of one model, from its service if the model is not listed."""
+    limits = loaded.settings.limits_of(name)
+    if not limits.assumed:
+        return limits
+    try:
+        model = await anyio.to_thread.run_sync(_service, loaded)
+    except CredentialsMissing:  # this process has no key; the host has one
+        return limits
+    try:
+        return (await limits_of_all(model, loaded, name))[name]
+    except CredentialsMissing:
+        return limits
+    finally:
+        with anyio.CancelScope(shield=True):
+            await model.aclose()
+
+
+def _service(loaded: LoadedSettings) -> StatingModel:
     """Return the real service. Importing its SDK takes a second, so this runs in a thread."""
-    from callboard.adapters.models.anthropic.client import AnthropicModel
-    from callboard.adapters.models.anthropic.faults import Wording
+    with collector_paused():
+        from callboard.adapters.models.anthropic.client import AnthropicModel
+        from callboard.adapters.models.anthropic.credentials import KeyCommand
+        from callboard.adapters.models.anthropic.faults import FaultTexts
 
-    wording = Wording(too_long=(*Wording().too_long, *too_long))
-    key = os.environ.get("ANTHROPIC_API_KEY")
-    token = os.environ.get("ANTHROPIC_AUTH_TOKEN")
-    return AnthropicModel(base_url=base_url, api_key=key, auth_token=token, wording=wording)
+    settings = loaded.settings
+    environment = loaded.environment
+    helper = settings.api_key_helper
+    return AnthropicModel(
+        base_url=settings.base_url,
+        api_key=environment.get("ANTHROPIC_API_KEY"),
+        auth_token=environment.get("ANTHROPIC_AUTH_TOKEN"),
+        key_command=KeyCommand(helper, environment, loaded.place(("api_key_helper",))) if helper else None,
+        wording=FaultTexts(too_long=(*FaultTexts().too_long, *settings.recovery.too_long)),
+        variables={name: environment[name] for name in loaded.variables},
+    )
 
 
 @asynccontextmanager
-async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) -> AsyncGenerator[Chosen]:
+async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) -> AsyncGenerator[ModelSelection]:
     """Yield the rehearsal model over real HTTP and SSE on a loopback port of this process."""
     from callboard.adapters.models.anthropic.http import HttpModel
     from callboard.adapters.models.rehearsal.client import Loopback
@@ -259,7 +365,7 @@ async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) 
     }
     others = tuple(name for name in limits if name != scenario.default_model)
     try:
-        yield Chosen(model, scenario.default_model, limits, others)
+        yield ModelSelection(model, scenario.default_model, limits, others)
     finally:
         with anyio.CancelScope(shield=True):
             await model.aclose()
@@ -272,8 +378,10 @@ async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) 
 def own_stages(
     loaded: LoadedSettings, places: WorkspacePaths, existing: Mapping[str, OwnStage] | None = None
 ) -> dict[str, OwnStage]:
-    """Return the Python callables that the user's pipelines name. `existing`: those that are already available. Raises
-    `SettingsError` for one that cannot be loaded."""
+    """Return the Python callables that the user's pipelines name.
+
+    `existing`: those that are already available. Raises `SettingsError` for one that cannot be loaded.
+    """
     stages: dict[str, OwnStage] = dict(existing or {})
     for address, chosen in pipelines_of(loaded.settings).items():
         for number, spec in enumerate(() if isinstance(chosen, str) else chosen):
@@ -284,6 +392,16 @@ def own_stages(
             except ValueError as wrong:
                 raise SettingsError(str(wrong), loaded.place((*address, number))) from wrong
     return stages
+
+
+def rules_in_force(loaded: LoadedSettings, kind: str) -> tuple[Rule, ...]:
+    """Return the rules of a kind, each with the folder to which a leading `/` in it refers."""
+    rules = parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
+    if kind == "allow":
+        rules += parse_rules(loaded.folder_rules(), "permission.directories")
+    if kind == "allow" and loaded.settings.memory.write == "allow":
+        rules += parse_rules(sorted(NOTE_TOOLS), "memory.write")
+    return rules
 
 
 def memories_of(places: WorkspacePaths, loaded: LoadedSettings, session: str = "") -> Memories:
@@ -299,60 +417,108 @@ def all_tools(
     memories: Memories | None = None,
     *,
     write: bool = True,
-    grounds: Grounds | None = None,
+    root_cache: RootCache | None = None,
+    search: SearchSettings | None = None,
+    asks_in_call: bool = False,
 ) -> dict[str, Tool]:
-    """Return every tool of the runtime. `types`: agent types and when to use each, for the model. `unread`: rules that
-    deny reading files or ask about it. `memories`: the notes, which only `write` allows to change."""
+    """Return every tool of the runtime.
+
+    `types`: agent types and when to use each, for the model. `unread`: rules that deny reading files or ask about it.
+    `memories`: the notes, which only `write` allows to change. `asks_in_call`: a question's call has the answer as its
+    result.
+    """
     from callboard.adapters.tools.board import board_tools
     from callboard.adapters.tools.control import control_tools, skill_tools
     from callboard.adapters.tools.cron import cron_tools
     from callboard.adapters.tools.files import file_tools
     from callboard.adapters.tools.memory import note_tools
+    from callboard.adapters.tools.notebooks import notebook_tools
     from callboard.adapters.tools.plan_and_report import plan_tools
-    from callboard.adapters.tools.search import search_tools
+    from callboard.adapters.tools.search import Searcher, find_rg, search_tools
     from callboard.adapters.tools.shell import background_tools, shell_tools
     from callboard.adapters.tools.team import team_tools
     from callboard.adapters.tools.todo import todo_tools
+    from callboard.adapters.tools.web import web_tools
     from callboard.adapters.tools.worktrees import worktree_tools
 
-    grounds = grounds or Grounds(workspace)
+    root_cache = root_cache or RootCache(workspace)
+    changes = threading.Lock()
+    searcher = Searcher(os.environ, find_rg(workspace, os.environ))
     families = (
-        background_tools(),
+        background_tools(searcher.lines),
         board_tools(),
-        control_tools(types),
+        control_tools(types, asks_in_call=asks_in_call),
         cron_tools(),
-        file_tools(grounds),
+        file_tools(root_cache, changes),
+        notebook_tools(root_cache, changes),
         note_tools(memories or Memories(MemoryPlaces(workspace, workspace, workspace, workspace)), write=write),
         plan_tools(),
-        search_tools(workspace, os.environ, unread, grounds),
+        search_tools(workspace, os.environ, unread, root_cache),
         shell_tools(),
         skill_tools(),
         team_tools(types),
         todo_tools(),
+        web_tools(workspace, os.environ, search or SearchSettings()),
         worktree_tools(),
     )
     tools = [tool for family in families for tool in family]
     if same := clashes(tool.spec.name for tool in tools):
-        raise SettingsError(f"two tools go by one name: {', '.join(same[0])}")
+        raise SettingsError(f"two tools have the same name: {', '.join(same[0])}")
     return {tool.spec.name: tool for tool in tools}
 
 
+def runtime_tools(
+    loaded: LoadedSettings,
+    workspace: Path,
+    types: Mapping[str, str],
+    memories: Memories,
+    *,
+    root_cache: RootCache,
+    asks_in_call: bool,
+) -> dict[str, Tool]:
+    """Return the tools of the runtime.
+
+    `types`: descriptions of the agent types that the lead may start. `asks_in_call`: see `all_tools`.
+    """
+    return all_tools(
+        types,
+        workspace,
+        rules_on_reading(rules_in_force(loaded, "deny"), rules_in_force(loaded, "ask")),
+        memories,
+        write=loaded.settings.memory.write != "off",
+        root_cache=root_cache,
+        search=loaded.settings.search,
+        asks_in_call=asks_in_call,
+    )
+
+
 def with_own(tools: Mapping[str, Tool], own: Sequence[Tool]) -> dict[str, Tool]:
-    """Return the tools of the runtime and those of the program that opens the session. Raises `UsageError` for a
-    duplicate name."""
+    """Return the tools of the runtime and those of the program that opens the session.
+
+    Raises `UsageError` for a duplicate name.
+    """
     names = [*tools, *(tool.spec.name for tool in own)]
     if same := clashes(names):
-        raise UsageError(f"two tools go by one name: {', '.join(dict.fromkeys(same[0]))}: give yours another name")
+        raise UsageError(f"two tools have the name {', '.join(dict.fromkeys(same[0]))}: rename yours")
     return {**tools, **{tool.spec.name: tool for tool in own}}
 
 
-def model_notes(chosen: Chosen) -> tuple[str, ...]:
+def search_by(loaded: LoadedSettings, chosen: ModelSelection) -> Literal["service", "command", ""]:
+    """Return what searches the web: the model service, the command of the settings, or nothing."""
+    search = loaded.settings.search
+    if search.command:
+        return "command"
+    vendors = loaded.settings.base_url is None and chosen.name.startswith("claude-")
+    return "service" if search.by == "service" or (search.by == "auto" and vendors) else ""
+
+
+def model_notes(chosen: ModelSelection) -> tuple[str, ...]:
     """Return a line for each model whose limits are assumed, with the setting that states them."""
     advice = "State them under `models` in settings.yaml"
     return tuple(f"{limits.assumed}. {advice}" for limits in chosen.limits.values() if limits.assumed)
 
 
-def require_price(chosen: Chosen, loaded: LoadedSettings, budget: Budget) -> None:
+def require_price(chosen: ModelSelection, loaded: LoadedSettings, budget: Budget) -> None:
     """Raise `UnknownModel` if there is a budget in dollars for a model whose price is not known."""
     if budget.cost_usd is None:
         return
@@ -362,8 +528,10 @@ def require_price(chosen: Chosen, loaded: LoadedSettings, budget: Budget) -> Non
 
 
 def session_budget(loaded: LoadedSettings, *by_flags: float | None) -> Budget:
-    """Return the session's budget. The first set cost limit of the flags (US dollars) overrides the limit of the
-    settings."""
+    """Return the session's budget.
+
+    The first set cost limit of the flags (US dollars) overrides the limit of the settings.
+    """
     settings = loaded.settings
     limits = (*by_flags, settings.budget.cost_usd, settings.limits.cost_usd)
     money = next((limit for limit in limits if limit is not None), None)

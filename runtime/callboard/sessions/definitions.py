@@ -6,6 +6,7 @@ workspace is used as it was trusted; changed content is used once a person has t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,15 +26,21 @@ from callboard.adapters.extensions.discovery import (
     sources,
     withheld,
 )
-from callboard.adapters.extensions.skills import Skill, SkillLibrary, load_skills
-from callboard.adapters.system.folder_watch import Watches
+from callboard.adapters.extensions.installed_plugins import enabled_folders, installed_plugins
+from callboard.adapters.extensions.output_styles import Voice
+from callboard.adapters.extensions.skills import Skill, SkillChoices, SkillLibrary, SkillUses, load_skills
+from callboard.adapters.system.folder_watch import WatchFactory
+from callboard.config.settings import LoadedSettings
 from callboard.config.trust import Trust, standing
+from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.sessions.agent_specs import LiveTypes
+from callboard.sessions.compose import WorkspacePaths
+from callboard.sessions.options import ExtensionOptions, LeadOptions
 from callboard.types.agent_spec import AgentSpec
 
 KINDS: tuple[Kind, ...] = ("agents", "skills", "commands")
 MOST_TOLD = 5
-"""Most refused files that are listed when a session begins; the rest is counted."""
+"""Limit of the refused files that are listed when a session begins; the others are counted."""
 _SPAWNERS = frozenset({"task", "spawn_teammate"})
 
 T = TypeVar("T")
@@ -63,7 +70,7 @@ def changes(before: Mapping[str, T], now: Mapping[str, T]) -> DefinitionChanges:
 
 @dataclass
 class Definitions:
-    """Definitions of a session. `agents` makes the types from what the files say now (`host.read_definitions`)."""
+    """Definitions of a session. `agents` makes the types from the current files (`open.read_definitions`)."""
 
     files: ExtensionPaths
     agents: Callable[[Mapping[str, AgentFile]], Mapping[str, AgentFile]]
@@ -75,9 +82,11 @@ class Definitions:
     """Notes on the ignored parts of plugins."""
     notes: tuple[DiscoveryNote, ...] = ()
     """Notes on the ignored parts of the files, as they are now."""
-    watches: Watches = field(default_factory=Watches)
+    watches: WatchFactory = field(default_factory=WatchFactory)
     """Watches of the process."""
     types: LiveTypes = field(default_factory=lambda: LiveTypes({}))
+    voice: Voice = Voice()
+    """Manner of the lead's answers."""
     _skills: Mapping[str, object] = field(default_factory=dict[str, object])
     _asked_digest: str = ""
     """Digest of the newest content of the workspace that was reported as not used."""
@@ -90,15 +99,17 @@ class Definitions:
         self.types.become(self.agents(agents.items))
         self._skills = {name: _facts(skill) for name, skill in skills.items.items()}
         missing = missing_skills(self.types.values(), skills.items)
-        self.notes = (*self.plugin_notes, *agents.notes, *skills.notes, *missing)
+        self.notes = (*self.plugin_notes, *self.voice.notes, *agents.notes, *skills.notes, *missing)
 
     def descriptions(self) -> dict[str, str]:
         """Return the description of each agent type but the lead's, by name."""
         return {name: kind.description for name, kind in self.types.items() if name != "lead"}
 
     def refusals(self, hook_notes: Iterable[DiscoveryNote]) -> tuple[str, ...]:
-        """Return the files that are refused, a line each, and how many more: for the person, when a session begins.
-        `hook_notes`: on the hooks of plugins, agents and skills."""
+        """Return a line for each refused file, and the number of further ones, for the start of a session.
+
+        `hook_notes`: notes on the hooks of plugins, agents and skills.
+        """
         lines = [str(note) for note in _refused((*self.notes, *hook_notes), self.files)]
         remainder = (
             [f"and {len(lines) - MOST_TOLD} more: `callboard doctor --compat`"] if len(lines) > MOST_TOLD else []
@@ -106,10 +117,12 @@ class Definitions:
         return (*lines[:MOST_TOLD], *remainder)
 
     def look(self, now: Trust | None) -> tuple[str, ...]:
-        """Read the files again, and return a line for the person on each change. `now`: the workspace's current content
-        and whether exactly that is trusted; None if it has none."""
+        """Read the files again, and return a line for the person on each change.
+
+        `now`: the workspace's current content and whether exactly that is trusted; None if it has none.
+        """
         lines: list[str] = []
-        if now is not None and now.brought != self.files.brought:
+        if now is not None and now.workspace_claims != self.files.workspace_claims:
             lines += self._take(now)
         before = dict(self.types)
         skills = self._skills
@@ -126,33 +139,47 @@ class Definitions:
         return tuple(lines)
 
     def _take(self, now: Trust) -> list[str]:
-        """Use changed content of the workspace if a person trusted it; otherwise return a line that says it is not
-        used."""
+        """Use changed content of the workspace if a person trusted it.
+
+        Otherwise return a line that says it is not used.
+        """
         if now.trusted and not self.by_flag:
-            self.files = replace(self.files, trusted=True, brought=now.brought)
+            self.files = replace(self.files, trusted=True, workspace_claims=now.workspace_claims)
             return []
-        if self._asked_digest == now.brought.digest or not self.files.trusted:
+        if self._asked_digest == now.workspace_claims.digest or not self.files.trusted:
             return []
-        self._asked_digest = now.brought.digest
-        remedy = "you begin anew with --trust" if self.by_flag else "`callboard trust` decides"
-        return [f"what this workspace brings has changed: the change is not used until {remedy}"]
+        self._asked_digest = now.workspace_claims.digest
+        remedy = "you start again with --trust" if self.by_flag else "`callboard trust` decides"
+        return [f"the content of this workspace has changed: the change is not used until {remedy}"]
 
     def reminder(self, spec: AgentSpec) -> str:
-        """Return the reminder of types that changed after they were listed in the tools of an agent that can start
-        others."""
+        """Return the reminder of types that changed after they were listed in the tools of an agent.
+
+        Only an agent that can start others gets one.
+        """
         return "\n".join(self._news) if _SPAWNERS & set(spec.tools) else ""
 
     def marks(self) -> tuple[Mark, ...]:
         """Return the marks that change with the files, including files of the workspace, trusted or not."""
-        places = replace(self.files, brought=None, trusted=True, bundled=False)
+        places = replace(self.files, workspace_claims=None, trusted=True, bundled=False)
         paths = {"agents": agent_paths, "skills": skill_paths, "commands": agent_paths}
         marks = [mark for kind in KINDS for source in sources(kind, places) for mark in paths[kind](source).marks]
         return (*marks, *_mark(self.config / "trust.json"))
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders to watch for changes."""
-        places = replace(self.files, brought=None, trusted=True, bundled=False)
+        places = replace(self.files, workspace_claims=None, trusted=True, bundled=False)
         return (self.config, *(source.folder for kind in KINDS for source in sources(kind, places)))
+
+
+def plugins_in_force(
+    loaded: LoadedSettings, places: WorkspacePaths
+) -> tuple[tuple[Path, ...], tuple[DiscoveryNote, ...]]:
+    """Return the folders of the plugins that are installed and enabled, and notes on those that cannot be used."""
+    claude = claude_folder(Path.home(), os.environ)
+    switches = loaded.settings.enabled_plugins
+    plugins, notes = installed_plugins(places.config, claude, places.workspace, switches)
+    return tuple(enabled_folders(plugins)), notes
 
 
 def missing_skills(agents: Iterable[AgentFile], skills: Mapping[str, Skill]) -> Iterator[DiscoveryNote]:
@@ -161,19 +188,21 @@ def missing_skills(agents: Iterable[AgentFile], skills: Mapping[str, Skill]) -> 
         for name in agent.skills:
             skill = skills.get(name)
             if skill is None or not skill.text.for_model:
-                reason = f"there is no skill {name}" if skill is None else f"{name} is for a person to start"
+                reason = f"there is no skill {name}" if skill is None else f"only a person can start {name}"
                 yield DiscoveryNote(agent.path, "skills", "ignored", reason, dict(agent.lines).get("skills", 0))
 
 
 def _refused(notes: Iterable[DiscoveryNote], files: ExtensionPaths) -> list[DiscoveryNote]:
-    """Return the notes on refused files and fields, except that a whole workspace is not trusted, which is reported
-    elsewhere."""
+    """Return the notes on refused files and fields.
+
+    The note that a whole workspace is not trusted is left out, because it is reported elsewhere.
+    """
     untrusted = {note for kind in KINDS for note in withheld(kind, files)}
     return [note for note in notes if note.verdict == "refused" and note not in untrusted]
 
 
 def _facts(skill: Skill) -> object:
-    """Return what identifies a version of a skill: its fields, its hooks, its bytes."""
+    """Return the identity of a version of a skill: its fields, its hooks, its bytes."""
     try:
         raw = skill.source.read(skill.path)
     except (OSError, KeyError):
@@ -192,19 +221,21 @@ def _news(changes: DefinitionChanges, types: Mapping[str, AgentFile]) -> Iterabl
 def _mark(path: Path) -> tuple[Mark, ...]:
     try:
         facts = path.stat()
-    except OSError:  # there is none
+    except OSError:  # the file does not exist
         return ()
     return ((str(path), facts.st_mtime_ns, facts.st_size),)
 
 
 async def keep_reading(definitions: Definitions, tell: Callable[[str], None]) -> None:
-    """Read the files again whenever one has changed, until cancelled. `tell` receives a line for the person on each
-    change. The kernel wakes it; it does not poll."""
+    """Read the files again whenever one has changed, until cancelled.
+
+    `tell` receives a line for the person on each change. The kernel reports the changes; nothing is polled.
+    """
     log = structlog.get_logger("callboard.sessions.definitions")
     try:
         watch = await anyio.to_thread.run_sync(definitions.watches.watch, definitions.folders())
     except OSError as none:
-        log.warning("changes of agent and skill files are not noticed", why=none.strerror)
+        log.warning("changes to agent and skill files are not detected", why=none.strerror)
         return
     try:
         marks = await anyio.to_thread.run_sync(definitions.marks)
@@ -224,3 +255,52 @@ async def keep_reading(definitions: Definitions, tell: Callable[[str], None]) ->
 def _look(definitions: Definitions) -> tuple[str, ...]:
     workspace = definitions.files.workspace
     return definitions.look(None if workspace is None else standing(workspace, definitions.config))
+
+
+def library_of(
+    files: ExtensionPaths, loaded: LoadedSettings, state: Path, only: tuple[str, ...] | None = None
+) -> SkillLibrary:
+    """Return the skills of a workspace, filtered by its settings; its state folder has how often each was loaded.
+
+    `only`: see `SkillChoices`.
+    """
+    settings = loaded.settings
+    characters = loaded.environment.get("SLASH_COMMAND_TOOL_CHAR_BUDGET", "")
+    wishes = SkillChoices(
+        overrides=settings.skills.overrides,
+        longest=settings.skills.description,
+        share=settings.skills.catalogue,
+        characters=int(characters) if characters.isdecimal() else None,
+        commands=settings.skills.commands,
+        only=only,
+    )
+    return SkillLibrary(files, wishes, SkillUses(state / "skill-uses.json"))
+
+
+def agent_types(
+    agents: Mapping[str, AgentFile], loaded: LoadedSettings, extensions: ExtensionOptions, lead_options: LeadOptions
+) -> Mapping[str, AgentFile]:
+    """Return the agent types with the options' changes, without a permission mode that a settings file disables."""
+    agents = {**agents, **extensions.agents}
+    lead = agents.get(lead_options.agent_type)
+    if lead is not None:
+        agents = {**agents, lead_options.agent_type: _chosen_lead(lead, lead_options, extensions.own)}
+    if not loaded.bypass_off:
+        return agents
+    bound = {name: agent for name, agent in agents.items() if agent.permission_mode == "bypassPermissions"}
+    return {**agents, **{name: replace(agent, permission_mode=None) for name, agent in bound.items()}}
+
+
+def _chosen_lead(lead: AgentFile, options: LeadOptions, own_of_all: tuple[str, ...]) -> AgentFile:
+    """Return the lead's type with the instructions and tools of the options.
+
+    `tools` selects among the runtime's tools. Tools of the program (`own_of_all`) stay unless they are disallowed by
+    name.
+    """
+    lead = replace(lead, instructions=options.instructions or lead.instructions)
+    own = lead.own
+    if own is None and (options.tools is not None or lead.tools is None):
+        own = own_of_all
+    if own is not None:
+        own = tuple(name for name in own if name not in options.disallowed)
+    return replace(lead, tools=lead.tools if options.tools is None else options.tools, own=own)

@@ -1,7 +1,7 @@
-"""A session as any process sees it, on top of the workspace's store: its queries and commands, and its session rules.
+"""A session on top of the workspace's store: queries, commands and session rules, available in any process.
 
-The host hears of each change by the store's doorbell. An agent's journal is appended to here in one case alone: an undo
-in a session that nobody hosts, under the session's lease.
+The store's doorbell notifies the host of each change. This module appends to an agent's journal in one case only: an
+undo in a session without a host, under the session's lease.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from typing import Literal, get_args
 
 import anyio
 
-from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.extensions.trust import read_claims
 from callboard.adapters.git.surroundings import WorkspaceSurroundings
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved
-from callboard.core.approvals.session_rules import Always, ended
+from callboard.core.approvals.session_rules import AlwaysAllow, ended
 from callboard.core.budgets.tree import BudgetNode
-from callboard.core.keys import host_lease, journal, one_by_id, rule_key
-from callboard.core.reports.context import EditTold, WindowMap, undoable
+from callboard.core.keys import host_lease, journal, one_by_id, rule_key, short_id
+from callboard.core.permissions.rules import parse_rule
+from callboard.core.reports.context import EditReport, WindowMap, undoable
 from callboard.core.reports.decisions import Decision, decisions_in
 from callboard.core.reports.metrics import Metrics, metrics_of, together
-from callboard.core.reports.receipts import Receipt, Traced, trace
+from callboard.core.reports.receipts import EnvelopeTrace, Receipt, trace
 from callboard.core.reports.spending import Spending
 from callboard.engine.budgets.spending import session_budgets, session_spending
 from callboard.engine.commands import Action, AgentCommand, model_command, sessions_of
 from callboard.engine.messaging.dead_letters import mail_of
 from callboard.engine.operations.undo import undo_answer, undo_unhosted
 from callboard.engine.recall import edits_of, numbered_events, recall, recall_readable, window_of
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
 from callboard.ports.store import Fence, LeaseHolder, Store
 from callboard.ports.store_reading import rows_of
-from callboard.sessions.compose import damage_told, session_budget
+from callboard.sessions.compose import damage_lines, session_budget, stated_limits
 from callboard.sessions.inspect.schedules import ScheduleInspector
 from callboard.sessions.inspect.tasks import TaskInspector
 from callboard.sessions.inspect.team import TeamInspector
@@ -50,9 +51,10 @@ from callboard.sessions.person_actions import (
     write_rule_as_person,
 )
 from callboard.sessions.result import AgentSummary, summarise
-from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits
+from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits, ThinkingChoice
+from callboard.types.choices import unknown
 from callboard.types.errors import PersonCanAct, UsageError
-from callboard.types.model_names import newest_of, without_long
+from callboard.types.model_names import OPUS_PLAN, newest_of, without_long
 from callboard.types.records import AgentRow, Budget, PermissionMode, Request, SessionRow, SessionRule, Task
 from callboard.types.schedules import Schedule
 
@@ -70,17 +72,17 @@ class Context:
 
 
 class SessionHandle:
-    """One session on top of a store and its rows: queries, and what a person does to it.
+    """One session on top of a store and its rows: queries, and the actions of a person.
 
-    By itself it is the session as a process sees it that does not host it: the rows are as they were when it was
-    opened, and the agents' states are read from their journals. `HostedSession` adds a lifetime, `AttachedSession`
-    follows the rows.
+    A plain handle is the view of a process that does not host the session: its rows are those at the time of opening,
+    and agents' states are read from their journals. `HostedSession` adds a lifetime, `AttachedSession` follows the
+    rows.
     """
 
     beside_host: bool = True
-    """Another process hosts the session, or none does."""
+    """True if this process does not host the session."""
 
-    def __init__(self, row: SessionRow, store: Store, board: SessionBoard, clock: Clock | None = None) -> None:
+    def __init__(self, row: SessionRow, store: Store, board: RowCache, clock: Clock | None = None) -> None:
         self.id = row.id
         self.row = row
         self._store = store
@@ -105,14 +107,15 @@ class SessionHandle:
         return list(self._board.tasks())
 
     def requests(self, *, pending_only: bool = True) -> list[Request]:
-        return [r for r in self._board.requests() if not pending_only or r.status == "pending"]
+        return list(self._board.pending_requests() if pending_only else self._board.requests())
 
     def schedules(self) -> list[Schedule]:
         return list(self._board.schedules())
 
     async def inbox(self, agent: str | None = None) -> list[Receipt]:
-        """Return what happened to the mail of the team, or of one agent, oldest first. Raises `UsageError` as `context`
-        does.
+        """Return the history of the mail of the team, or of one agent, oldest first.
+
+        Raises `UsageError` as `context` does.
         """
         rows = (
             [row for row in self._board.agents() if row.kind != "subagent"]
@@ -121,9 +124,10 @@ class SessionHandle:
         )
         return await mail_of(self._store, self.id, rows)
 
-    async def trace(self, prefix: str) -> Traced:
-        """Trace the origin and the effects of an envelope, named by its id or a prefix of it. Raises `UsageError` if no
-        envelope of the session matches, or several do.
+    async def trace(self, prefix: str) -> EnvelopeTrace:
+        """Trace the origin and the effects of an envelope, named by its id or a prefix of it.
+
+        Raises `UsageError` if no envelope of the session matches, or several do.
         """
         envelopes = await mail_of(self._store, self.id, self._board.agents())
         ids = dict.fromkeys(mail.envelope.id for mail in envelopes)
@@ -136,17 +140,17 @@ class SessionHandle:
         reason: str = "",
         *,
         word: AnswerDetails = AS_IT_STANDS,
-        always: Always | None = None,
+        always: AlwaysAllow | None = None,
     ) -> str | None:
-        """Answer a request as the person. None: it counts; else why it does not. Raises `UsageError` inside a tool's
-        process.
+        """Answer a request as the person.
+
+        Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a tool's process.
         """
         answer = Answer(status, "person", reason, word, always)
         return await answer_as_person(self._store, self.id, request_id, answer, now=self._now, fence=self._fence)
 
     async def moved(self, request: Request) -> str:
-        """Return the change around a plan since it was submitted: another commit is checked out. Empty if there is
-        none."""
+        """Return the change since a plan was submitted, such as another checked-out commit. Empty if there is none."""
         folder = str(request.payload.get("folder") or "")
         if request.kind != "plan" or not folder or not request.payload.get("base"):
             return ""
@@ -158,7 +162,7 @@ class SessionHandle:
         await say_as_person(self._store, self.id, text, to=to, now=self._now)
 
     async def add_context(self, text: str) -> None:
-        """Send the lead a text for its next step, or with the next prompt. It begins no turn."""
+        """Send the lead a text for its next step, or with the next prompt. Starts no turn."""
         await note_as_person(self._store, self.id, text, now=self._now)
 
     async def host(self) -> int | None:
@@ -167,13 +171,15 @@ class SessionHandle:
         return None if holder is None else holder.pid
 
     async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
-        """`interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""
+        """Send a command: `interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""
         command = AgentCommand(action, to, text)
         await command_as_person(self._store, self.id, command, now=self._now, hosted=not self.beside_host)
 
     async def interrupt(self, name: str | None = None) -> None:
-        """Stop the turn of the lead and of every working agent, because the lead waits for them; with `name`, only of
-        this agent and its subagents."""
+        """Stop the turn of the lead and of every working agent, because the lead waits for them.
+
+        With `name`: only of this agent and its subagents.
+        """
         for row in self._board.agents():
             at_work = row.life in ("starting", "working", "waiting")
             concerned = row.name == name or (row.kind == "subagent" and row.parent == name and at_work)
@@ -181,8 +187,9 @@ class SessionHandle:
                 await self.command("interrupt", to=row.name)
 
     async def context(self, agent: str = "lead") -> Context:
-        """Return the content of an agent's window. Raises `UsageError` for an unknown agent, or one that has
-        not begun.
+        """Return the content of an agent's window.
+
+        Raises `UsageError` for an unknown agent, or one that has not begun.
         """
         _, state = await self._agent(agent)
         team = [agent.metrics for agent in await self.summaries()]
@@ -206,33 +213,58 @@ class SessionHandle:
         refuse_inside_tool("choose a model")
         _, state = await self._agent(to)
         models = state.me.models if state.identity.spec is not None else {}
+        plan_name = self._plan_model_of(name)
         name = name if name in models else self._model_id(name, models)
-        limits = models.get(name) or self._limits_of(name, state)
-        if not limits.priced and self._session_budget().cost_usd is not None:
-            raise self._settings().settings.price_needed(name)
-        command = model_command(name, limits, to)
+        limits = models.get(name) or await self._limits_of(name, state)
+        plan_limits = (models.get(plan_name) or await self._limits_of(plan_name, state)) if plan_name else None
+        for model_name, model_limits in ((name, limits), (plan_name, plan_limits)):
+            if model_limits and not model_limits.priced and self._session_budget().cost_usd is not None:
+                raise self._settings().settings.price_needed(model_name or name)
+        command = model_command(name, limits, to, plan_name=plan_name, plan_limits=plan_limits)
         await command_as_person(self._store, self.id, command, now=self._now)
 
+    def _plan_model_of(self, name: str) -> str | None:
+        """Return the model in plan mode that belongs to a model; None if it is the same.
+
+        A session whose replies come from a file has none.
+        """
+        from_file = ":" in str(self.row.settings.get("model", self.row.model))
+        return (
+            None
+            if from_file or without_long(name)[0].lower() != OPUS_PLAN
+            else self._settings().settings.plan_model_of(name)
+        )
+
     def _model_id(self, name: str, models: Mapping[str, ModelLimits]) -> str:
-        """Return the id behind an alias. A session whose replies come from a file has only its own models: the first of
-        that family."""
+        """Return the id behind an alias.
+
+        A session whose replies come from a file has only its own models: the first of that family.
+        """
         if ":" in str(self.row.settings.get("model", self.row.model)):
             return newest_of(without_long(name)[0].lower(), models) or name
         return self._settings().settings.model_id(name)
 
-    async def use_mode(self, mode: str, *, may_bypass: bool | None = None) -> str:
-        """Judge the lead's next calls in another permission mode; return the mode by our name.
+    async def use_thinking(self, choice: ThinkingChoice | None) -> None:
+        """Change the thinking of the lead from the next call on; None: the service's default.
 
-        Raises `UsageError` for an unknown mode, for `bypassPermissions` unless `may_bypass` (left out: unless the
+        Raises `UsageError` inside a tool's process.
+        """
+        refuse_inside_tool("choose how much a model thinks")
+        await self.command("thinking", text="" if choice is None else choice.model_dump_json())
+
+    async def use_mode(self, mode: str, *, may_bypass: bool | None = None) -> str:
+        """Switch the permission mode for the lead's next calls. Return Callboard's name of the mode.
+
+        Raises `UsageError` for an unknown mode, for `bypassPermissions` unless `may_bypass` (default: True if the
         session was started with it), and inside a tool's process.
         """
         refuse_inside_tool("choose a permission mode")
         mode_name = READ_AS.get(mode, mode)
         if mode_name not in get_args(PermissionMode):
-            raise UsageError(f"there is no mode {mode!r}; there are: {', '.join(get_args(PermissionMode))}")
+            raise UsageError(unknown("mode", mode, get_args(PermissionMode)))
         if mode_name == BYPASS and not (self.may_bypass if may_bypass is None else may_bypass):
             raise UsageError(
-                "bypassPermissions has to be asked for at the start: --permission-mode bypassPermissions or "
+                "bypassPermissions must be requested at the start: --permission-mode bypassPermissions or "
                 "--allow-dangerously-skip-permissions"
             )
         await self.command("mode", text=mode_name)
@@ -247,30 +279,39 @@ class SessionHandle:
     def _first_mode(self) -> str:
         return str(self.row.settings.get("flags", {}).get("permission.mode") or "default")
 
-    def _limits_of(self, name: str, state: AgentState) -> ModelLimits:
+    async def _limits_of(self, name: str, state: AgentState) -> ModelLimits:
         service, _, file = str(self.row.settings.get("model", self.row.model)).partition(":")
         if file:
             models = ", ".join(state.me.models) if state.identity.spec is not None else ""
             raise UsageError(f"a {service} has no model {name!r}; its file has: {models or 'none yet'}")
         if ":" in name:
-            raise UsageError(f"{name} is another service; a session keeps its own. Begin one: callboard --model {name}")
-        return self._settings().settings.limits_of(name)
+            raise UsageError(
+                f"{name} is another service; a session keeps its service. Start a new session: callboard --model {name}"
+            )
+        return await stated_limits(self._settings(), name)
 
     def _session_budget(self) -> Budget:
         return session_budget(self._settings(), self.row.settings.get("max_cost_usd"))
 
+    def configuration(self) -> LoadedSettings:
+        """Return the settings in force, without the variables of this run's `--settings`. Reads the disk."""
+        return self._settings()
+
     def _settings(self) -> LoadedSettings:
-        """Return the settings of the session's host, as far as another process can know them."""
+        """Return the settings of the session's host, as far as another process can read them."""
         stored = self.row.settings
         workspace = Path(self.row.workspace)
-        brought = read_brought(workspace)  # what the host trusted holds while it is still the same
-        trusted = stored.get("trust") == brought.digest
+        workspace_claims = read_claims(workspace)  # the host's trust applies while the content is unchanged
+        trusted = stored.get("trust") == workspace_claims.digest
         flags = stored.get("flags")
-        return load_settings(os.environ, workspace=workspace, trusted=trusted, flags=flags, brought=brought)
+        return load_settings(
+            os.environ, workspace=workspace, trusted=trusted, flags=flags, workspace_claims=workspace_claims
+        )
 
     async def decisions(self, agent: str | None = None) -> list[Decision]:
-        """Return the decisions on the calls of all agents, or of one, oldest first. Raises `UsageError` as `context`
-        does.
+        """Return the decisions on the calls of all agents, or of one, oldest first.
+
+        Raises `UsageError` as `context` does.
         """
         rows = self._board.agents() if agent is None else [self._agent_row(agent)]
         decisions: list[Decision] = []
@@ -280,22 +321,22 @@ class SessionHandle:
                 decisions += decisions_in(await numbered_events(self._store, stream))
         return sorted(decisions, key=lambda decision: (decision.at, decision.agent, decision.incarnation, decision.seq))
 
-    async def edits(self, agent: str = "lead") -> Sequence[EditTold]:
+    async def edits(self, agent: str = "lead") -> Sequence[EditReport]:
         """Return every edit of an agent's view, oldest first. Raises as `context` does."""
         _, state = await self._agent(agent)
         return await edits_of(self._store, state)
 
-    async def undo(self, edits: Sequence[int], agent: str = "lead", wait: float = UNDO_WAIT) -> EditTold | None:
+    async def undo(self, edits: Sequence[int], agent: str = "lead", wait: float = UNDO_WAIT) -> EditReport | None:
         """Undo edits by their journal positions: through the host, or directly if there is none.
 
-        None: the host undoes them once the current model call has ended. Raises `UsageError` for a position that is not
-        an edit, and `PersonCanAct` with the reason if the undo is refused.
+        Returns None if the host undoes them only after the current model call. Raises `UsageError` for a position that
+        is not an edit, and `PersonCanAct` with the reason if the undo is refused.
         """
-        refuse_inside_tool("take an edit back")
+        refuse_inside_tool("undo an edit")
         row, state = await self._agent(agent)
         positions = undoable(await edits_of(self._store, state), edits)
         if state.lifecycle.ended is not None:
-            raise UsageError(f"{agent} has ended: nothing will be sent of its window any more")
+            raise UsageError(f"{agent} has ended: its window is no longer sent")
         command = AgentCommand("undo", agent, " ".join(map(str, positions)))
         envelope = await command_as_person(self._store, self.id, command, now=self._now)
         await self._undo_unhosted(row)
@@ -306,7 +347,7 @@ class SessionHandle:
             return None
         answer = next((edit for edit in await self.edits(agent) if edit.seq == seq), None)
         if answer is None or answer.refused:
-            raise PersonCanAct(f"not taken back: {answer.why if answer else f'{agent} has ended'}")
+            raise PersonCanAct(f"not undone: {answer.why if answer else f'{agent} has ended'}")
         return answer
 
     async def _undo_unhosted(self, row: AgentRow) -> None:
@@ -329,8 +370,8 @@ class SessionHandle:
         """Return the row of an agent. Raises `UsageError` with the existing names."""
         match = self._board.agent(name)
         if match is None:
-            names = ", ".join(agent.name for agent in self._board.agents())
-            raise UsageError(f"there is no agent {name!r} in session {self.id}; there are: {names or 'none'}")
+            names = [agent.name for agent in self._board.agents()]
+            raise UsageError(unknown("agent", name, names, where=f"in session {self.id}"))
         return match[0]
 
     @property
@@ -344,18 +385,20 @@ class SessionHandle:
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """Return the records that the store set aside as damaged, and what to do, one line each; empty if there are
-        none."""
-        return damage_told(self._store)
+        """Return a line for each record that the store set aside as damaged, with the remedy.
+
+        Empty if there are none.
+        """
+        return damage_lines(self._store)
 
     @property
     def _fence(self) -> Fence | None:
-        """The fence of the lease under which this process writes; None: it hosts nothing."""
+        """Return the fence of the lease under which this process writes; None if it hosts nothing."""
         return None
 
     @property
     def _hosted_budget(self) -> Budget | None:
-        """The budget of the session, as its host has it; None: as the settings and the session's flags say."""
+        """Return the budget of the session at its host; None for that of the settings and the session's flags."""
         return None
 
     @property
@@ -366,7 +409,7 @@ class SessionHandle:
 class RuleInspector:
     """Session rules of one session."""
 
-    def __init__(self, store: Store, session: str, board: SessionBoard) -> None:
+    def __init__(self, store: Store, session: str, board: RowCache) -> None:
         self._store = store
         self._session = session
         self._board = board
@@ -386,20 +429,37 @@ class RuleInspector:
         await self._look()
         return [rule for rule in self._board.rules() if rule.request_id == request_id]
 
+    async def add(self, text: str) -> None:
+        """Allow a class of calls in this session.
+
+        Raises `UsageError` for a text that is no rule, and inside a tool's process.
+        """
+        refuse_inside_tool("create a session rule")
+        try:
+            parse_rule(text)
+        except ValueError as error:
+            raise UsageError(f"{text} is not a rule: {error}") from error
+        now = self._clock.now()
+        rule = SessionRule(id=short_id("rule", self._session, text, now), rule=text, created_at=now)
+        await write_rule_as_person(self._store, self._session, rule, expected=0)
+
     async def _look(self) -> None:
         self._board.take(*await rows_of(self._store, rule_key(self._session, "")))
 
     async def revoke(self, prefix: str) -> SessionRule:
-        """Revoke a rule by its id or a prefix of it: from now on it allows nothing. Raises `UsageError` for an id that
-        matches no rule or several, for a rule that has ended, and inside a tool's process."""
-        refuse_inside_tool("take a session rule back")
+        """Revoke a rule by its id or a prefix of it: from now on it allows nothing.
+
+        Raises `UsageError` for an id that matches no rule or several, for a rule that has ended, and inside a tool's
+        process.
+        """
+        refuse_inside_tool("revoke a session rule")
         await self._look()
         ids = [rule.id for rule in self._board.rules()]
         match = self._board.rule(one_by_id("session rule", ids, prefix, where=f"of session {self._session}"))
         assert match is not None, "it was found among them"
         rule, revision = match
         if reason := ended(rule, self._clock.now()):
-            raise UsageError(f"{rule.id} is {reason} already: it allows nothing")
+            raise UsageError(f"{rule.id} is already {reason}: it allows nothing")
         revoked = rule.model_copy(update={"revoked_at": self._clock.now()})
         await write_rule_as_person(self._store, self._session, revoked, expected=revision)
         return revoked

@@ -1,8 +1,8 @@
-"""A session that this process hosts: its lifetime, its end, and pieces of work that a program hands to its agents.
+"""A session that this process hosts: its lifetime, its end, and pieces of work that a program gives to its agents.
 
-Pieces of work (`Work`) come from a program, without a model in between: workflows are made of them. Each runs as a
-subagent of the lead, under its rules and budgets, and is found again by its `call`: after a crash the same piece of
-work is the same agent, which goes on from its own journal.
+A piece of work (`WorkItem`) comes from a program, without a model in between; workflows consist of them. Each runs as a
+subagent of the lead, under its rules and budgets. Its `call` identifies it: after a crash the same work finds the same
+agent, which continues from its journal.
 """
 
 from __future__ import annotations
@@ -11,18 +11,24 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
+import anyio.to_thread
 
+from callboard.adapters.extensions.output_styles import Voice
+from callboard.adapters.tools.backups import FileBackups, FileRestore
 from callboard.core.agent.state import AgentState
 from callboard.core.decoding import read_value
 from callboard.core.keys import session_key, subagent_suffix
+from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.core.team.open_work import DeniedCall, StoppedCommand
 from callboard.core.tool_access import tools_for
 from callboard.engine.commands import mark_ended, model_command, named
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.operations.worktree import unmerged
 from callboard.engine.recall import recall
+from callboard.engine.team.renew import changes_since
 from callboard.engine.team.supervisor import Team
 from callboard.ports.mcp import Servers
 from callboard.ports.store import Fence, Put, Store, Write
@@ -30,7 +36,7 @@ from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import model_notes
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.options import CommandsAtRest, HostingOptions
-from callboard.sessions.person_actions import say_as_person, write_schedule_as_person
+from callboard.sessions.person_actions import refuse_inside_tool, say_as_person, write_schedule_as_person
 from callboard.sessions.prepare import PreparedSession
 from callboard.sessions.replay import Wiring
 from callboard.sessions.result import (
@@ -46,10 +52,10 @@ from callboard.types.errors import LimitReached, ToolRefused, UsageError
 from callboard.types.records import Budget, PermissionMode, SessionRow
 from callboard.types.schedules import Schedule
 from callboard.types.settings import Settings
-from callboard.types.skills import PersonCommand
+from callboard.types.skills import PersonCommand, Plugin
 
 BEGINS_WITHIN = 10.0
-"""Seconds within which a lead that can begin has begun."""
+"""Time limit, in seconds, for the lead's life to begin."""
 GO_ON = "Go on where you stopped."
 """Prompt that `callboard resume` sends, on behalf of the person, to a lead whose last turn was cut short."""
 
@@ -65,11 +71,19 @@ class HostingFacts:
     level: int
     """Sandbox level of its commands, 0 to 3."""
     cut_short: bool = False
-    """The lead's last turn failed, reached a limit or was interrupted."""
+    """True if the lead's last turn failed, reached a limit or was interrupted."""
+    backups: FileBackups | None = None
+    """Copies of files from before agents changed them; None: none are made."""
+    plugins: tuple[Plugin, ...] = ()
+    """Plugins that the session uses."""
+    refused_plugins: tuple[tuple[str, str], ...] = ()
+    """Path and reason of each plugin that could not be loaded."""
+    voice: Voice = Voice()
+    """Manner of the lead's answers."""
 
 
 class HostedSession(OpenSession):
-    """A session that this process hosts, as a front end sees it."""
+    """Session that this process hosts, for front ends."""
 
     beside_host = False
 
@@ -97,10 +111,15 @@ class HostedSession(OpenSession):
         self._host = host
         self._team = team
         self._wiring = wiring
+        self.voice = facts.voice
         self._cut_short = facts.cut_short
+        self._backups = facts.backups
+        self.plugins = facts.plugins
+        self.refused_plugins = facts.refused_plugins
         self._denied = denied
         configuration = (*prepared.loaded.notes, *model_notes(wiring.chosen))
         self._notes = (*(f"configuration: {note}" for note in configuration), *facts.refused)
+        self._rules = prepared.loaded.permission_rules()
         self._with_schedules = options.with_schedules
         self._commands_at_rest: CommandsAtRest = "wait" if prepared.replay else options.commands_at_rest
         self._awaited = frozenset[str]()
@@ -114,34 +133,59 @@ class HostedSession(OpenSession):
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         return self._team.state(name, incarnation)
 
-    async def say(self, text: str, to: str = "lead") -> None:
-        await self._name_session(text)
+    def written_rules(self) -> list[tuple[str, str, str]]:
+        return self._rules
+
+    async def say(self, text: str, to: str = "lead", extras: PromptExtras = PLAIN_PROMPT) -> None:
+        await self.name_session(text)
         nonce = self._wiring.nonce(secrets.token_hex(8))
-        await say_as_person(self._store, self.id, text, to=to, now=self._now, nonce=nonce, hosted=True)
+        await say_as_person(self._store, self.id, text, to=to, now=self._now, nonce=nonce, hosted=True, extras=extras)
 
     def commands(self) -> Sequence[PersonCommand]:
         source = self._host.ports.prompt_source
         return (*self._host.ports.skills.commands(), *(source.prompts() if source is not None else ()))
+
+    async def rewind_files(self, message: str, *, dry: bool = False) -> Sequence[FileRestore]:
+        """Restore the files that tools have changed since a message of the lead, by its UUID.
+
+        `dry`: only compute the changes. Raises `UsageError` for an unknown message, if no copies are made, and
+        inside a tool's process.
+        """
+        refuse_inside_tool("restore files")
+        lead = self.state("lead")
+        if self._backups is None or lead is None or lead.identity.spec is None:
+            raise UsageError("no copies of files are made: start the session with file checkpointing")
+        folders = self._host.ports.archive.folders(lead.me)
+        changed = await changes_since(self._store, self.id, [row.name for row in self._board.agents()], message)
+        restores = [
+            await anyio.to_thread.run_sync(partial(self._backups.restore, path, digest, folders, dry=dry))
+            for path, digest in changed.items()
+        ]
+        return [restore for restore in restores if restore is not None]
 
     async def add_schedule(self, schedule: Schedule) -> None:
         """Add a schedule to this session. Raises `Conflict` if its id exists."""
         await write_schedule_as_person(self._store, self.id, schedule, expected=0, fence=self._fence, hosted=True)
 
     async def go_on(self) -> None:
-        """Continue a turn that failed, reached a limit or was interrupted before this process hosted the session. A
-        turn that was only cut off by the end of its process continues by itself."""
+        """Continue a turn that failed, reached a limit or was interrupted before this process hosted the session.
+
+        A turn that was only cut off by the end of its process continues by itself.
+        """
         if self._cut_short:
             await self.say(GO_ON)
 
-    async def work(self, task: Work) -> tuple[str, str]:
-        """Give a piece of work to an agent and wait for its end. Returns (outcome, final text). The same `call` means
-        the same agent. Raises `UsageError`, `LimitReached`."""
+    async def work(self, task: WorkItem) -> tuple[str, str]:
+        """Give a piece of work to an agent and wait for its end.
+
+        Returns (outcome, final text). The same `call` finds the same agent. Raises `UsageError`, `LimitReached`.
+        """
         if await self.begun() is None:
             raise UsageError("the lead of this session has ended: start a new session")
         return await work(self._team, task)
 
     async def commit(self, *writes: Write) -> None:
-        """Write under the lease of this process. Raises what `Store.commit` raises."""
+        """Write under the lease of this process. Raises the errors of `Store.commit`."""
         await self._store.commit(*writes, fence=self._fence)
 
     @property
@@ -159,13 +203,19 @@ class HostedSession(OpenSession):
         row = self._board.agent("lead")
         chosen = self._wiring.chosen
         state = await recall(self._store, self.id, "lead", row[0].incarnation) if row else AgentState()
-        if state.identity.spec is not None and state.identity.spec.model != chosen.name:
-            command = model_command(chosen.name, chosen.limits[chosen.name])
+        plan = chosen.plan
+        spec = state.identity.spec
+        if spec is not None and (spec.model, spec.plan_model) != (chosen.name, plan):
+            plan_limits = chosen.limits[plan] if plan else None
+            limits = chosen.limits[chosen.name]
+            command = model_command(chosen.name, limits, plan_name=plan, plan_limits=plan_limits)
             await self.command(command.action, text=command.text)
 
     async def take_flags(self, flags: Mapping[str, object], settings: Settings) -> None:
-        """Apply the permission mode and the limits of a turn that this resume names to the lead of the resumed session;
-        the others are unchanged. `settings`: the settings in force, including the flags."""
+        """Apply the permission mode and the limits of a turn that this resume names to the lead of the session.
+
+        The others are unchanged. `settings`: the settings in force, including the flags.
+        """
         if self._board.agent("lead") is None:
             return
         named_flags = {name for name, value in flags.items() if value is not None}
@@ -183,8 +233,10 @@ class HostedSession(OpenSession):
         await self._team.begun("lead", life + 1)
 
     async def begun(self) -> AgentSpec | None:
-        """Return the lead's spec, once its life has its first records, with the permission mode that this resume names;
-        None if the lead has ended or does not begin."""
+        """Return the lead's spec, with the permission mode that this resume names, once the lead has its first records.
+
+        None if the lead has ended or does not begin.
+        """
         row = self._board.agent("lead")
         if row is None or row[0].life == "stopped":
             return None
@@ -200,8 +252,11 @@ class HostedSession(OpenSession):
         return self.end(await unmerged(self._host.ports.worktrees, self.id))
 
     async def _quiet(self) -> None:
-        """Wait until no work is left. Unless the wait for commands has no limit, it ends `background.at_end` seconds
-        after all other work is done, or after a turn that the end of a command started."""
+        """Wait until no work is left.
+
+        Unless the wait for commands has no limit, it ends `background.at_end` seconds after all other work is done, or
+        after a turn that the end of a command started.
+        """
         also = self._fires_no_more if self._with_schedules else lambda: True
         ends = self._commands_at_rest == "end"
         while self._commands_at_rest != "wait":
@@ -242,7 +297,7 @@ class HostedSession(OpenSession):
         crashed = [agent.name for agent in self._board.agents() if agent.life == "crashed"]
         if crashed and code == DONE:
             code = FAILED
-            reason = f"{', '.join(crashed)} crashed again and again: the session's log has the details"
+            reason = f"{', '.join(crashed)} crashed repeatedly: the session's log has the details"
         text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
         advice = advice_after(self.id, lead.turns.last_reason, outcome.limit) if lead else ""
         differs = self._wiring.verdict()
@@ -253,17 +308,21 @@ class HostedSession(OpenSession):
     def denied(self) -> Sequence[DeniedCall]:
         return self._denied.all()
 
-    async def _name_session(self, text: str) -> None:
-        """Write the person's first words to the session's row, for lists."""
+    async def name_session(self, text: str, *, again: bool = False) -> None:
+        """Write a name, or the person's first words, to the session's row, for lists.
+
+        The first name stays, unless `again`.
+        """
         row = await self._store.get(session_key(self.id))
         if row is not None and row.value is not None:
             now = read_value(SessionRow, row.value, row.key)
-            if not now.prompt:
-                put = Put(row.key, named(now, text).encode(), expected=row.revision)
+            if again or not now.prompt:
+                unnamed = now.model_copy(update={"prompt": ""})
+                put = Put(row.key, named(unnamed, text).encode(), expected=row.revision)
                 await self._store.commit(put, fence=self._fence)
 
     async def mark_ended(self, code: int) -> None:
-        """Note in the session's row how this run ended."""
+        """Record in the session's row how this run ended."""
         row = await self._store.get(session_key(self.id))
         if row is not None and row.value is not None:
             now = read_value(SessionRow, row.value, row.key)
@@ -291,13 +350,13 @@ def _waiting_words(commands: Sequence[StoppedCommand], limit: float | None, *, e
     names = "; ".join(
         f"{command.id} of {command.agent}: {' '.join(command.command.split())[:100]}" for command in commands
     )
-    then = "then it ends them" if ends else "then they go on beside the conversation"
+    then = "then it ends them" if ends else "then they continue in the background"
     until = "until they end" if limit is None else f"for {limit:g} s at most, {then}"
     return f"waiting for background commands {until} (background.at_end): {names}"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkItem:
     """Piece of work for an agent."""
 
     call: str
@@ -316,7 +375,7 @@ class Work:
         return self.agent_type.replace(":", "-")[:40] + subagent_suffix(self.call)
 
 
-async def work(team: Team, task: Work) -> tuple[str, str]:
+async def work(team: Team, task: WorkItem) -> tuple[str, str]:
     """Give the work to an agent, or wait for the agent that already has it. Returns (outcome, final text).
 
     Raises `UsageError` for an unknown agent type or model, and `LimitReached` if no budget has room.
@@ -335,7 +394,7 @@ async def work(team: Team, task: Work) -> tuple[str, str]:
     return await lead.spawner.subagent(granted, task.prompt, call=task.call)
 
 
-def _spec(spec: AgentSpec, task: Work) -> AgentSpec:
+def _spec(spec: AgentSpec, task: WorkItem) -> AgentSpec:
     if task.model and task.model not in spec.models:
         raise UsageError(f"the session knows no model {task.model!r}; it knows {', '.join(sorted(spec.models))}")
     return spec.model_copy(

@@ -67,9 +67,9 @@ async def take_lease(store: Store, session: str, take_over: TakeOver | None = No
 async def hold_lease(
     store: Store, session: str, take_over: TakeOver | None = None
 ) -> AsyncGenerator[tuple[Lease, HostRow]]:
-    """Host the session while the block lasts, and say so in a row. Raises as `take_lease` does.
+    """Host the session while the block lasts, and announce it in a row. Raises as `take_lease` does.
 
-    The row goes after the lease: whoever sees that it is gone gets the lease at once.
+    The lease is released before the row is removed, so that a process that sees the removal gets the lease at once.
     """
     lease = await take_lease(store, session, take_over)
     row = HostRow(pid=os.getpid(), started=started_at(os.getpid()) or 0.0, since=SystemClock().now())
@@ -78,21 +78,24 @@ async def hold_lease(
         yield lease, row
     finally:
         with anyio.CancelScope(shield=True):
-            # In this order: whoever sees that the row is gone gets the lease at once
+            # In this order, so that a process that sees the removal of the row gets the lease at once
             # (test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was).
             await lease.release()
             await _withdraw(store, session, row)
 
 
 async def watch_take_over(store: Store, session: str, own_row: HostRow) -> None:
-    """Watch for the request to leave. This includes another process that already hosts the session because this one was
-    presumed dead. Raises `SessionTakenOver`; returns only when the store is closed."""
+    """Watch for the request to leave.
+
+    This includes another process that already hosts the session because this one was presumed dead. Raises
+    `SessionTakenOver`; returns only when the store is closed.
+    """
     async with store.watch(host_key(session)) as rows:
         async for row in rows:
             if row.key != host_key(session) or row.value is None:
                 continue
             host = read_value(HostRow, row.value, row.key)
-            # The lease can be lost without a request, if this process was held for dead
+            # The lease can be lost without a request, if this process was presumed dead
             # (test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves).
             if host.asked_by or not _same(host, own_row):
                 by = host.asked_by or host.pid
@@ -106,8 +109,8 @@ async def watch_take_over(store: Store, session: str, own_row: HostRow) -> None:
 async def host_died(store: Store, session: str, holder: LeaseHolder) -> None:
     """Return when the process that held the lease has ended.
 
-    A process that is not visible from here (in another container, or while it ends) sends no notification: as long as
-    it holds the lease it is checked once a second.
+    A process that is not visible from here (in another container, or while it ends) cannot be watched: its lease is
+    checked once a second.
     """
     await holder_died(store, host_lease(session), holder)
 
@@ -118,7 +121,7 @@ async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
     if watched is None:
         # The process is in another container, or already gone: no descriptor can be opened for it
         # (test_its_end_is_seen_by_its_lease).
-        while await store.holder(lease) == holder:  # noqa: ASYNC110 - its end rings no bell
+        while await store.holder(lease) == holder:  # noqa: ASYNC110 - nothing reports its end
             await anyio.sleep(LOOK)
         return
     try:
@@ -128,8 +131,10 @@ async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
 
 
 async def until_free(store: Store, session: str) -> None:
-    """Return when a session is free: no process hosts it, and none is about to take it over at a person's request. The
-    host's row or its death wakes the waiting process; another process may still be faster."""
+    """Return when a session is free: no process hosts it, and none is about to take it over at a person's request.
+
+    The host's row or its death wakes the waiting process; another process may still be faster.
+    """
     while (obstacle := await _in_the_way(store, session)) is not None:
         with anyio.move_on_after(PROMISED if obstacle.promised else None) as waiting:
             async with anyio.create_task_group() as group:
@@ -146,7 +151,7 @@ class _InTheWay:
 
     holder: LeaseHolder
     promised: bool = False
-    """True if it holds no lease yet: the host has left for it."""
+    """True if it holds no lease yet, but the host has left for it."""
 
 
 async def _in_the_way(store: Store, session: str) -> _InTheWay | None:
@@ -170,7 +175,7 @@ async def _other_in_the_way(store: Store, session: str, obstacle: _InTheWay) -> 
         while await _in_the_way(store, session) == obstacle:
             row = await store.get(host_key(session))
             host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
-            # One that has said nothing yet may leave without a word too: a process that takes the lease for one commit.
+            # A process without a row, such as one that takes the lease for a single commit, may leave without a notice.
             silent = not obstacle.promised and (host is None or host.pid != obstacle.holder.pid)
             with anyio.move_on_after(LOOK if silent else None):
                 await anext(rows, None)
@@ -186,11 +191,11 @@ async def _ask_to_leave(store: Store, session: str, holder: LeaseHolder, wait: f
     with anyio.move_on_after(wait):
         async with anyio.create_task_group() as group:
             group.start_soon(died)
-            await _until_left(store, session, holder)
+            await _request_release(store, session, holder)
             group.cancel_scope.cancel()
 
 
-async def _until_left(store: Store, session: str, holder: LeaseHolder) -> None:
+async def _request_release(store: Store, session: str, holder: LeaseHolder) -> None:
     """Ask the host to leave as soon as it has announced itself; return when it has left."""
     async with store.watch(host_key(session)) as rows:
         async for row in rows:
@@ -200,7 +205,7 @@ async def _until_left(store: Store, session: str, holder: LeaseHolder) -> None:
                 return
             host = read_value(HostRow, row.value, row.key)
             if host.pid != holder.pid or host.started != holder.started:
-                continue  # of a host before this one
+                continue  # the row of an earlier host
             if host.left:
                 return
             if host.asked_by:
@@ -209,22 +214,24 @@ async def _until_left(store: Store, session: str, holder: LeaseHolder) -> None:
             try:
                 await store.commit(Put(row.key, request.encode(), expected=row.revision))
             except Conflict:
-                continue  # it has changed meanwhile: the watch tells how
+                continue  # the row has changed: the watch yields it again
 
 
 async def _kill(holder: LeaseHolder, session: str) -> None:
-    """Kill the process that holds the lease, and wait until it has ended. Raises `SessionHosted` if the process cannot
-    be identified with certainty."""
+    """Kill the process that holds the lease, and wait until it has ended.
+
+    Raises `SessionHosted` if the process cannot be identified with certainty.
+    """
     watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
     if watched is None:
         raise SessionHosted(
-            f"the host of session {session} cannot be killed: process {holder.pid} is not seen from here as the one "
-            "that holds the lease (another container, perhaps). End it where it runs",
+            f"the host of session {session} cannot be killed: process {holder.pid} is not visible from here as the "
+            "holder of the lease (another container, perhaps). End it where it runs",
             holder.pid,
         )
     try:
-        # Through the descriptor of exactly the process that holds the lease: a pid could belong to another one by now
-        # (test_a_host_that_hangs_is_killed_only_by_force).
+        # Through the descriptor of the process that holds the lease, because the pid could belong to another process by
+        # now (test_a_host_that_hangs_is_killed_only_by_force).
         signal.pidfd_send_signal(watched, signal.SIGKILL)
         with anyio.move_on_after(KILLED_WITHIN):
             await anyio.wait_readable(watched)
@@ -233,8 +240,10 @@ async def _kill(holder: LeaseHolder, session: str) -> None:
 
 
 async def _withdraw(store: Store, session: str, own_row: HostRow) -> None:
-    """Remove the row, or note in it that this host has left for another process; not if it already contains that
-    process's row. Nothing here depends on the row any more."""
+    """Remove the row, or note in it that this host has left for another process.
+
+    A row of that process is not changed, and failures are ignored, because the lease is already free.
+    """
     try:
         row = await store.get(host_key(session))
         host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
@@ -245,9 +254,9 @@ async def _withdraw(store: Store, session: str, own_row: HostRow) -> None:
         else:
             await store.commit(Delete(row.key, expected=row.revision))
     except Conflict:
-        return  # another process was faster, and hosts the session now
+        return  # another process already hosts the session
     except CallboardError:
-        return  # the store fails: the lease is free all the same, and the row names a process that will be gone
+        return  # the store fails, but the lease is free and the row names a process that is about to end
 
 
 def _same(row: HostRow, other: HostRow) -> bool:
@@ -260,5 +269,5 @@ def _hosted_words(session: str, pid: int, take_over: TakeOver | None) -> str:
         return f"{message}: wait longer (--wait), or kill it with --take-over --force"
     return (
         f"session {session} is hosted by process {pid}: `callboard attach {session}` follows it, `callboard send` and "
-        "`approve` speak to it, and --take-over makes it leave"
+        "`approve` work with it, and --take-over makes it release the session"
     )

@@ -6,7 +6,6 @@ and end with it; servers of a workspace connect once a person has trusted it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from callboard.sessions.definitions import Definitions
 from callboard.sessions.options import McpOptions
 from callboard.sessions.prepare import PreparedSession
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.mcp import ServerEntry, ServerNow
+from callboard.types.mcp import ServerEntry, ServerStatus
 
 
 class Running(Servers, Protocol):
@@ -51,6 +50,8 @@ class SessionServers:
     types: Mapping[str, AgentFile] = field(default_factory=dict[str, AgentFile])
     """Current agent types: the servers in an agent's file connect when such an agent starts."""
     workspace: Path = Path()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment of the session, for the values of `${VAR}`."""
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -63,17 +64,17 @@ class SessionServers:
         return None if self.manager is None else ServerPrompts(self.manager)
 
     def added_to(self, tools: Mapping[str, Tool], private: Mapping[str, Collection[str]]) -> Mapping[str, Tool]:
-        """Return the tools with those of the servers as they come. `private`: see `Host.private`."""
+        """Return the tools, with those of the servers as they connect. `private`: see `SessionRuntime.private`."""
         if self.manager is None:
             return tools
         hidden = partial(hidden_tools, self.manager, private)
         own = {tool.spec.name: tool for tool in server_tools(self.manager, hidden)}
         return Toolbox({**tools, **own}, self.manager)
 
-    def brought(self, me: AgentSpec) -> tuple[ServerEntry, ...]:
-        """Return the servers that the agent's own type brings."""
+    def own_servers(self, me: AgentSpec) -> tuple[ServerEntry, ...]:
+        """Return the servers that the agent's own type defines."""
         definition = self.types.get(me.agent_type) if self.manager is not None else None
-        return _inline(definition, self.workspace)[0] if definition is not None else ()
+        return _inline(definition, self.workspace, self.environment)[0] if definition is not None else ()
 
 
 async def find_servers(
@@ -84,17 +85,17 @@ async def find_servers(
     Raises `UsageError` for a `--mcp-config` that cannot be read.
     """
     if not prepared.runs_tools:
-        return SessionServers()  # a replay reaches nobody: what servers answered stands on the tape
+        return SessionServers()  # a replay reaches no server: the cassette contains the answers
     files = definitions.files
     types = definitions.types
     configured = await anyio.to_thread.run_sync(partial(_configured, prepared, options, files, project=project))
     notes = [*configured.notes]
     for definition in types.values():
-        notes += _inline(definition, prepared.places.workspace)[1]
+        notes += _inline(definition, prepared.places.workspace, prepared.loaded.environment)[1]
     if not configured.entries and not options.bridges and not any(map(_brings, types.values())):
         return SessionServers(notes=tuple(notes))
     manager = await anyio.to_thread.run_sync(_manager, prepared, options, configured)
-    return SessionServers(manager, tuple(notes), types, prepared.places.workspace)
+    return SessionServers(manager, tuple(notes), types, prepared.places.workspace, prepared.loaded.environment)
 
 
 def _configured(prepared: PreparedSession, options: McpOptions, files: ExtensionPaths, *, project: bool) -> Configured:
@@ -104,10 +105,10 @@ def _configured(prepared: PreparedSession, options: McpOptions, files: Extension
     return read_servers(
         ServerSources(
             workspace=places.workspace,
-            environment=os.environ,
+            environment=loaded.environment,
             config=places.config,
             home=Path.home(),
-            brought=trust.brought.text(".mcp.json") if project else None,
+            workspace_text=trust.workspace_claims.text(".mcp.json") if project else None,
             trusted=trust.trusted,
             plugins=files.plugins,
             command_line=options.config,
@@ -124,7 +125,7 @@ def _manager(prepared: PreparedSession, options: McpOptions, configured: Configu
     from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
     from callboard.adapters.mcp.manager import Manager
     from callboard.adapters.mcp.starting import digests_of
-    from callboard.adapters.mcp.transports import Place
+    from callboard.adapters.mcp.transports import ServerEnvironment
 
     places = prepared.places
     bridged = tuple(
@@ -132,18 +133,19 @@ def _manager(prepared: PreparedSession, options: McpOptions, configured: Configu
         for name in options.bridges
         if all(entry.name != name for entry in configured.entries)
     )
-    brought = prepared.trust.brought if prepared.trust.trusted else None
-    digests = digests_of(configured.entries, places.workspace, brought)
+    workspace_claims = prepared.trust.workspace_claims if prepared.trust.trusted else None
+    digests = digests_of(configured.entries, places.workspace, workspace_claims)
     return Manager(
         (*bridged, *configured.entries),
-        Place(
+        ServerEnvironment(
             places.workspace,
-            os.environ,
+            prepared.loaded.environment,
             places.session_data(prepared.row.id) / "servers",
             digests,
             runs_workspace_code=starts_workspace_code,
+            variables=prepared.loaded.variables,
         ),
-        limits=limits_of(os.environ, prepared.loaded.settings.mcp),
+        limits=limits_of(prepared.loaded.environment, prepared.loaded.settings.mcp),
         held=configured.held,
         bridges=options.bridges,
     )
@@ -153,12 +155,16 @@ def _brings(definition: AgentFile) -> bool:
     return any(isinstance(entry, dict) for entry in definition.mcp_servers)
 
 
-def _inline(definition: AgentFile, workspace: Path) -> tuple[tuple[ServerEntry, ...], tuple[DiscoveryNote, ...]]:
-    """Return the servers that an agent's file defines inline, and notes. A workspace's file is used only once it is
-    trusted."""
+def _inline(
+    definition: AgentFile, workspace: Path, environment: Mapping[str, str]
+) -> tuple[tuple[ServerEntry, ...], tuple[DiscoveryNote, ...]]:
+    """Return the servers that an agent's file defines inline, and notes.
+
+    A workspace's file is used only once it is trusted.
+    """
     if not _brings(definition):
         return (), ()
-    _, read = inline_servers(definition.mcp_servers, str(definition.path), workspace, os.environ)
+    _, read = inline_servers(definition.mcp_servers, str(definition.path), workspace, environment)
     return tuple(entry for entry in read.entries if entry.name not in read.held), read.notes
 
 
@@ -169,14 +175,14 @@ async def running(servers: Running | None, tell: Callable[[str], None]) -> Async
         yield
         return
     async with servers.running(), anyio.create_task_group() as group:
-        group.start_soon(_tell_failures, servers, tell)
+        group.start_soon(_report_failures, servers, tell)
         try:
             yield
         finally:
             group.cancel_scope.cancel()
 
 
-async def _tell_failures(servers: Running, tell: Callable[[str], None]) -> None:
+async def _report_failures(servers: Running, tell: Callable[[str], None]) -> None:
     reported: dict[str, str] = {}
     revision = -1
     while True:
@@ -189,7 +195,7 @@ async def _tell_failures(servers: Running, tell: Callable[[str], None]) -> None:
         revision = await servers.changed(revision) if revision >= 0 else servers.revision
 
 
-def _failure(now: ServerNow) -> str:
+def _failure(now: ServerStatus) -> str:
     if now.state == "failed":
         return f"MCP server {now.name} failed: {now.why}"
     return f"MCP server {now.name} is not started: {now.why}" if now.state == "untrusted" else ""

@@ -1,21 +1,19 @@
 """Opening a session: hosted by this process, or followed if another process hosts it (`opened`).
 
-Read `open_session` from top to bottom, one part after the other.
-
     async with open_session(options, observers=[...]) as session:
         await session.say("Fix the failing test")
         end = await session.finished()
 
-Nothing is decided here that a rule could decide. The builders follow in the order of their calls: model, definitions,
-hooks, runtime, supervisor. Each takes the prepared session and its part of the options (`options.py`); what it returns
-is not changed afterwards, and all that hear of events are handed in.
+Read `open_session` from top to bottom; the builders follow in the order of their calls: model, definitions, hooks,
+runtime, supervisor. Each takes the prepared session and its part of the options (`options.py`). Its result is not
+changed afterwards, and all listeners are passed in. A decision that a rule could make is not made here.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
@@ -26,63 +24,63 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
 from callboard.adapters.extensions.hook_sandbox import HookWalls
 from callboard.adapters.extensions.instructions import WorkspaceInstructions
 from callboard.adapters.extensions.memory import Memories
+from callboard.adapters.extensions.output_styles import find_voice
 from callboard.adapters.extensions.plugins import read_plugins
 from callboard.adapters.extensions.prompt import Guidance, WorkspacePrompts
-from callboard.adapters.extensions.skills import SkillChoices, SkillLibrary, SkillUses
 from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.git.surroundings import WorkspaceSurroundings
 from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse_rules
+from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights
 from callboard.adapters.system.archive import FileArchive, make_private
 from callboard.adapters.system.clock import SystemClock, SystemDice
-from callboard.adapters.system.folder_watch import Watches
-from callboard.adapters.system.logs import EventLog, LogFile, log_file, log_metrics, logging_beside, logging_to
-from callboard.adapters.tools.roots import Grounds
-from callboard.config.hooks import add_entries, add_front_matter, add_plugins, fill_registry, put_in_sandbox
+from callboard.adapters.system.folder_watch import WatchFactory
+from callboard.adapters.system.logs import EventLog, LogFile, log_file, log_metrics, logging_in_program, logging_to
+from callboard.adapters.tools.backups import FileBackups
+from callboard.adapters.tools.roots import RootCache
+from callboard.config.hooks import add_entries, add_front_matter, add_plugins, fill_registry, sandbox_commands
 from callboard.config.settings import LoadedSettings
 from callboard.core.decoding import read_value
 from callboard.core.keys import session_key
 from callboard.core.mcp.catalog import Deferral
-from callboard.core.permissions.judge import NOTE_TOOLS
-from callboard.core.permissions.rule_match import rules_on_reading
-from callboard.core.permissions.values import Floor, Rule
+from callboard.core.permissions.values import HardRules
 from callboard.engine.commands import create_session, named, naming_version, prompt_envelope
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.rate_limits.limiter import Governors
-from callboard.engine.runtime import Host, Ports
-from callboard.engine.team.renew import repair
+from callboard.engine.rate_limits.limiter import KeyLimiters
+from callboard.engine.runtime import Services, SessionRuntime
+from callboard.engine.team.renew import RepairResult, branch_lead, branch_of, first_records, repair
 from callboard.engine.team.supervisor import Team
 from callboard.ports.environment import Approver, Observer
 from callboard.ports.store import Lease, Put, Row, Store
-from callboard.ports.tool import Tool
 from callboard.ports.worktrees import WorktreeKeeper
-from callboard.sessions.agent_specs import AgentTypes
+from callboard.sessions.agent_specs import AgentTypes, search_notes
 from callboard.sessions.attached import open_attached
 from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import (
-    all_tools,
     damaged_rows,
     keep_patience,
     memories_of,
     own_stages,
     patiently,
     require_price,
+    rules_in_force,
+    runtime_tools,
     session_budget,
+    shared_transcripts,
     with_own,
 )
-from callboard.sessions.definitions import Definitions, keep_reading
+from callboard.sessions.definitions import Definitions, agent_types, keep_reading, library_of, plugins_in_force
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
 from callboard.sessions.lease import hold_lease, watch_take_over
 from callboard.sessions.mcp import Running, SessionServers, find_servers, running
 from callboard.sessions.options import (
     ExtensionOptions,
     HostingOptions,
+    IdentityOptions,
     LeadOptions,
     ModelOptions,
     SessionOptions,
@@ -108,11 +106,11 @@ async def open_session(
 ) -> AsyncGenerator[HostedSession]:
     """Host a session, new or resumed, for as long as the block lasts; its journals stay for the next time.
 
-    Raises the errors of `PersonCanAct` for what a person can mend, `SessionHosted` when another process hosts it and
-    `SessionTakenOver` when another is to host it (`IdentityOptions.take_over` of that one), and `NobodyCanAct` when the
-    store is damaged, full or taken over: before the block, or out of it.
+    Raises, before the block or out of it, the errors of `PersonCanAct` for faults that a person can fix,
+    `SessionHosted` if another process hosts the session, `SessionTakenOver` if another process is to host it
+    (`IdentityOptions.take_over` of that process), and `NobodyCanAct` if the store is damaged, full or taken over.
     """
-    resume = options.identity.resume
+    resume = options.identity.resume and not options.identity.fork
     carry = resume and options.identity.carry
     async with AsyncExitStack() as stack:
         prepared = await prepare_session(options, stack)
@@ -133,6 +131,8 @@ async def open_session(
         servers = await find_servers(prepared, options.mcp, definitions, project=options.workspace.reads("project"))
         prepared = prepared.with_notes(*servers.refusals)
         hooks, hook_notes = build_hooks(prepared, definitions, launcher, options.extensions)
+        root_cache = stack.enter_context(closing(RootCache(places.workspace)))
+        backups = _backups(prepared, options.hosting, root_cache)
         denied = DeniedCalls()
         log = EventLog(row.id, stack.enter_context(_open_log(prepared, options.hosting)))
         runtime = await build_runtime(
@@ -144,17 +144,16 @@ async def open_session(
             definitions=definitions,
             servers=servers,
             hooks=hooks,
-            grounds=stack.enter_context(closing(Grounds(places.workspace))),
+            root_cache=root_cache,
             observers=(*observers, log, denied),
             approvers=approvers,
         )
         cut_short = resume and not carry and await was_cut_short(prepared.store, row.id)
         team = Team(runtime, os.getpid())
-        await runtime.load()  # a front end may ask at once
-        # Before the agents run: each of them begins by reading its row and its journal.
-        repaired = await repair(runtime, damaged_rows(prepared.store, row.id), carry=carry)
-        refused = (*definitions.refusals(hook_notes), *repaired.notes)
-        facts = HostingFacts(refused, definitions.descriptions(), launcher.level, cut_short)
+        await runtime.load()  # before the first query of a front end
+        repaired = await _repaired(runtime, options.identity)
+        refused = (*definitions.refusals(hook_notes), *repaired.notes, *_lacking(prepared, wiring, definitions))
+        facts = replace(_facts(definitions, launcher, backups), refused=refused, cut_short=cut_short)
         session = HostedSession(prepared, team, wiring, options.hosting, denied=denied, facts=facts)
         if resume:
             # Before the agents run, so that the lead has these commands before its next model call.
@@ -164,10 +163,51 @@ async def open_session(
             yield session
 
 
+async def _repaired(runtime: SessionRuntime, identity: IdentityOptions) -> RepairResult:
+    """Repair a session, and go back to the point of its conversation from which it continues.
+
+    Called before the agents run, because each of them first reads its row and its journal.
+    """
+    resume = identity.resume and not identity.fork
+    damaged = damaged_rows(runtime.ports.store, runtime.session)
+    repaired = await repair(runtime, damaged, carry=resume and identity.carry)
+    if resume and identity.point.message:
+        await branch_lead(runtime, identity.point)
+    return repaired
+
+
+def _backups(prepared: PreparedSession, options: HostingOptions, root_cache: RootCache) -> FileBackups | None:
+    """Return the copies of files from before tools change them; None if the options ask for none."""
+    if not options.checkpoints:
+        return None
+    backups = FileBackups(prepared.places.session_data(prepared.row.id) / "file-history", root_cache)
+    root_cache.keep = backups.keep
+    return backups
+
+
+def _lacking(prepared: PreparedSession, wiring: Wiring, definitions: Definitions) -> tuple[str, ...]:
+    """Return a line about tools that agent types name and that their agents do not get in this session."""
+    return search_notes(prepared.loaded, wiring.chosen, definitions.types)
+
+
+def _facts(definitions: Definitions, launcher: ShellLauncher, backups: FileBackups | None) -> HostingFacts:
+    """Return the facts about a session that its definitions state."""
+    refused = tuple((note.path, note.reason) for note in definitions.plugin_notes if note.verdict == "refused")
+    return HostingFacts(
+        (),
+        definitions.descriptions(),
+        launcher.level,
+        backups=backups,
+        plugins=definitions.files.plugins,
+        refused_plugins=refused,
+        voice=definitions.voice,
+    )
+
+
 def opened(
     attach: Attach, options: SessionOptions, observers: Sequence[Observer], approvers: Sequence[Approver]
 ) -> AbstractAsyncContextManager[OpenSession]:
-    """Return the session, hosted or followed as `attach` says."""
+    """Return the session, hosted or followed according to `attach`."""
     ways = {"never": open_session, "if hosted": open_or_attach, "only": open_attached}
     return ways[attach](options, observers=observers, approvers=approvers)
 
@@ -188,19 +228,24 @@ async def open_or_attach(
 
 
 def _open_log(prepared: PreparedSession, options: HostingOptions) -> AbstractContextManager[LogFile]:
-    """Open the session's log, for the events of its agents and, where the process is ours alone, for all logging."""
+    """Open the session's log for its agents' events, and for all logging if this process runs only this session."""
     folder = prepared.places.session_data(prepared.row.id) if prepared.replay else prepared.places.state / "log"
-    logged = log_file if options.shared is not None else logging_beside if options.embedded else logging_to
+    logged = log_file if options.shared is not None else logging_in_program if options.embedded else logging_to
     return logged(folder / f"{prepared.row.id}.jsonl")
 
 
 async def _apply(options: SessionOptions, session: HostedSession, settings: Settings, *, renewed: bool) -> None:
-    """Send the lead of a resumed session what this run changes: its model, its mode and limits, its conversation, a
-    prompt. `renewed`: a repair began its conversation anew already."""
+    """Send the lead of a resumed session the changes of this run.
+
+    The changes are its model, mode, limits, conversation, and a prompt. `renewed`: a repair already began a new
+    conversation.
+    """
     identity = options.identity
     if options.model.name is not None:
         await session.take_model()
     await session.take_flags(options.workspace.flags, settings)
+    if options.lead.thinking is not None:
+        await session.use_thinking(options.lead.thinking)
     if identity.carry and not renewed:
         await session.command("new", text="carry")
     if identity.carry or identity.prompt is not None:
@@ -227,25 +272,25 @@ async def build_runtime(
     definitions: Definitions,
     servers: SessionServers,
     hooks: HookRegistry,
-    grounds: Grounds,
+    root_cache: RootCache,
     observers: Sequence[Observer],
     approvers: Sequence[Approver],
-) -> Host:
-    """Return what the agents of the session share; a new session gets its first records.
+) -> SessionRuntime:
+    """Return the runtime that the session's agents share. A new session gets its first records.
 
-    `observers` and `approvers` are all that hear of events and answer requests in this process. A recording or a
-    replay wraps the ports once, here.
+    `observers` and `approvers` are all listeners of events and all approvers in this process. A recording or a replay
+    wraps the ports once, here.
     """
     loaded = prepared.loaded
-    answerable = options.permissions.answerable
-    types = AgentTypes(
-        definitions.types, loaded, wiring.chosen, prepared.attended, answerable, skills=definitions.library
-    )
+    types = _types_of(prepared, options, wiring, definitions)
     lead = _lead_of(types, options.lead, model_chosen=options.model.name is not None)
     initial = definitions.types[options.lead.agent_type].initial_prompt
     row = await _save_row(prepared, options, lease, wiring, lead=lead, initial=initial)
     memories = memories_of(prepared.places, loaded, row.id)
-    tools = _runtime_tools(prepared, types.descriptions(options.lead.agent_type), memories, grounds)
+    spawnable = types.descriptions(options.lead.agent_type)
+    in_call = options.permissions.asks_in_call
+    workspace = prepared.places.workspace
+    tools = runtime_tools(loaded, workspace, spawnable, memories, root_cache=root_cache, asks_in_call=in_call)
     private = dict[str, set[str]]()
     ports = replace(
         _build_ports(prepared, options, wiring, launcher, definitions=definitions, memories=memories),
@@ -254,14 +299,14 @@ async def build_runtime(
         worktrees=await open_worktree_keeper(prepared),
         servers=servers.manager,
         prompt_source=servers.prompts,
-        brought=servers.brought,
+        own_servers=servers.own_servers,
         observers=observers,
         approvers=approvers,
     )
     budget = session_budget(loaded, row.settings.get("max_cost_usd"))
     require_price(wiring.chosen, loaded, budget)
     patient = servers.manager is None or options.mcp.wait or not prepared.attended
-    return Host(
+    return SessionRuntime(
         row.id,
         wiring.wrap(ports),
         lease.fence,
@@ -277,18 +322,18 @@ async def build_runtime(
     )
 
 
-def _runtime_tools(
-    prepared: PreparedSession, types: Mapping[str, str], memories: Memories, grounds: Grounds
-) -> dict[str, Tool]:
-    """Return the tools of the runtime. `types`: descriptions of the agent types that the lead may start."""
-    loaded = prepared.loaded
-    return all_tools(
-        types,
-        prepared.places.workspace,
-        rules_on_reading(rules_in_force(loaded, "deny"), rules_in_force(loaded, "ask")),
-        memories,
-        write=loaded.settings.memory.write != "off",
-        grounds=grounds,
+def _types_of(
+    prepared: PreparedSession, options: SessionOptions, wiring: Wiring, definitions: Definitions
+) -> AgentTypes:
+    return AgentTypes(
+        definitions.types,
+        prepared.loaded,
+        wiring.chosen,
+        prepared.attended,
+        options.permissions.answerable,
+        skills=definitions.library,
+        voice=definitions.voice.text,
+        environ=prepared.loaded.environment,
     )
 
 
@@ -300,15 +345,15 @@ def _build_ports(
     *,
     definitions: Definitions,
     memories: Memories,
-) -> Ports:
-    """Return the ports of a session without tools, hooks, worktrees, servers, and those who listen."""
+) -> Services:
+    """Return the ports of a session without tools, hooks, worktrees, servers and listeners."""
     places = prepared.places
     skills = definitions.library
     own = (Path.home(), places.config) if options.workspace.reads("user") else (None, None)
     project = options.workspace.reads("project")
     guidance = Guidance(WorkspaceInstructions(places.workspace, *own, project=project), memories)
     sandbox = launcher.sandbox.description()
-    return Ports(
+    return Services(
         store=prepared.store,
         model=wiring.chosen.model,
         clock=SystemClock(),
@@ -316,14 +361,14 @@ def _build_ports(
         tools={},
         own=options.extensions.own,
         judge=build_judge(prepared, launcher),
-        surroundings=WorkspaceSurroundings(places.workspace, os.environ, definitions.reminder),
+        surroundings=WorkspaceSurroundings(places.workspace, prepared.loaded.environment, definitions.reminder),
         prompts=WorkspacePrompts(
             places.workspace,
             skills,
             appended=options.lead.appended,
             facts=wiring.facts,
             walls=sandbox,
-            brought=guidance,
+            guidance=guidance,
         ),
         instructions=guidance.instructions,
         remembered=memories,
@@ -333,12 +378,13 @@ def _build_ports(
             (places.state, places.config),
             run=partial(patiently, prepared.store),
             skills=skills.folders(),
+            shared=None if prepared.replay else shared_transcripts(places, prepared.loaded, prepared.row.id),
         ),
         launcher=launcher,
         skills=skills,
         hooks=HookRegistry(),
         stages=own_stages(prepared.loaded, places, options.extensions.stages),
-        governor=governors_of(options.hosting.shared, prepared.loaded).of(wiring.chosen.key),
+        key_limiter=governors_of(options.hosting.shared, prepared.loaded).of(wiring.chosen.key),
     )
 
 
@@ -351,16 +397,23 @@ async def _save_row(
     lead: AgentSpec,
     initial: str,
 ) -> SessionRow:
-    """Write what this opening changes in the session's row, or a new session's first records; return the row.
-    `initial`: the text that the lead's type begins with."""
+    """Write the changes of this opening to the session's row, or a new session's first records; return the row.
+
+    `initial`: the initial text of the lead's type.
+    """
     store = prepared.store
     row = prepared.row
     stored = await store.get(session_key(row.id))
-    if stored is not None and options.model.max_cost_usd is not None:  # a later resume keeps it
+    if stored is not None and options.model.max_cost_usd is not None:  # kept for a later resume
         await store.commit(Put(stored.key, row.encode(), expected=stored.revision), fence=lease.fence)
     elif stored is not None:
         await _note_version(store, stored, row.callboard, lease)
-    elif options.identity.resume:  # its row was damaged, and is made again
+    elif prepared.forked:
+        branch = await branch_of(store, prepared.forked, options.identity.point)
+        row, first = _first_prompt(row, options.identity.prompt, "", wiring)
+        records = first_records(row.id, lead, branch, SystemClock().now())
+        await create_session(store, row, lead, fence=lease.fence, first=first, also=records)
+    elif options.identity.resume:  # its row was damaged, and is written again
         await store.commit(Put(session_key(row.id), row.encode(), expected=0), fence=lease.fence)
     else:
         row, first = _first_prompt(row, options.identity.prompt, initial, wiring)
@@ -376,22 +429,9 @@ async def _note_version(store: Store, stored: Row, version: str, lease: Lease) -
         await store.commit(put, fence=lease.fence)
 
 
-def library_of(files: ExtensionPaths, settings: Settings, state: Path) -> SkillLibrary:
-    """Return the skills of a workspace, filtered by its settings; its state contains how often each was loaded."""
-    characters = os.environ.get("SLASH_COMMAND_TOOL_CHAR_BUDGET", "")
-    wishes = SkillChoices(
-        overrides=settings.skills.overrides,
-        longest=settings.skills.description,
-        share=settings.skills.catalogue,
-        characters=int(characters) if characters.isdecimal() else None,
-        commands=settings.skills.commands,
-    )
-    return SkillLibrary(files, wishes, SkillUses(state / "skill-uses.json"))
-
-
-def governors_of(shared: SharedResources | None, loaded: LoadedSettings) -> Governors:
+def governors_of(shared: SharedResources | None, loaded: LoadedSettings) -> KeyLimiters:
     """Return the limiters of the process: one for each API key."""
-    return shared.governors if shared else Governors(SystemClock(), loaded.settings.rate.calls_at_once)
+    return shared.key_limiters if shared else KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once)
 
 
 def build_judge(prepared: PreparedSession, launcher: ShellLauncher) -> PolicyJudge:
@@ -401,7 +441,7 @@ def build_judge(prepared: PreparedSession, launcher: ShellLauncher) -> PolicyJud
         rules_in_force(prepared.loaded, "allow"),
         rules_in_force(prepared.loaded, "ask"),
         rules_in_force(prepared.loaded, "deny"),
-        Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd),
+        HardRules(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd),
         scheduled=TurnRights(permission.schedules.mode, permission.schedules.rules),
         sandbox=lambda: launcher.level,
         git_trusted=prepared.trust.git,
@@ -409,28 +449,22 @@ def build_judge(prepared: PreparedSession, launcher: ShellLauncher) -> PolicyJud
     )
 
 
-def rules_in_force(loaded: LoadedSettings, kind: str) -> tuple[Rule, ...]:
-    """Return the rules of a kind, each with the folder to which a leading `/` in it refers."""
-    rules = parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
-    if kind == "allow" and loaded.settings.memory.write == "allow":
-        rules += parse_rules(sorted(NOTE_TOOLS), "memory.write")
-    return rules
-
-
 def read_definitions(prepared: PreparedSession, options: SessionOptions) -> Definitions:
     """Read the agents and skills of the session as they are now, in the thread that calls."""
     loaded = prepared.loaded
     places = prepared.places
     files, notes = _find_files(prepared, options.workspace, options.extensions.plugins)
-    library = library_of(files, loaded.settings, places.state)
+    library = library_of(files, loaded, places.state, options.extensions.skills)
+    voice = find_voice(files, loaded.settings.output_style, loaded.settings.language)
     definitions = Definitions(
         files,
-        lambda agents: _agent_types(agents, loaded, options.extensions, options.lead),
+        lambda agents: agent_types(agents, loaded, options.extensions, options.lead),
         library,
         places.config,
         by_flag=prepared.trust.how == "flag",
         plugin_notes=notes,
-        watches=options.hosting.shared.watches if options.hosting.shared else Watches(),
+        voice=voice,
+        watches=options.hosting.shared.watches if options.hosting.shared else WatchFactory(),
     )
     definitions.read()
     return definitions
@@ -439,11 +473,12 @@ def read_definitions(prepared: PreparedSession, options: SessionOptions) -> Defi
 def _find_files(
     prepared: PreparedSession, options: WorkspaceOptions, plugin_folders: Sequence[Path]
 ) -> tuple[ExtensionPaths, tuple[DiscoveryNote, ...]]:
-    """Return the locations of agents and skills, with the workspace's content as it was trusted, and notes on the
-    ignored parts of plugins."""
+    """Return the places of agents and skills (the workspace's as trusted), and notes on ignored parts of plugins."""
     places = prepared.places
     trust = prepared.trust
-    plugins, notes = read_plugins(plugin_folders or tuple(map(Path, prepared.row.settings.get("plugins", ()))))
+    named = plugin_folders or tuple(map(Path, prepared.row.settings.get("plugins", ())))
+    enabled, enabled_notes = plugins_in_force(prepared.loaded, places) if options.reads("user") else ((), ())
+    plugins, notes = read_plugins((*named, *enabled))
     config, home = (places.config, Path.home()) if options.reads("user") else (None, None)
     workspace = places.workspace if options.reads("project") else None
     files = ExtensionPaths(
@@ -452,46 +487,19 @@ def _find_files(
         home,
         trusted=trust.trusted,
         texts=options.reads_texts,
-        brought=trust.brought,
+        workspace_claims=trust.workspace_claims,
         plugins=plugins,
     )
-    return files, notes
-
-
-def _agent_types(
-    agents: Mapping[str, AgentFile], loaded: LoadedSettings, extensions: ExtensionOptions, lead_options: LeadOptions
-) -> Mapping[str, AgentFile]:
-    """Return the agent types as the options change them; none with a mode that a settings file switches off."""
-    agents = {**agents, **extensions.agents}
-    lead = agents.get(lead_options.agent_type)
-    if lead is not None:
-        agents = {**agents, lead_options.agent_type: _chosen_lead(lead, lead_options, extensions.own)}
-    if not loaded.bypass_off:
-        return agents
-    bound = {name: agent for name, agent in agents.items() if agent.permission_mode == "bypassPermissions"}
-    return {**agents, **{name: replace(agent, permission_mode=None) for name, agent in bound.items()}}
-
-
-def _chosen_lead(lead: AgentFile, options: LeadOptions, own_of_all: tuple[str, ...]) -> AgentFile:
-    """Return the lead's type with the instructions and tools of the options.
-
-    `tools` choose among the runtime's tools: those of the program (`own_of_all`) stay, unless they are disallowed by
-    name.
-    """
-    lead = replace(lead, instructions=options.instructions or lead.instructions)
-    own = lead.own
-    if own is None and (options.tools is not None or lead.tools is None):
-        own = own_of_all
-    if own is not None:
-        own = tuple(name for name in own if name not in options.disallowed)
-    return replace(lead, tools=lead.tools if options.tools is None else options.tools, own=own)
+    return files, (*enabled_notes, *notes)
 
 
 def _first_prompt(
     row: SessionRow, prompt: str | None, initial: str, wiring: Wiring
 ) -> tuple[SessionRow, Envelope | None]:
-    """Return the row, named by the prompt, and the lead's first envelope: the text that its type begins with, then the
-    person's prompt. None: there is neither."""
+    """Return the row, named by the prompt, and the lead's first envelope.
+
+    The envelope has the initial text of the lead's type, then the person's prompt; None without both.
+    """
     text = "\n\n".join(text for text in (initial, prompt) if text)
     if not text and prompt is None:
         return row, None
@@ -500,45 +508,54 @@ def _first_prompt(
 
 
 def _lead_of(types: AgentTypes, options: LeadOptions, *, model_chosen: bool) -> AgentSpec:
-    """Return the spec of a new session's lead: a person's choice of model and effort counts before its file."""
+    """Return the spec of a new session's lead. A person's choice of model and effort overrides its file."""
     spec = types.lead(options.agent_type, options.disallowed, model_chosen=model_chosen)
-    return spec.model_copy(update={"effort": options.effort}) if options.effort else spec
+    effort = options.effort or types.loaded.settings.effort
+    spec = spec.model_copy(update={"effort": effort}) if effort else spec
+    return spec.model_copy(update={"thinking": options.thinking}) if options.thinking is not None else spec
 
 
 def build_hooks(
     prepared: PreparedSession, definitions: Definitions, launcher: ShellLauncher, extensions: ExtensionOptions
 ) -> tuple[HookRegistry, tuple[DiscoveryNote, ...]]:
-    """Return the hooks of the session, the workspace's as they were read when trusted, and notes on the parts of hooks
-    of plugins, agents and skills that are not honored."""
+    """Return the hooks of the session, and notes on the parts of hooks that are not honored.
+
+    The workspace's hooks are used as they were read when trusted. The notes are on hooks of plugins, agents and skills.
+    """
     workspace = prepared.places.workspace
     trust = prepared.trust
-    environ = dict(os.environ)
-    registry = fill_registry(prepared.loaded, workspace, environ, trusted=trust.trusted, brought=trust.brought)
+    environ = dict(prepared.loaded.environment)
+    registry = fill_registry(
+        prepared.loaded, workspace, environ, trusted=trust.trusted, workspace_claims=trust.workspace_claims
+    )
     front = add_front_matter(registry, prepared.loaded, definitions.files, definitions.types.values())
     notes = (*add_plugins(registry, definitions.files), *front)
     add_entries(registry, extensions.hooks, "person")
     data = prepared.places.state / "hooks"
-    put_in_sandbox(registry, HookWalls(launcher, data, trust.brought if trust.trusted else None))
+    walls = HookWalls(launcher, data, trust.workspace_claims if trust.trusted else None)
+    sandbox_commands(registry, walls, prepared.loaded)
     for function in extensions.hook_functions:
         registry.include(function)
     return registry, notes
 
 
 async def open_worktree_keeper(prepared: PreparedSession) -> WorktreeKeeper:
-    """Return the worktrees of the workspace, after cleaning up what a dead process left half-done. A replay has them in
-    memory."""
+    """Return the worktrees of the workspace, after cleaning up the unfinished actions of a dead process.
+
+    A replay has its worktrees in memory.
+    """
     places = prepared.places
     if not prepared.runs_tools:
         return MemoryWorktrees(places.worktrees)
     keeper = worktrees_of(
-        places.workspace, places.worktrees, prepared.store, environment=os.environ, clock=SystemClock()
+        places.workspace, places.worktrees, prepared.store, environment=prepared.loaded.environment, clock=SystemClock()
     )
     for line in await keeper.recover():
         structlog.get_logger("callboard.worktrees").warning(line)
     return keeper
 
 
-def _tell(host: Host, line: str) -> None:
+def _report(host: SessionRuntime, line: str) -> None:
     host.notice("lead", line)
 
 
@@ -552,10 +569,13 @@ async def run_supervisor(
     definitions: Definitions,
     servers: Running | None,
 ) -> AsyncGenerator[None]:
-    """Run the team while the block lasts. An error that nobody can act on, and the request to leave, are raised as
-    themselves and not as a group. Agents and skills are read again when their files change, but not in a replay."""
+    """Run the team while the block lasts.
+
+    An error that nobody can act on, and the request to leave, are raised by themselves, not in a group. Agents and
+    skills are read again when their files change, but not in a replay.
+    """
     host = team.host
-    tell = partial(_tell, host)
+    tell = partial(_report, host)
     try:
         async with running(servers, tell), anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
@@ -568,7 +588,7 @@ async def run_supervisor(
             try:
                 yield
             finally:
-                await team.informer.end()
+                await team.hook_notifier.end()
                 await team.keep()
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:

@@ -14,15 +14,16 @@ from typing import Any, Literal
 
 from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.hooks import HookEntry
-from callboard.adapters.system.folder_watch import Watches
+from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import TrustPrompt
-from callboard.engine.rate_limits.limiter import Governors
+from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.mcp import Bridge
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
 from callboard.sessions.compose import Notice, log_notice
 from callboard.sessions.lease import TakeOver
-from callboard.types.messages import OwnStage
+from callboard.types.agent_spec import ThinkingChoice
+from callboard.types.messages import BranchPoint, OwnStage
 
 CommandsAtRest = Literal["wait", "leave", "end"]
 """`wait`: wait until the commands end. `leave`: wait at most `background.at_end` seconds, then let them continue.
@@ -34,17 +35,19 @@ class SharedResources:
     """Resources that all sessions hosted by a process share. The creator of the store closes it."""
 
     store: Store
-    governors: Governors
-    watches: Watches = field(default_factory=Watches)
+    key_limiters: KeyLimiters
+    watches: WatchFactory = field(default_factory=WatchFactory)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceOptions:
-    """The folder, its settings, and the trust in what it brings."""
+    """The folder, its settings, and the trust in its content."""
 
     folder: Path
     flags: Mapping[str, object] = field(default_factory=dict[str, object])
     """Settings of this run, by dotted name (`permission.mode`)."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Variables of the environment of this run, from the `env` of `--settings`. They are not stored."""
     sources: frozenset[str] | None = None
     """Sources of definitions and compatible settings: `user` (`~/.claude` and the user's own agents and skills),
     `project` and `local` (the workspace's shared and personal files). None: all, those of the workspace once it is
@@ -53,8 +56,8 @@ class WorkspaceOptions:
     trust: bool = False
     """True to use the workspace's content for this run."""
     gate: TrustPrompt | None = None
-    """Gate that asks whether to trust the workspace, and is notified of the outcome; None: nobody is asked, and it is
-    not trusted."""
+    """Prompt that asks whether to trust the workspace, and receives the outcome; None: the workspace is not trusted,
+    and no one is asked."""
 
     def reads(self, source: str) -> bool:
         """Return True if one of `sources` is read."""
@@ -74,16 +77,19 @@ class IdentityOptions:
     """Session to resume; None with `resume`: the newest one."""
     resume: bool = False
     prompt: str | None = None
-    """First prompt of the person: a new session is created with it, a resumed one receives it."""
+    """First prompt of the person: a new session is created with it, and a resumed session receives it."""
     carry: bool = False
     """With `resume`: the lead continues in a new conversation, with a handoff from the previous one."""
     take_over: TakeOver | None = None
     """With `resume`: host the session even if another process hosts it, which must exit."""
     name: str = ""
     """Id of a new session; empty: one is generated."""
+    fork: bool = False
+    """With `resume`: continue the conversation in a new session."""
+    point: BranchPoint = BranchPoint()
+    """With `resume`: the point of the conversation from which it continues."""
     serves: bool = False
-    """True if a new session is the one that `callboard serve` keeps for schedule files; it is never a person's current
-    one."""
+    """True for the session that `callboard serve` keeps for schedule files. It is never a person's current session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,8 @@ class LeadOptions:
     """Agent type of a new session's lead."""
     effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
     """Thinking effort requested from the lead's model; empty for that of its type."""
+    thinking: ThinkingChoice | None = None
+    """Thinking requested from the lead's model; None: the service's default."""
     instructions: str = ""
     """Instructions that replace those of the lead's type; empty to keep them."""
     appended: str = ""
@@ -120,13 +128,15 @@ class LeadOptions:
 
 @dataclass(frozen=True, slots=True)
 class PermissionOptions:
-    """The answers to what agents ask."""
+    """Handling of agents' requests."""
 
     attended: bool = False
     """True if a person is present to answer."""
+    asks_in_call: bool = False
+    """True if the call of a question waits for its answer; otherwise the answer arrives as mail."""
     answerable: bool = False
-    """True if no person is present, but one may come and answer: a request waits for `ask.deadline`, then the answer is
-    no."""
+    """True if no person is present, but one may answer later: a request waits for `ask.deadline`, then it is
+    rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +155,16 @@ class McpOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionOptions:
-    """Extensions of this run, beside those of files."""
+    """Extensions of this run, in addition to those of files."""
 
     agents: Mapping[str, AgentFile] = field(default_factory=dict[str, AgentFile])
-    """Agent types, which win over those of files."""
+    """Agent types, which take precedence over those of files."""
     plugins: tuple[Path, ...] = ()
-    """Folders of plugins: the person named them, so they are trusted."""
+    """Folders of plugins. They are trusted, because the person named them."""
+    skills: tuple[str, ...] | None = None
+    """The only skills that models may use; None: all."""
     hooks: tuple[HookEntry, ...] = ()
-    """Hooks, beside those of files."""
+    """Hooks, in addition to those of files."""
     hook_functions: tuple[Callable[[Any], object], ...] = ()
     """Python functions with `@hook` marks."""
     tools: tuple[Tool, ...] = ()
@@ -176,6 +188,8 @@ class HostingOptions:
     """True if the session runs in another program, whose logging is left unchanged."""
     with_schedules: bool = False
     """True if the session is not finished until its schedules have fired for the last time."""
+    checkpoints: bool = False
+    """True if files are copied before tools change them, so that `rewind_files` can restore them."""
     commands_at_rest: CommandsAtRest = "wait"
     """Handling of background commands that still run when all other work is done."""
 

@@ -1,8 +1,8 @@
 """Actions reserved for a person: answers, messages, commands, orders, schedules, tasks and session rules.
 
 Every front end and the Python API write through this module; `tests/test_architecture.py` checks it. A process that an
-agent's tool started is refused here: nobody approves their own actions. One exception: such a process may prompt and
-command a session that it hosts itself (`hosted`), since it is the person of that session.
+agent's tool started is refused here, because an agent must not approve its own actions. One exception: such a process
+may prompt and command a session that it hosts itself (`hosted`), because it acts as the person of that session.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from contextlib import contextmanager
 
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.core.keys import rule_key, schedule_key, task_key
+from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.engine.approvals.requests import answer_request
 from callboard.engine.commands import AgentCommand, send_command, send_note, send_prompt
 from callboard.engine.scheduling.fire import fire_by_hand
-from callboard.engine.team.admin_orders import Given, give_order
+from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.environment import Answer
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.types.errors import ToolRefused, UsageError
@@ -35,27 +36,41 @@ def refuse_inside_tool(action: str, *, service: bool = False) -> None:
 async def answer_as_person(
     store: Store, session: str, request_id: str, answer: Answer, *, now: float, fence: Fence | None = None
 ) -> str | None:
-    """Answer a request. Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a
-    tool's process."""
+    """Answer a request.
+
+    Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a tool's process.
+    """
     refuse_inside_tool("answer a request")
     return await answer_request(store, session, request_id, answer, now=now, fence=fence)
 
 
 async def say_as_person(
-    store: Store, session: str, text: str, *, to: str, now: float, nonce: str = "", hosted: bool = False
+    store: Store,
+    session: str,
+    text: str,
+    *,
+    to: str,
+    now: float,
+    nonce: str = "",
+    hosted: bool = False,
+    extras: PromptExtras = PLAIN_PROMPT,
 ) -> None:
     """Send a person's prompt to an agent. Raises `UsageError` inside a tool's process, and for an unknown agent.
 
-    `nonce`: makes the prompt one envelope; left out: a new one. `hosted`: this process hosts the session.
+    `nonce`: calls with an equal nonce send one envelope; without it, each call sends a new one. `hosted`: this process
+    hosts the session.
     """
     if not hosted:
         refuse_inside_tool("speak as the person")
-    await send_prompt(store, session, text, to=to, now=now, nonce=nonce or secrets.token_hex(8))
+    nonce = nonce or secrets.token_hex(8)
+    await send_prompt(store, session, text, to=to, now=now, nonce=nonce, extras=extras)
 
 
 async def note_as_person(store: Store, session: str, text: str, *, now: float) -> None:
-    """Send the lead a text that it reads with the next prompt or at its next step, without waking it. Raises as
-    `say_as_person` does."""
+    """Send the lead a text that it reads with the next prompt or at its next step, without waking it.
+
+    Raises as `say_as_person` does.
+    """
     refuse_inside_tool("speak as the person")
     await send_note(store, session, text, now=now, nonce=secrets.token_hex(8))
 
@@ -69,7 +84,7 @@ async def command_as_person(
     return await send_command(store, session, command, now=now, nonce=secrets.token_hex(8))
 
 
-async def order_as_person(store: Store, session: str, order: Given, *, now: float) -> None:
+async def order_as_person(store: Store, session: str, order: AdminOrder, *, now: float) -> None:
     """Have the supervisor act on one life of an agent. Raises `UsageError` inside a tool's process."""
     refuse_inside_tool(f"{order.what} an agent")
     await give_order(store, session, order, now=now, nonce=secrets.token_hex(8))
@@ -86,7 +101,7 @@ async def write_schedule_as_person(
 ) -> None:
     """Write a schedule's row. `expected`: the revision that it replaces, 0 for a new one; `hosted` as for prompts.
 
-    Raises `Conflict` if the row is another one now, and `UsageError` inside a tool's process.
+    Raises `Conflict` if the row has changed, and `UsageError` inside a tool's process.
     """
     if not hosted:
         refuse_inside_tool("change a schedule")
@@ -113,7 +128,7 @@ async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *,
 
 @contextmanager
 def as_person() -> Generator[None]:
-    """Turn the refusal of a rule to a tool (`ToolRefused`) into a `UsageError` for a person."""
+    """Convert a rule's refusal of a tool call (`ToolRefused`) into a `UsageError` for a person."""
     try:
         yield
     except ToolRefused as refused:

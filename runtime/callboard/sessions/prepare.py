@@ -1,16 +1,15 @@
 """A session before it is hosted: trust in its workspace, its settings, its store, its row.
 
-`open.py` goes on from here. Nothing is written: a new session's row comes with its first records (`open.py`).
+Nothing is written here: `open.py` continues, and writes a new session's row with its first records.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
+import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from callboard import __version__
 from callboard.adapters.storage.memory import MemoryStore
@@ -42,11 +41,13 @@ class PreparedSession:
     attended: bool
     """True if a person is present to answer, or was when the session was recorded."""
     runs_tools: bool = True
-    """True if tools really run; a replay takes their recorded results."""
+    """True if tools really run; a replay uses their recorded results."""
     replay: Replay | None = None
+    forked: str = ""
+    """Session whose conversation this new session continues; empty if there is none."""
 
     def with_notes(self, *notes: str) -> PreparedSession:
-        """Return the session with more notes on its configuration; empty ones are left out."""
+        """Return the session with additional notes on its configuration; empty notes are dropped."""
         return replace(self, loaded=replace(self.loaded, notes=(*self.loaded.notes, *filter(None, notes))))
 
 
@@ -57,14 +58,15 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
     """
     identity = options.identity
     places = find_places(options.workspace.folder)
-    # Of one to be resumed, nobody is asked before it is known that no other process hosts it.
+    # On a resume, no one is asked before it is known that no other process hosts the session.
     trust = await _decide(options.workspace, places, gate=None if identity.resume else options.workspace.gate)
     loaded = _load(options.workspace, places, trust, {})
+    loaded = planned(loaded, options.model.name)
     replay = await find_replay(options.model.name or ("" if identity.resume else loaded.settings.model), stack)
     if options.model.record is not None and (replay or identity.resume):
-        raise UsageError("--record goes with a new session: one is recorded from its beginning")
+        raise UsageError("--record requires a new session, which is recorded from its beginning")
     if replay is not None and identity.resume:
-        raise UsageError("a replay is a session of its own, which starts over: leave --continue and --resume out")
+        raise UsageError("a replay is a new session: omit --continue and --resume")
     if replay is not None:
         return _for_replay(options, replace(places, data=replay.data), loaded, trust, replay=replay, stack=stack)
     if options.hosting.shared is not None:
@@ -87,7 +89,7 @@ def _for_replay(
     replay: Replay,
     stack: AsyncExitStack,
 ) -> PreparedSession:
-    """Return the session of a replay, in a store of its own that is thrown away."""
+    """Return the session of a replay, in a separate store that is discarded."""
     store = MemoryStore()
     stack.push_async_callback(store.aclose)
     row = SessionRow(
@@ -109,40 +111,83 @@ async def _new_row(
     model = loaded.settings.model_id(options.model.name or loaded.settings.model)
     flags = _named_flags(options.workspace)
     settings: Json = {"model": model, "flags": flags, "trust": trust.digest, "max_cost_usd": options.model.max_cost_usd}
+    settings["plan_model"] = loaded.settings.plan_model
     if options.identity.serves:
         settings[SERVES] = True
-    if options.extensions.plugins:  # a later resume has them too
+    if options.extensions.plugins:  # kept for a later resume
         settings["plugins"] = [str(plugin.resolve()) for plugin in options.extensions.plugins]
     now = SystemClock().now()
-    name = options.identity.name or datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
-    if options.identity.name and await store.get(session_key(name)) is not None:
-        raise UsageError(f"there is a session {name} already: go on with it by --resume {name}")
+    name = await _new_id(options, store)
     prompt = "(schedule files: kept for `callboard serve`)" if options.identity.serves else ""
     row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
     return row.model_copy(update={"callboard": __version__, "prompt": prompt or row.prompt})
 
 
 async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Store, trust: Trust) -> PreparedSession:
-    """Return the session to resume, with its row and settings as this run changes them."""
+    """Return the session to resume, with the changes of this run to its row and settings."""
     row = await find_session(store, options.identity.session)
     if options.identity.take_over is not None or await store.holder(host_lease(row.id)) is None:
         trust = await _decide(options.workspace, places, gate=options.workspace.gate)
     stored_flags = row.settings.get("flags", {})
     loaded = _load(options.workspace, places, trust, stored_flags)
     model = loaded.settings.model_id(options.model.name or str(row.settings.get("model", row.model)))
+    if options.model.name is not None:
+        loaded = planned(loaded, options.model.name)
+    elif "plan_model" in row.settings:
+        loaded = _with_plan_model(loaded, row.settings["plan_model"])
     flags = {**stored_flags, **_named_flags(options.workspace)}
     settings: Json = {**row.settings, "flags": flags, "model": model, "trust": trust.digest}
+    settings["plan_model"] = loaded.settings.plan_model
     if options.extensions.plugins:
         settings["plugins"] = [str(plugin.resolve()) for plugin in options.extensions.plugins]
     if options.model.max_cost_usd is not None:
         settings["max_cost_usd"] = options.model.max_cost_usd
+    if options.identity.fork:
+        fork = await _forked(row, settings, options, store)
+        return PreparedSession(places, fork, store, loaded, trust, options.permissions.attended, forked=row.id)
     newest = max(row.callboard, __version__, key=version_numbers)
     row = row.model_copy(update={"settings": settings, "callboard": newest, "workspace": str(places.workspace)})
     return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
 
 
+async def _forked(source: SessionRow, settings: Json, options: SessionOptions, store: Store) -> SessionRow:
+    """Return the row of a new session that continues the conversation of another one.
+
+    Raises `UsageError` for an id that a session has.
+    """
+    return SessionRow(
+        id=await _new_id(options, store),
+        workspace=source.workspace,
+        created_at=SystemClock().now(),
+        prompt=source.prompt,
+        model=str(settings["model"]),
+        settings={name: value for name, value in settings.items() if name != SERVES},
+        callboard=__version__,
+    )
+
+
+async def _new_id(options: SessionOptions, store: Store) -> str:
+    """Return the id of a new session. Raises `UsageError` for an id that a session has."""
+    name = options.identity.name
+    if name and await store.get(session_key(name)) is not None:
+        raise UsageError(f"session {name} already exists: continue it with --resume {name}")
+    return name or str(uuid.uuid4())
+
+
+def planned(loaded: LoadedSettings, name: str | None) -> LoadedSettings:
+    """Return the settings with the model of plan mode that belongs to the model of this run.
+
+    `name` None: the run names no model, and the settings have it already.
+    """
+    return loaded if name is None else _with_plan_model(loaded, loaded.settings.plan_model_of(name))
+
+
+def _with_plan_model(loaded: LoadedSettings, plan_model: str | None) -> LoadedSettings:
+    return replace(loaded, settings=loaded.settings.model_copy(update={"plan_model": plan_model}))
+
+
 async def _decide(workspace: WorkspaceOptions, places: WorkspacePaths, *, gate: TrustPrompt | None) -> Trust:
-    asks = gate if workspace.reads("project") or workspace.reads("local") else None  # else there is nothing to decide
+    asks = gate if workspace.reads("project") or workspace.reads("local") else None  # otherwise nothing to decide
     return await decide(places.workspace, places.config, flag=workspace.trust, gate=asks, texts=workspace.reads_texts)
 
 
@@ -153,14 +198,18 @@ def _named_flags(workspace: WorkspaceOptions) -> dict[str, object]:
 def _load(
     workspace: WorkspaceOptions, places: WorkspacePaths, trust: Trust, stored_flags: Mapping[str, object]
 ) -> LoadedSettings:
-    """Return the settings in force. `stored_flags`: those that the session was begun with; those of this run win."""
+    """Return the settings in force.
+
+    `stored_flags`: flags with which the session was started; those of this run take precedence.
+    """
     loaded = load_settings(
         os.environ,
         workspace=places.workspace,
         trusted=trust.trusted,
         flags={**stored_flags, **_named_flags(workspace)},
-        brought=trust.brought,
+        workspace_claims=trust.workspace_claims,
         sources=workspace.sources,
+        variables=workspace.variables,
     )
     notes = tuple(str(note) for note in hook_notes(loaded, places.workspace, dict(os.environ)))
     return replace(loaded, notes=(*loaded.notes, *notes))

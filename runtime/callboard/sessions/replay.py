@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from callboard.adapters.models.cassette.format import Placeholders, read_header
-from callboard.adapters.models.cassette.mail_order import PATIENCE, CourseRecorder, DeliveryOrder
+from callboard.adapters.models.cassette.mail_order import PATIENCE, DeliveryOrder, DeliveryRecorder
 from callboard.adapters.models.cassette.recorder import Cassette, CassetteModel, Recording, RecordingModel, Tape
 from callboard.adapters.models.cassette.wrappers import (
     WORKTREE_TOOLS,
@@ -40,11 +40,11 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.mcp import server_tools
 from callboard.config.settings import LoadedSettings
 from callboard.core.messaging.envelopes import sending
-from callboard.engine.runtime import Host, Ports
+from callboard.engine.runtime import Services, SessionRuntime
 from callboard.engine.toolbox import Toolbox, wrapped
 from callboard.ports.environment import Approver, Surroundings
 from callboard.ports.tool import Tool
-from callboard.sessions.compose import Chosen, WorkspacePaths, choose_model
+from callboard.sessions.compose import ModelSelection, WorkspacePaths, choose_model
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import SettingsError
 from callboard.types.records import Json
@@ -59,11 +59,11 @@ _SESSION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 class Plain:
     """Session that is neither recorded nor a replay."""
 
-    chosen: Chosen
+    chosen: ModelSelection
     schedules: bool = True
     """True if schedules fire while the session is hosted."""
 
-    def wrap(self, ports: Ports) -> Ports:
+    def wrap(self, ports: Services) -> Services:
         """Return the ports for the session's agents."""
         return ports
 
@@ -79,7 +79,7 @@ class Plain:
         """Return the fault of the session as a replay; empty if there is none."""
         return ""
 
-    async def feed(self, host: Host) -> None:
+    async def feed(self, host: SessionRuntime) -> None:
         """Send the envelopes that come from outside the session."""
 
 
@@ -87,12 +87,12 @@ class Plain:
 class RecordingSource:
     """Session that is being recorded. For its methods see `Plain`."""
 
-    chosen: Chosen
+    chosen: ModelSelection
     tape: Recording
     schedules: bool = True
 
-    def wrap(self, ports: Ports) -> Ports:
-        course = CourseRecorder(self.tape)
+    def wrap(self, ports: Services) -> Services:
+        course = DeliveryRecorder(self.tape)
         return replace(
             ports,
             tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.tape)),
@@ -115,7 +115,7 @@ class RecordingSource:
     def verdict(self) -> str:
         return ""
 
-    async def feed(self, host: Host) -> None:
+    async def feed(self, host: SessionRuntime) -> None:
         """Do nothing: real envelopes arrive by themselves."""
 
 
@@ -123,16 +123,18 @@ class RecordingSource:
 class Replayed:
     """Session that is replayed. For its methods see `Plain`."""
 
-    chosen: Chosen
+    chosen: ModelSelection
     tape: Cassette
     course: DeliveryOrder
     live_tools: bool
     schedules: bool = False
 
-    def wrap(self, ports: Ports) -> Ports:
-        """Return the ports for a replay: recorded answers replace the approvers here, except for permissions of tools
-        that really run, which a cassette does not contain."""
-        ports = self._with_servers(ports)
+    def wrap(self, ports: Services) -> Services:
+        """Return the ports for a replay, in which recorded answers replace the approvers.
+
+        Permissions of tools that really run are the exception, because a cassette does not contain them.
+        """
+        ports = self._with_servers(self._as_recorded(ports))
         approver: Approver = ReplayedApprover(self.tape, self.course, permissions=not self.live_tools)
         shared = replace(
             ports,
@@ -161,13 +163,19 @@ class Replayed:
     def verdict(self) -> str:
         return self.tape.told or self.tape.unfinished()
 
-    async def feed(self, host: Host) -> None:
+    async def feed(self, host: SessionRuntime) -> None:
         """Send the envelopes of schedules at the same points as in the recording."""
         async with self.course.outside as envelopes:
             async for envelope in envelopes:
                 await host.commit(sending(host.session, envelope))
 
-    def _with_servers(self, ports: Ports) -> Ports:
+    def _as_recorded(self, ports: Services) -> Services:
+        """Return the ports without tools that the recorded version did not have: no recorded request lists them."""
+        listed = self.tape.listed_tools()
+        tools = {name: tool for name, tool in ports.tools.items() if name in listed}
+        return replace(ports, tools=tools) if listed else ports
+
+    def _with_servers(self, ports: Services) -> Services:
         """Return the ports with the tools of MCP servers as the recorded session had them."""
         servers = replayed_servers(self.tape) if ports.servers is None else None
         if servers is None:
@@ -199,8 +207,10 @@ class Replay:
 
 
 async def find_replay(model: str, stack: AsyncExitStack) -> Replay | None:
-    """Return the replay that this model names, None for any other model. Raises `SettingsError` for an invalid
-    cassette."""
+    """Return the replay that this model names, None for any other model.
+
+    Raises `SettingsError` for an invalid cassette.
+    """
     kind, _, path = model.partition(":")
     if kind != CASSETTE or not path:
         return None
@@ -217,14 +227,18 @@ async def find_replay(model: str, stack: AsyncExitStack) -> Replay | None:
 async def wired_for_replay(
     replay: Replay, loaded: LoadedSettings, places: WorkspacePaths, live_tools: bool
 ) -> AsyncGenerator[Wiring]:
-    """Yield the model and the delivery order of a replay. Raises `SettingsError` with file and line for a damaged
-    cassette."""
+    """Yield the model and the delivery order of a replay.
+
+    Raises `SettingsError` with file and line for a damaged cassette.
+    """
     cassette = await anyio.to_thread.run_sync(Cassette, replay.file, _placeholders(places, replay.session))
     course = DeliveryOrder(cassette, SystemClock(), LIVE_PATIENCE if live_tools else PATIENCE)
     limits = _limits_of(cassette, loaded)
     fallbacks = tuple(str(name) for name in cassette.header.get("fallbacks", ()))
     try:
-        yield Replayed(Chosen(CassetteModel(cassette), cassette.model, limits, fallbacks), cassette, course, live_tools)
+        yield Replayed(
+            ModelSelection(CassetteModel(cassette), cassette.model, limits, fallbacks), cassette, course, live_tools
+        )
     finally:
         course.close()
 
@@ -233,8 +247,10 @@ async def wired_for_replay(
 async def wired(
     model: str, loaded: LoadedSettings, places: WorkspacePaths, *, session: str, record: Path | None, attended: bool
 ) -> AsyncGenerator[Wiring]:
-    """Yield the model of a session that is not a replay, recorded if requested. Raises the errors of `choose_model`,
-    and `UsageError` if the cassette cannot be written."""
+    """Yield the model of a session that is not a replay, recorded if requested.
+
+    Raises the errors of `choose_model`, and `UsageError` if the cassette cannot be written.
+    """
     async with choose_model(model, loaded, places, session) as chosen:
         if record is None:
             yield Plain(chosen)

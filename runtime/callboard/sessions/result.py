@@ -41,6 +41,8 @@ _BY_FAULT = {
     "too_long": LIMIT,
 }
 """Exit codes by kind of fault. All other faults mean that the service is unavailable."""
+ERROR_CODES = frozenset({FAILED, CONFIGURATION, UNAVAILABLE})
+"""Exit codes of a turn that a refused model call may have ended."""
 
 
 DENIED = "Permission denied:"
@@ -48,9 +50,9 @@ DENIED = "Permission denied:"
 _MAIN = ("command", "path", "url", "to", "name")
 """Input fields that identify the subject of a call."""
 _TOLD = 3
-"""Most requests that the end of a run lists."""
+"""Limit of the requests that the end of a run lists."""
 _LONGEST_CALL = 160
-"""Most characters of a call in a line."""
+"""Limit of the characters of a call in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class AgentSummary:
     life: str
     outcome: str
     what: str
-    """Work of the agent: its report, its final text, or its role."""
+    """Description of the agent's work: its report, its final text, or its role."""
     waiting_for: str = ""
     metrics: Metrics = Metrics()
 
@@ -104,8 +106,10 @@ class RunEnd:
         return "; ".join(part for part in (self.why, self.advice) if part)
 
     def of_run(self) -> RunEnd:
-        """Return the end of a run that nobody will continue: it fails if tasks are open, or if agents were stopped
-        before their work was done."""
+        """Return the end of a run that nobody will continue.
+
+        The run fails if tasks are open, or if agents were stopped before their work was done.
+        """
         reason = self.open.reason()
         return replace(self, exit_code=FAILED, why=reason) if self.exit_code == DONE and reason else self
 
@@ -187,12 +191,10 @@ def summarise(row: AgentRow, state: AgentState | None) -> AgentSummary:
 def outcome_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence[Request]) -> RunOutcome:
     """Return how a run at rest ended."""
     if row is not None and row.life == "crashed":
-        return RunOutcome(
-            BUG, "the lead crashed again and again: a bug in Callboard; the session's log has the details"
-        )
+        return RunOutcome(BUG, "the lead crashed repeatedly: a bug in Callboard; the session's log has the details")
     if lead is None:
         return RunOutcome(FAILED, "the lead of this session was stopped: start a new session")
-    # A shutdown that its teammate did not follow is carried out: nothing waits for an answer.
+    # An expired shutdown request is not open: the runtime ends the teammate anyway.
     unanswered = [request for request in requests if request.status == "expired" and request.kind != "shutdown"]
     match lead.turns.last_reason:
         case "limit":
@@ -217,20 +219,20 @@ def advice_after(session: str, reason: str, limit: RunLimit) -> str:
     """Return how a person can continue a session whose lead a limit stopped; empty if `reason` already says it."""
     resume = f"`callboard resume {session}"
     if reason == "overflow":
-        return f"{resume} --carry` continues in a fresh conversation with what matters"
+        return f"{resume} --carry` continues in a fresh conversation with a hand-off from this one"
     match limit:
         case "turn_steps":
-            return f"{resume}` goes on with as many more; add --max-turns N for another number"
+            return f"{resume}` continues with as many more; add --max-turns N for another number"
         case "turn_seconds":
-            return f"{resume}` goes on for as long again; add --max-seconds N for another time"
+            return f"{resume}` continues for as long again; add --max-seconds N for another time"
         case "turn_tokens" | "turn_cost":
-            return f"{resume}` goes on with as much again; `limits` in settings.yaml sets another limit"
+            return f"{resume}` continues with as much again; `limits` in settings.yaml sets another limit"
         case _:
             return ""
 
 
 def unanswered_words(requests: Sequence[Request]) -> str:
-    """Return a line on the requests that nobody answered, and how a person can allow them the next time."""
+    """Return a line on the unanswered requests, and how a person can allow them the next time."""
     listed = "; ".join(f"{request.id} ({_asked_for(request)})" for request in requests[:_TOLD])
     remainder = f" and {len(requests) - _TOLD} more" if len(requests) > _TOLD else ""
     rules = list(dict.fromkeys(rule for request in requests for rule in _rules_for(request)))

@@ -46,11 +46,11 @@ async def serve_way_out(launcher: ShellLauncher, *, task_status: TaskStatus[None
 
 def _launcher(places: WorkspacePaths, loaded: LoadedSettings, session: str, attended: bool) -> ShellLauncher:
     settings = loaded.settings.sandbox
-    machine = Machine() if settings.level == 0 else examine(places.workspace, os.environ)
+    machine = Machine() if settings.level == 0 else examine(places.workspace, loaded.environment)
     limits = SandboxLimits(settings.processes, settings.memory, settings.file_size, settings.seconds)
     choice = choice_of(loaded, machine, attended=attended)
     sandbox = Sandbox(choice, machine, _ground(places, loaded, session), limits, settings.network.allow)
-    return ShellLauncher(places.workspace, os.environ, settings.env, sandbox)
+    return ShellLauncher(places.workspace, loaded.environment, (*settings.env, *sorted(loaded.variables)), sandbox)
 
 
 async def try_launcher(places: WorkspacePaths, loaded: LoadedSettings) -> str:
@@ -77,7 +77,14 @@ def choice_of(loaded: LoadedSettings, machine: Machine, *, attended: bool) -> Sa
     settings = loaded.settings.sandbox
     level = None if settings.level == "auto" else settings.level
     try:
-        return choose(level, machine, settings.network.allow, attended=attended, any_level=settings.unattended == "any")
+        return choose(
+            level,
+            machine,
+            settings.network.allow,
+            attended=attended,
+            any_level=settings.unattended == "any",
+            required=settings.required,
+        )
     except ValueError as wrong:
         raise SettingsError(str(wrong), loaded.place(("sandbox", "level"))) from wrong
 
@@ -88,7 +95,7 @@ def _ground(places: WorkspacePaths, loaded: LoadedSettings, session: str) -> San
     own = (places.state.parent, places.config, places.data.parent)
     ground = find_ground(
         places.workspace,
-        os.environ,
+        loaded.environment,
         own=own,
         own_readable=(data,),
         scratch=data / "tmp",

@@ -19,15 +19,15 @@ import anyio
 import anyio.to_thread
 
 from callboard.adapters.system.clock import SystemClock
-from callboard.adapters.system.folder_watch import Watches
+from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.adapters.system.logs import logging_to
-from callboard.adapters.system.release import OURS, Release
+from callboard.adapters.system.release import OURS, InstalledRelease
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import decide
 from callboard.core.keys import DATABASE, host_lease
 from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.engine.commands import SERVES, sessions_of, stored_sessions
-from callboard.engine.rate_limits.limiter import Governors
+from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.store import LeaseHolder, Store
 from callboard.sessions.compose import Notice, WorkspacePaths, choose_model, find_places, keep_patience, open_store
 from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, sync_files
@@ -48,7 +48,7 @@ from callboard.sessions.serve_sessions import LogLine, ServedSession, Server, Se
 from callboard.types.errors import CredentialsMissing, PersonCanAct, SettingsError, StoreBusy, StoreFull, heart_of
 from callboard.types.schedules import Schedule
 
-__all__ = ["LogLine", "Serving", "WouldHost", "serve", "serve_session", "serving_pids", "would_host"]
+__all__ = ["HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]
 
 FILES_LEASE = "schedule-files"
 """Lease of the one process that reads the schedule files of a workspace."""
@@ -134,7 +134,7 @@ async def serving_pids(workspace: Path, notice: Notice) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class WouldHost:
+class HostCandidate:
     """Session that a `callboard serve` would host. `host`: the process that hosts it now, None for none."""
 
     session: str
@@ -143,14 +143,15 @@ class WouldHost:
     """Schedules that fire, with the next time (Unix seconds) of each."""
 
 
-async def would_host(serving: Serving, notice: Notice) -> list[WouldHost]:
-    """Return the sessions that a `callboard serve` would host now, and when each schedule is due next. Changes
-    nothing.
+async def would_host(serving: Serving, notice: Notice) -> list[HostCandidate]:
+    """Return the sessions that a `callboard serve` would host now, and when each schedule is due next.
+
+    Changes nothing.
     """
     async with _opened(serving, partial(open_store, notice=notice)) as (_, _, shared):
         server = Server(serving, shared, lambda event: None)
         await server.look()
-        hosts = list[WouldHost]()
+        hosts = list[HostCandidate]()
         for session in server.entries:
             firing = [
                 (schedule, _wake(schedule))
@@ -160,13 +161,15 @@ async def would_host(serving: Serving, notice: Notice) -> list[WouldHost]:
             if firing:
                 holder = await shared.store.holder(host_lease(session.session))
                 firing.sort(key=lambda pair: pair[1] or 0.0)
-                hosts.append(WouldHost(session.session, holder.pid if holder else None, tuple(firing)))
+                hosts.append(HostCandidate(session.session, holder.pid if holder else None, tuple(firing)))
         return hosts
 
 
 async def serve_session(options: SessionOptions, store: Store) -> str:
-    """Return the session of the workspace's schedule files; it is created if there is none. Raises the errors of
-    `open_session`."""
+    """Return the session of the workspace's schedule files; it is created if there is none.
+
+    Raises the errors of `open_session`.
+    """
     while (session := await _serve_session(store)) is None:
         # Two processes that start together must not create two sessions for the same files.
         lease = await store.acquire(MAKING_LEASE)
@@ -185,16 +188,18 @@ async def _make_session(options: SessionOptions, store: Store) -> None:
     # Another process may have created it before this one got the lease.
     if await _serve_session(store) is not None:
         return
-    governors = Governors(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)
-    shared = options.hosting.shared or SharedResources(store, governors)
+    key_limiters = KeyLimiters(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)
+    shared = options.hosting.shared or SharedResources(store, key_limiters)
     new = replace(options, identity=IdentityOptions(serves=True), hosting=replace(options.hosting, shared=shared))
     async with open_session(new):
-        return  # to be there is all: whoever serves hosts it when it has schedules
+        return  # it only has to exist: a `callboard serve` hosts it once it has schedules
 
 
 async def _keep_files(serving: Serving, places: WorkspacePaths, shared: SharedResources, tell: Tell) -> None:
-    """Keep the schedules of the schedule files, until cancelled. Only one of the processes that serve a workspace does
-    this."""
+    """Keep the schedules of the schedule files, until cancelled.
+
+    Only one of the processes that serve a workspace does this.
+    """
     store = shared.store
     session = partial(serve_session, _options(serving, shared), shared.store)
     while True:
@@ -259,10 +264,12 @@ async def _opened(
     """Yield the workspace's store, with the resources that all of its sessions share in this process."""
     places = find_places(serving.workspace)
     trust = await decide(places.workspace, places.config, flag=serving.trust)
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trust.trusted, brought=trust.brought)
+    loaded = load_settings(
+        os.environ, workspace=places.workspace, trusted=trust.trusted, workspace_claims=trust.workspace_claims
+    )
     store = await opening(places, loaded.settings.durability)
     try:
-        yield places, loaded, SharedResources(store, Governors(SystemClock(), loaded.settings.rate.calls_at_once))
+        yield places, loaded, SharedResources(store, KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once))
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
@@ -271,10 +278,10 @@ async def _opened(
 async def _check_models(
     serving: Serving, places: WorkspacePaths, *, loaded: LoadedSettings, sessions: Sequence[ServedSession], store: Store
 ) -> None:
-    """Report at the start, instead of at each fire, that no model can be called."""
+    """Report missing models at the start instead of at each fire."""
     ids = {entry.session for entry in sessions}
     stored = await stored_sessions(store)
-    ids -= stored.rebuilt  # what is known of their models may be wrong, and must not stop the others
+    ids -= stored.rebuilt  # the models in their rows may be wrong, and must not stop the others
     models = {str(row.settings.get("model", row.model)) for row in stored.rows if row.id in ids}
     models = models or {serving.model or loaded.settings.model}
     faults = [fault for model in sorted(models) if (fault := await _fault_of(model, loaded, places)) is not None]
@@ -318,12 +325,12 @@ LOOK_AGAIN = 60.0
 """Seconds between checks if the kernel does not report changes."""
 
 
-async def until_replaced(release: Release = OURS) -> str:
+async def until_replaced(release: InstalledRelease = OURS) -> str:
     """Return a message once another version is installed. Uses no CPU until the package's folder changes."""
     try:
-        watch = Watches().watch([Path(release.file).parent])
+        watch = WatchFactory().watch([Path(release.file).parent])
     except OSError:
-        watch = None  # no inotify here, or no more of it
+        watch = None  # no inotify, or its limit is reached
     try:
         while True:
             if release.replaced():

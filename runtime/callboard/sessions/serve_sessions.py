@@ -1,8 +1,8 @@
-"""Sessions that a `callboard serve` hosts: each one whose schedules fire, for as long as they do.
+"""Sessions that a `callboard serve` hosts: each session whose schedules fire, for as long as they do.
 
 Any number of such processes may share a workspace: the lease of each session decides which one hosts it. The others
 wait until it is free (`lease.until_free`), when that process dies or leaves. The store's doorbell reports new sessions
-and new schedules. It answers no requests for a person.
+and new schedules. Requests to a person are not answered here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from callboard.adapters.system.open_files import sessions_that_fit, too_many
 from callboard.core.decoding import in_words, read_value
 from callboard.core.keys import fires_prefix, session_of
 from callboard.core.scheduling import CronInvalid, next_wake
+from callboard.core.scheduling.due import is_correction
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Row
 from callboard.ports.store_reading import row_of, rows_of
@@ -54,13 +55,14 @@ from callboard.types.schedules import Fire, Schedule
 
 RETRY = 60.0
 LONGEST_RETRY = 3_600.0
-"""Seconds until a session that could not be opened is retried: the first time, and at most, doubled each time."""
+"""Longest time in seconds until a session that could not be opened is retried. The wait starts at `RETRY` and
+doubles."""
 _OPEN = frozenset({"waiting", "running"})
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """SessionOptions of a person for `callboard serve`."""
+    """Options of a person for `callboard serve`."""
 
     workspace: Path
     trust: bool = False
@@ -73,8 +75,10 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the log. `kind`: serving, hosting, left, fire, retry, end, missed, paused, note,
-    trouble, files."""
+    """One line of the log.
+
+    `kind`: serving, hosting, left, fire, retry, end, missed, paused, note, trouble, files.
+    """
 
     kind: str
     text: str
@@ -104,8 +108,10 @@ class ServedSession:
     """True if this process hosts it."""
 
     def fires(self) -> bool:
-        """Return True if a process has to host the session. A schedule that existed only for an earlier process does
-        not count."""
+        """Return True if a process has to host the session.
+
+        A schedule that existed only for an earlier process does not count.
+        """
         return bool(self.open) or any(
             schedule.durable and fires_again(schedule) for schedule in self.schedules.values()
         )
@@ -152,19 +158,22 @@ class Server:
             self._seen = max(self._seen, row.revision)
 
     async def tell_lost(self) -> None:
-        """Report the damaged rows of schedules, of sessions that nothing else of has to be hosted."""
+        """Report the damaged rows of schedules of sessions that are not hosted."""
         for key in damaged_rows(self._store):
             parts = key.split("/")
             if len(parts) != 4 or parts[2] != "schedule" or await row_of(self._store, key) is not None:
                 continue
             entry = self._kept.get(parts[1])
-            if entry is None or not entry.fires():  # a session that is hosted reports it itself
+            if entry is None or not entry.fires():  # a hosted session reports its own
                 text = f"{in_words(key)} was damaged and is lost: add it again if it is needed"
                 self._tell(LogLine("trouble", text, parts[1], parts[3]))
 
     async def run(self, *others: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Serve until cancelled, and run `others` in parallel. Errors of one session are reported, and it is retried.
-        Raises errors that affect all of them: a database that cannot be used."""
+        """Serve until cancelled, and run `others` in parallel.
+
+        Errors of one session are reported, and it is retried. Raises errors that affect all of them: a database that
+        cannot be used.
+        """
         async with anyio.create_task_group() as group:
             for work in others:
                 group.start_soon(work)
@@ -181,12 +190,12 @@ class Server:
                     row = await anext(rows, None)
                 except ValueDamaged as damage:
                     self._tell(LogLine("trouble", str(damage), session_of(damage.where)))
-                    continue  # it was set aside; all other rows come as before
+                    continue  # the value was set aside; all other rows follow
                 if row is None:
                     return
-                self._heed((row, *rows.at_hand()), group)
+                self._apply_rows((row, *rows.at_hand()), group)
 
-    def _heed(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
+    def _apply_rows(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
         # A watch begins with all existing rows, which `look` has read already.
         changed = [row for row in rows if row.value is None or row.revision > self._seen]
         new = [entry for row in changed if (entry := self._take(row)) is not None]
@@ -195,8 +204,10 @@ class Server:
                 group.start_soon(self._keep, entry)
 
     async def once(self) -> int:
-        """Fire due schedules, with all sessions in parallel; return the exit code of the first whose turn did not end
-        well."""
+        """Fire due schedules, with all sessions in parallel.
+
+        Return the exit code of the first whose turn did not end well.
+        """
         codes: list[int] = []
         async with anyio.create_task_group() as following:
             for prefix in ("s/", fires_prefix()):
@@ -214,7 +225,7 @@ class Server:
             self._say(entry, "left", f"process {hosted.pid} hosts it, and fires its schedules")
         except SessionTakenOver as takeover:
             self._say(entry, "left", f"process {takeover.pid} takes it over")
-        except Exception as error:  # whatever one session meets, the others go on
+        except Exception as error:  # a fault of one session must not stop the others
             if _stops_all(error):
                 raise
             self._say(entry, "trouble", self._trouble(entry, error))
@@ -234,12 +245,12 @@ class Server:
         else:
             try:
                 schedule = read_value(Schedule, row.value, row.key)
-            except SessionUnreadable as wrong:  # its host pauses it; what else the session has goes on
+            except SessionUnreadable as wrong:  # its host pauses it; the session's other schedules continue
                 self._tell(LogLine("trouble", str(wrong), wrong.session, parts[3]))
                 entry.schedules.pop(parts[3], None)
                 entry.changed.notify()
                 return entry if new else None
-            self._heed_pause(entry, schedule)
+            self._report_change(entry, schedule)
             entry.schedules[schedule.id] = schedule
         entry.changed.notify()
         return entry if new else None
@@ -257,12 +268,18 @@ class Server:
             entry.open[row.key] = fire
         newly_ended = fire.ended_at is not None and (before is None or before.ended_at != fire.ended_at)
         if entry.hosted_here and (before is None or newly_ended or fire.outcome not in _OPEN):
-            self._tell_fire(entry, fire)
+            self._report_fire(entry, fire)
 
-    def _heed_pause(self, entry: ServedSession, now: Schedule) -> None:
+    def _report_change(self, entry: ServedSession, now: Schedule) -> None:
+        """Report a pause, and the correction of a time that a fast clock had set."""
         before = entry.schedules.get(now.id)
         if entry.hosted_here and now.state == "paused" and (before is None or before.state != "paused"):
             self._say(entry, "paused", now.paused_why or "by a person", schedule=now.id)
+        # Also before `hosted_here`: a host corrects its schedules as soon as it starts
+        # (test_serve_reports_a_schedule_that_a_fast_clock_had_put_off).
+        if before is not None and is_correction(before, now):
+            text = "corrected: the clock of this machine was ahead of time and was put back; it fires again"
+            self._say(entry, "note", text, schedule=now.id)
 
     # One session
 
@@ -279,14 +296,16 @@ class Server:
             try:
                 await self._host(entry, [])
             except SessionHosted:
-                continue  # another one was faster
+                continue  # another process was faster
             except SessionTakenOver as takeover:
                 self._say(
-                    entry, "left", f"process {takeover.pid} takes it over; it is taken again when that one leaves"
+                    entry,
+                    "left",
+                    f"process {takeover.pid} takes it over; it returns here when that one leaves",
                 )
             except Fenced:
-                self._say(entry, "left", "another process hosts it: this one was held for dead")
-            except Exception as error:  # whatever one session meets, the others go on
+                self._say(entry, "left", "another process hosts it: this one was presumed dead")
+            except Exception as error:  # a fault of one session must not stop the others
                 if _stops_all(error):
                     raise
                 self._say(entry, "trouble", f"{self._trouble(entry, error)}; tried again in {wait:g} s, or at SIGHUP")
@@ -297,13 +316,16 @@ class Server:
             wait = RETRY
 
     def _trouble(self, entry: ServedSession, error: Exception) -> str:
-        """Return why a session cannot be hosted, in words."""
+        """Return why a session cannot be hosted, as text."""
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return f"cannot be hosted: {too_many()}"
         if isinstance(error, CallboardError):
             return f"cannot be hosted: {error}"
         log.error("a session could not be hosted", session=entry.session, exc_info=error)
-        return f"cannot be hosted, by a fault of Callboard itself: {type(error).__name__}: {error} (see the log)"
+        # A checkout that is updated under this process keeps its version, which `until_replaced` watches.
+        if isinstance(error, ImportError) and (error.name or "").startswith("callboard"):
+            return f"cannot be hosted: {error}. Restart this process: Callboard's files were changed while it runs"
+        return f"cannot be hosted because of a bug in Callboard: {type(error).__name__}: {error} (see the log)"
 
     async def _first(self, entry: ServedSession, work: Callable[[], Awaitable[None]], so: Callable[[], bool]) -> None:
         """Run `work`; cancel it as soon as `so` becomes false."""
@@ -320,7 +342,7 @@ class Server:
     async def _host(self, entry: ServedSession, codes: list[int]) -> None:
         """Host a session until its schedules have fired for the last time and the work that they started is done."""
         if self._hosted >= sessions_that_fit():
-            raise PersonCanAct(too_many())  # with the last files open, the sessions that are hosted could not work
+            raise PersonCanAct(too_many())  # the hosted sessions need the remaining open files
         self._hosted += 1
         try:
             await self._host_now(entry, codes)
@@ -350,9 +372,9 @@ class Server:
                 codes.append(session.end().exit_code)
             finally:
                 entry.hosted_here = False
-        self._say(entry, "left", "what was due is done" if serving.once else "none of its schedules fires any more")
+        self._say(entry, "left", "what was due is done" if serving.once else "none of its schedules fires again")
 
-    def _tell_fire(self, entry: ServedSession, fire: Fire) -> None:
+    def _report_fire(self, entry: ServedSession, fire: Fire) -> None:
         details: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
         suffix = f": {' '.join(fire.why.split())[:200]}" if fire.why else ""
         if fire.outcome in _OPEN and fire.ended_at is not None:

@@ -85,7 +85,7 @@ class AgentRecord:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the text of each reply that has some."""
+        """Return the text of each reply that contains text."""
         texts = (text_of(event.blocks) for event in self.events if isinstance(event, ModelReplied))
         return tuple(text for text in texts if text)
 
@@ -170,7 +170,7 @@ async def read_record(store: Store, session: str) -> Recorded:
 async def recorded(workspace: str | Path = ".", session: str | None = None) -> Recorded:
     """Read the records of a session on disk, even while it is running. `session`: its id; None: the newest.
 
-    Raises `UsageError` where the workspace has no such session.
+    Raises `UsageError` if the workspace has no such session.
     """
     async with _opened(Path(workspace)) as store:
         rows = [row for row in await store.keys("s/") if row.key.count("/") == 1 and row.value is not None]
@@ -206,8 +206,10 @@ class ThatAgent:
         self._after = 0
 
     def called(self, name: str, /, *, times: int | None = None, **given: object) -> Self:
-        """Assert that it called this tool with at least these inputs, and that the call ran. `times`: the exact number
-        of calls."""
+        """Assert that it called this tool with at least these inputs, and that the call ran.
+
+        `times`: the exact number of calls.
+        """
         matches = self._ran(name, given)
         claim = f"{self.record.name} called {_call(name, given)}"
         if times is None and not matches:
@@ -262,7 +264,7 @@ class ThatAgent:
         if not any(words in envelope.content and sender in ("", envelope.sender) for envelope in mail):
             listed = [f"{envelope.sender}: {envelope.content}" for envelope in mail]
             raise AssertionError(
-                f"{self.record.name} never heard {words!r} {f'of {sender}' if sender else ''}: {listed}"
+                f"{self.record.name} never heard {words!r} {f'from {sender}' if sender else ''}: {listed}"
             )
         return self
 
@@ -349,8 +351,10 @@ class ThatSession:
 
 
 def assert_that(record: Recorded) -> ThatSession:
-    """Return assertions about a session: `assert_that(await session.record())`, or one on disk: `await
-    recorded(FOLDER)`."""
+    """Return assertions about a session: `assert_that(await session.record())`.
+
+    For a session on disk: `assert_that(await recorded(FOLDER))`.
+    """
     return ThatSession(record)
 
 

@@ -42,7 +42,7 @@ from callboard.core.keys import request_key
 from callboard.core.tool_access import tools_for
 from callboard.engine.approvals.requests import answer_request
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.team.supervisor import Team
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
@@ -57,6 +57,7 @@ from callboard.testing.records import Recorded, read_record
 from callboard.testing.scripts import Played, ScriptedModel
 from callboard.testing.world import AllowAll, SteadyClock, World, WorldSession
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.choices import unknown
 from callboard.types.records import Budget, Fault, FaultKind, Json, Request, Task, Usage
 
 _STORE_TOOLS = (board_tools, control_tools, cron_tools, plan_tools, team_tools, todo_tools)
@@ -71,7 +72,7 @@ class Pretender:
     says: Pretended
 
     def key(self, tool_input: Json, folders: Folders) -> str:
-        """Return an empty key: no two calls touch the same thing."""
+        """Return an empty key: calls never conflict."""
         return ""
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
@@ -83,13 +84,14 @@ class Pretender:
         return ToolOutcome(self.says if isinstance(self.says, str) else self.says(tool_input))
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Answer a call that was cut off with that fact, as for a command."""
+        """Return a result saying that the call was cut off, as for a command."""
         return ToolOutcome("The call was cut off: its outcome is not known.", is_error=True)
 
 
 def pretend(name: str, says: Pretended, *, reads: bool = False) -> Pretender:
-    """Make a replacement, with any input, for a tool that touches the machine (`bash`, `read_file`, a tool of an MCP
-    server).
+    """Make a replacement, with any input, for a tool that touches the machine.
+
+    Such a tool is `bash`, `read_file`, or a tool of an MCP server.
 
     `says`: its result, or a function of the input that returns it. `reads`: it changes nothing, so that a waiting plan
     does not hold it back.
@@ -105,7 +107,7 @@ class Rehearsal:
     model: ScriptedModel | Mapping[str, Sequence[Played]]
     """Replies of the model by agent, in order (`say`, `use`, `fault`), or a model."""
     tools: Sequence[AnyTool | Tool] = ()
-    """Functions with `@tool`, and replacements, for all agents. They run in the event loop, also those that are not
+    """Functions with `@tool`, and replacements, for all agents. All of them run in the event loop, even if not
     async."""
     hooks: Sequence[Callable[..., Any]] = ()
     """Functions with `@hook`. They run in the event loop too."""
@@ -127,8 +129,10 @@ class Rehearsal:
     """Seed of all random draws: jitter, waits between attempts."""
 
     def world(self, store: MemoryStore | None = None) -> World:
-        """Return the world of one process on this store. Its model starts from the beginning; share `ScriptedModel`
-        objects to continue."""
+        """Return the world of one process on this store.
+
+        Its model starts from the beginning; share `ScriptedModel` objects to continue.
+        """
         registered = [_registered(tool) for tool in self.tools]
         tools = {tool.spec.name: tool for family in _STORE_TOOLS for tool in family()}
         own = {tool.spec.name: tool for tool in registered}
@@ -204,18 +208,20 @@ class RehearsedSession(WorldSession):
         raise UsageError("the session ended, and nothing waits for an answer")
 
     async def answer(self, request: Request | str, said: Said, reason: str = "") -> None:
-        """Answer as the user: True or False, a string for a question, or an `Answer`. Raises `UsageError`, with the
-        reason, if the answer is not accepted."""
+        """Answer as the user: True or False, a string for a question, or an `Answer`.
+
+        Raises `UsageError`, with the reason, if the answer is not accepted.
+        """
         request_id = request if isinstance(request, str) else request.id
         requests = {row.id: row for row in (await self.record()).requests}
         if request_id not in requests:
-            raise UsageError(f"there is no request {request_id!r}; there are: {', '.join(requests) or 'none'}")
+            raise UsageError(unknown("request", request_id, requests))
         answer = answer_of(requests[request_id], said, reason)
         if answer is None:
-            raise UsageError("None is no answer: say True, False, or a text")
+            raise UsageError("None is not an answer: pass True, False, or a string")
         lost = await answer_request(self.world.store, self.id, request_id, answer, now=self.world.clock.now())
         if lost is not None:
-            raise UsageError(f"the answer to {request_id} does not count: {lost}")
+            raise UsageError(f"the answer to {request_id} was not accepted: {lost}")
 
     async def tasks(self) -> Sequence[Task]:
         """Return the task board."""
@@ -233,19 +239,19 @@ class RehearsedSession(WorldSession):
         return total
 
     def team_now(self) -> Sequence[AgentSummary]:
-        """Every agent that lived in this process: name, kind, life, outcome, what it used."""
+        """Return every agent that lived in this process: name, kind, lifecycle, outcome, usage."""
         members = self.team.members.values()
         return [summarise(member.agent.row, member.agent.state) for member in members if member.agent is not None]
 
 
 @dataclass
 class _RehearsedWorld(World):
-    """Agents have the tools of their kind, and those that the test gives."""
+    """World whose agents have the tools of their kind and those of the test."""
 
     types: Mapping[str, Agent] = field(default_factory=dict[str, Agent])
     own: frozenset[str] = frozenset()
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, own=tuple(sorted(self.own)))
         return host
@@ -271,7 +277,7 @@ class _RehearsedWorld(World):
 
 
 def _registered(tool: AnyTool | Tool) -> Tool:
-    """The engine's tool of a function; one that is no tool of ours is the engine's already."""
+    """Return the engine's tool for a function; any other tool unchanged."""
     if not isinstance(tool, FunctionTool):
         return tool
     made = copy.copy(tool)
@@ -280,7 +286,7 @@ def _registered(tool: AnyTool | Tool) -> Tool:
 
 
 def _in_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is called where the loop runs: no thread, whose end a virtual clock would not wait for."""
+    """Return a function that runs in the event loop, because a virtual clock would not wait for a thread."""
     if inspect.iscoroutinefunction(function):
         return function
 
@@ -295,9 +301,9 @@ def _in_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 KINDS: tuple[FaultKind, ...] = ("overloaded", "server", "connection", "silence", "rate_limited", "bad_reply")
 """Kinds of injected faults: those that pass when the call is repeated."""
 IN_A_ROW = 2
-"""Most faults of one call, so that each run comes to its end."""
+"""Limit of the consecutive faults of one call, so that each run ends."""
 SPAN = 30
-"""Most commits before a kill; a small run of a team makes about a hundred."""
+"""Limit of the commits before a kill; a small run of a team makes about a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +334,7 @@ class _Stormy(ScriptedModel):
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         key = (request.agent, request.ordinal, request.purpose)
         tried = self._tried[key] = self._tried.get(key, 0) + 1
-        draw = random.Random(f"{self._seed}/{key}/{tried}")  # noqa: S311  # reproducible, not secret
+        draw = random.Random(f"{self._seed}/{key}/{tried}")  # noqa: S311 - reproducible, not secret
         if tried <= IN_A_ROW and draw.random() < self._share:
             self.faults += 1
             raise CallFault(Fault(kind=draw.choice(KINDS), message="of the rehearsal"))
@@ -344,7 +350,7 @@ async def survive(
     its store. `faults`: share of model calls that fail, from 0 to 1. Run it on a virtual clock (`run_virtual`): it
     waits as long as the runtime does.
     """
-    draw = random.Random(seed)  # noqa: S311  # reproducible, not secret
+    draw = random.Random(seed)  # noqa: S311 - reproducible, not secret
     inner = team.model if isinstance(team.model, ScriptedModel) else ScriptedModel(team.model)
     model = _Stormy(inner, seed, faults)
     store = MemoryStore()

@@ -1,5 +1,8 @@
-"""A session's world in memory: every port has its twin here or in `callboard.adapters.storage.memory`; nothing touches
-a file, a process or the network. `run_virtual` runs it on a virtual clock."""
+"""A session's world in memory, without files, processes or network.
+
+Every port has an in-memory twin here or in `callboard.adapters.storage.memory`. `run_virtual` runs the world on a
+virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from callboard.core.context.system_prompt import SERVERS
 from callboard.engine.commands import Action, AgentCommand, create_session, send_command, send_prompt
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.recall import events_of
-from callboard.engine.runtime import Host, Ports
+from callboard.engine.runtime import Services, SessionRuntime
 from callboard.engine.team.supervisor import Team
-from callboard.ports.environment import Approver, Observer, PermissionQuery, PromptParts, Ruling
+from callboard.ports.environment import Approver, Observer, PermissionDecision, PermissionQuery, PromptParts
 from callboard.ports.store import Store
 from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
 from callboard.testing.scripts import ScriptedModel
@@ -36,7 +39,7 @@ T = TypeVar("T")
 
 
 class SteadyClock:
-    """Time by the event loop's clock: virtual where that is (trio's autojump clock), from a fixed date on."""
+    """Time of the event loop's clock, counted from a fixed date; virtual if that clock is (trio's autojump clock)."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._start = start
@@ -55,49 +58,52 @@ class SteadyClock:
 
 
 class SeededDice:
-    """One seed, one run."""
+    """Random draws that one seed determines."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)  # noqa: S311  # reproducible, not secret
+        self._random = random.Random(seed)  # noqa: S311 - reproducible, not secret
 
     def draw(self) -> float:
         return self._random.random()
 
 
 class AllowAll:
-    """A judge that allows everything, but for the tools it is told to ask about or deny."""
+    """Judge that allows every call, except those of the tools listed in `ask` and `deny`."""
 
     def __init__(self, ask: Sequence[str] = (), deny: Sequence[str] = (), reads: Sequence[str] = ()) -> None:
         self.ask = set(ask)
         self.deny = set(deny)
         self.reads = set(reads)
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         call = query.call
         reads = query.tool.effect == "read" or call.name in self.reads
         if call.name in self.deny:
-            return Ruling("deny", "rule", f"{call.name} is denied", reads)
-        lift = next((lift for lift in query.lifts if lift.rule == call.name), None)
-        if call.name in self.ask and lift is None:
-            return Ruling("ask", "mode default", f"{call.name} asks", reads)
-        return Ruling("allow", lift.by if lift and call.name in self.ask else "rule", "", reads)
+            return PermissionDecision("deny", "rule", f"{call.name} is denied", reads)
+        override = next((override for override in query.overrides if override.rule == call.name), None)
+        if call.name in self.ask and override is None:
+            return PermissionDecision("ask", "mode default", f"{call.name} asks", reads)
+        return PermissionDecision("allow", override.by if override and call.name in self.ask else "rule", "", reads)
 
     async def always(self, query: PermissionQuery) -> tuple[str, ...]:
         return (query.call.name,) if query.call.name in self.ask else ()
 
 
 class MemoryArchive:
-    """Files of agents, in a dict."""
+    """Files of agents in a dict. `data`: folder of results and transcripts. Tools with real processes write there."""
 
-    def __init__(self, root: Path = Path("/workspace")) -> None:
+    shares = False
+
+    def __init__(self, root: Path = Path("/workspace"), data: Path = Path("/data")) -> None:
         self.root = root
+        self.data = data
         self.files: dict[str, str] = {}
         self._folders: dict[str, Folders] = {}
 
     def folders(self, spec: AgentSpec) -> Folders:
-        folders = self._folders.get(spec.name)  # asked before every step
+        folders = self._folders.get(spec.name)  # read before every step
         if folders is None or folders.root is not self.root:
-            folders = Folders(self.root, Path("/data/tool-results") / spec.name, Path("/data/transcripts"))
+            folders = Folders(self.root, self.data / "tool-results" / spec.name, self.data / "transcripts")
             self._folders[spec.name] = folders
         return folders
 
@@ -117,7 +123,7 @@ class MemoryArchive:
 
 
 class NoLauncher:
-    """Starts nothing: a test that needs a process uses the real launcher."""
+    """Launcher that starts nothing: a test that needs a process uses the real one."""
 
     @property
     def boot(self) -> str:
@@ -145,7 +151,7 @@ class NoLauncher:
 
 
 class PlainPrompts:
-    """The instructions as the system prompt, the tools as they declare themselves."""
+    """Prompts without additions: the instructions are the system prompt, and tools keep their own descriptions."""
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         blocks: list[Json] = [{"type": "text", "text": f"You are {spec.name}. {spec.instructions}"}]
@@ -157,7 +163,7 @@ class PlainPrompts:
 
 
 class NoSkills:
-    """No skills at all."""
+    """Catalogue without skills."""
 
     def catalogue(self, window: int = 0) -> Sequence[SkillText]:
         return ()
@@ -186,13 +192,16 @@ class World:
     observers: Sequence[Observer] = ()
     approvers: Sequence[Approver] = ()
     spec: Json = field(default_factory=dict[str, object])
-    """Changes of every agent's spec."""
+    """Changes to every agent's spec."""
     budget: Budget = Budget()
     """Budget of the whole session."""
     seed: int = 0
 
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
-        """Every type is known here; a subagent is `sub...` by its name, everybody else a teammate."""
+        """Return the spec of an agent.
+
+        Any type is accepted; `explore`, `general` and `review` are subagents, others teammates.
+        """
         kind = (
             "lead" if parent is None else "subagent" if agent_type in ("explore", "general", "review") else "teammate"
         )
@@ -207,8 +216,8 @@ class World:
         }
         return AgentSpec.model_validate({**base, **self.spec})
 
-    def host(self, session: str) -> Host:
-        ports = Ports(
+    def host(self, session: str) -> SessionRuntime:
+        ports = Services(
             store=self.store,
             model=self.model,
             clock=self.clock,
@@ -223,11 +232,11 @@ class World:
             observers=self.observers,
             approvers=self.approvers,
         )
-        return Host(session, ports, None, self.spec_of, budget=self.budget)
+        return SessionRuntime(session, ports, None, self.spec_of, budget=self.budget)
 
     @asynccontextmanager
     async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[WorldSession]:
-        """A hosted session: new, or taken up again from the store."""
+        """Host a session until the block ends: a new one, or with `resume` the one in the store."""
         host = self.host(session)
         if not resume:
             row = SessionRow(id=session, workspace=str(self.archive.root), created_at=self.clock.now())
@@ -238,12 +247,12 @@ class World:
             try:
                 yield WorldSession(self, team, session)
             finally:
-                await team.informer.end()
+                await team.hook_notifier.end()
             group.cancel_scope.cancel()
 
 
 class WorldSession:
-    """A hosted session, as a test drives it."""
+    """Hosted session with methods for tests."""
 
     def __init__(self, world: World, team: Team, session: str) -> None:
         self.world = world
@@ -252,7 +261,10 @@ class WorldSession:
         self._said = 0
 
     async def prompt(self, text: str, to: str = "lead") -> None:
-        """A person's words. The same words in the same place of a test are the same envelope."""
+        """Send a prompt from the user.
+
+        The envelope's id depends only on the recipient and the number of earlier messages.
+        """
         self._said += 1
         now = self.world.clock.now()
         store = self.world.store
@@ -268,7 +280,7 @@ class WorldSession:
         await self.team.quiet()
 
     def state(self, name: str) -> AgentState:
-        """The state of an agent of that name, its newest incarnation."""
+        """Return the state of the newest incarnation of an agent."""
         matches = [m for (agent_name, _), m in self.team.members.items() if agent_name == name]
         assert matches, f"{name} never lived here"
         agent = matches[-1].agent
@@ -276,7 +288,7 @@ class WorldSession:
         return agent.state
 
     async def journal(self, name: str, incarnation: int = 1) -> list[str]:
-        """The kinds of an agent's events, in order."""
+        """Return the kinds of an agent's events, in order."""
         events = await events_of(self.world.store, f"j/{self.id}/{name}.{incarnation}")
         return [event.t for event in events]
 
@@ -292,7 +304,7 @@ class _Jumping(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
-        if timeout is None:  # only another thread or process can wake this loop: there is no timer to jump to
+        if timeout is None:  # without a timer to jump to, only another thread or process can wake this loop
             return super().select(None)
         self.passed += timeout
         return []
@@ -321,4 +333,4 @@ def run_virtual(main: Callable[..., Awaitable[T]], *args: object) -> T:
     except RuntimeError:
         options: dict[str, Any] = {"loop_factory": VirtualLoop}
         return anyio.run(main, *args, backend="asyncio", backend_options=options)
-    raise UsageError("run_virtual makes an event loop of its own: call it from a test that is not async")
+    raise UsageError("run_virtual creates its own event loop: call it from a test that is not async")

@@ -1,4 +1,4 @@
-"""Specification of an agent. Lead, teammate and subagent differ only by their `AgentSpec`."""
+"""Specification of an agent. A lead, a teammate and a subagent differ only by their `AgentSpec`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Code, and a person here."""
 
 
 class PermissionRules(Value):
-    """Permission rules as users write them, in addition to those of the session. Deny takes precedence over ask, ask
-    over allow."""
+    """Permission rules as users write them, in addition to those of the session.
+
+    Deny takes precedence over ask, ask over allow.
+    """
 
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
@@ -37,7 +39,7 @@ class Limits(Value):
     """Limits that end a turn. None: no limit. 0: nothing is allowed; it never means unlimited."""
 
     steps: int | None = None
-    """Model steps in one turn. 30 for subagents (docs/design.md, "What it does by the numbers")."""
+    """Model steps in one turn. 30 for subagents (docs/design.md, "Default numbers")."""
     tokens: int | None = None
     """Tokens of one turn, including cached input."""
     cost_usd: float | None = None
@@ -49,6 +51,10 @@ class StageSpec(Value):
 
     stage: str
     params: Json = Field(default_factory=dict)
+
+
+PRICE_SEARCH = 0.01
+"""US dollars of one search of the web by the model service."""
 
 
 class ModelLimits(Value):
@@ -71,6 +77,8 @@ class ModelLimits(Value):
     """Seconds that a cached prefix lives after its last use."""
     thinking: bool = True
     """True if the model accepts thinking blocks."""
+    adaptive_thinking: bool = True
+    """True if the model decides by itself how much it thinks; False: it needs a budget of tokens."""
     tools: bool = True
     """True if the model can call tools."""
     effort: bool = True
@@ -90,11 +98,46 @@ class ModelLimits(Value):
             + usage.cache_read_input_tokens * self.price_read
             + usage.output_tokens * self.price_output
         )
-        return price * self.factor(usage.prompt_tokens) / 1_000_000
+        return price * self.factor(usage.prompt_tokens) / 1_000_000 + usage.web_searches * PRICE_SEARCH
 
     def factor(self, prompt_tokens: int) -> float:
         """Return the price factor for a prompt of this many tokens."""
         return self.long_factor if self.long_over is not None and prompt_tokens > self.long_over else 1.0
+
+
+class ThinkingChoice(Value):
+    """Thinking that a person or a program chose for an agent."""
+
+    kind: Literal["adaptive", "enabled", "disabled"]
+    budget: int | None = None
+    """Tokens for thinking, for models that need a budget."""
+    display: Literal["", "summarized", "omitted"] = ""
+    """Form in which the service returns the thinking; empty: its default."""
+
+    def wire(self, limits: ModelLimits, max_tokens: int) -> Json | None:
+        """Return the parameter of a call; None if the model accepts none, or has no room to think."""
+        if not limits.thinking:
+            return None
+        if self.kind == "disabled":
+            return {"type": "disabled"}
+        display: Json = {"display": self.display} if self.display else {}
+        if limits.adaptive_thinking:
+            return {"type": "adaptive", **display}
+        budget = min(self.budget or max_tokens // 2, max_tokens - 1)
+        return {"type": "enabled", "budget_tokens": budget, **display} if budget >= LEAST_THINKING else None
+
+
+LEAST_THINKING = 1_024
+"""Smallest budget for thinking that the service accepts, in tokens."""
+
+
+class ModelFacts(Value):
+    """Limits of a model as its service states them; None for each that it does not state."""
+
+    window: int | None = None
+    max_output: int | None = None
+    thinking: bool | None = None
+    effort: bool | None = None
 
 
 class ModelChoice(Value):
@@ -102,10 +145,16 @@ class ModelChoice(Value):
 
     name: str
     limits: ModelLimits
+    plan_name: str | None = None
+    """Model in plan mode; None: the same model."""
+    plan_limits: ModelLimits | None = None
 
 
 class AgentSpec(Value):
-    """All differences between agents. Stored as a blob; each change is an event, so a resume brings no surprise."""
+    """All differences between agents.
+
+    Stored as a blob; each change is an event, so that a resume finds the current spec.
+    """
 
     name: str
     kind: Literal["lead", "teammate", "subagent"]
@@ -126,9 +175,13 @@ class AgentSpec(Value):
     """Exceptions from `mcp`, in the same form."""
     effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
     """Thinking effort requested from the model; empty: the service's default."""
+    thinking: ThinkingChoice | None = None
+    """Thinking requested from the model; None: the service's default."""
     memory: Literal["", "user", "project", "local"] = ""
     """Location of the agent's own notes, kept from session to session; empty: the agent keeps none."""
     model: str
+    plan_model: str | None = None
+    """Model in plan mode; None: `model`."""
     fallback_models: tuple[str, ...] = ()
     small_model: str | None = None
     """Model for summaries; None: the agent's own model."""
@@ -141,8 +194,9 @@ class AgentSpec(Value):
     """True if the agent only reads, whatever rules, modes and answers say. It may run only commands that read inside
     its folder."""
     unasked: tuple[str, ...] = ()
-    """Rules that bound what runs without a question: of calls that change something, only those that match, whatever
-    else allows them; empty: no bound. Set in turns of a schedule with such rights, and in turns that these start."""
+    """Rules that bound what runs without a question. Of the calls that change something, only those that match a rule
+    run without one, even if other rules allow them; empty: no bound. Set in turns of a schedule with such rights, and
+    in turns that these start."""
     limits: Limits = Limits()
     output_tokens: int = 8_000
     output_escalated: int = 16_000
@@ -160,7 +214,7 @@ class AgentSpec(Value):
     context_limit: int | None = None
     """Token count that triggers compaction, instead of the budget of the window."""
     react_limit: Literal["per_success", "per_turn"] = "per_success"
-    """Frequency with which a prompt refused as too long is compacted: once between two replies, or once in a turn."""
+    """Number of compactions of a prompt refused as too long: one between two replies, or one in a turn."""
     after_compact: Literal["continue", "end_turn"] = "continue"
     """Behaviour after a compaction that the `compact` tool asked for: the turn continues, or ends."""
     todo_reminder_steps: int = 3

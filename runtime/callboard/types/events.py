@@ -1,6 +1,6 @@
-"""Every event of an agent's journal, version 1. `state = fold(apply, journal)`; nothing else changes a state.
+"""Events of an agent's journal, version 1. `state = fold(apply, journal)`; nothing else changes a state.
 
-Events are in the past tense, frozen, and load forever (`docs/records.md` is the table, `tests/core/golden/` the proof).
+Events are in the past tense, frozen, and load forever (`docs/records.md` lists them, `tests/core/golden/` proves it).
 Every value that a decision used (a time, an id, a random draw, a deadline) is copied into the event, so that folding
 needs no clock. Streaming deltas are never journalled.
 """
@@ -82,6 +82,7 @@ __all__ = [
     "InjectionsDelivered",
     "Interrupted",
     "LimitsLearned",
+    "MessageCopied",
     "ModelCalled",
     "ModelReplied",
     "ModelSwitched",
@@ -133,7 +134,7 @@ class AgentStarted(Base):
 
 
 class AgentResumed(Base):
-    """Another process hosts the agent now. Operations that ran before have no owner."""
+    """Another process hosts the agent now. Operations of the previous process have no owner."""
 
     t: Literal["agent_resumed"] = "agent_resumed"
     pid: int
@@ -184,8 +185,11 @@ class AgentStopped(Base):
 
 
 class AgentCrashed(Base):
-    """The agent's code raised an exception. The supervisor writes this event. The agent continues from its journal at
-    `again_at` (Unix seconds); None: it crashed too often in a row and is parked until the user resumes it."""
+    """The agent's code raised an exception.
+
+    The supervisor writes this event. The agent continues from its journal at `again_at` (Unix seconds); None: it
+    crashed too often in a row and is parked until the user resumes it.
+    """
 
     t: Literal["agent_crashed"] = "agent_crashed"
     why: str
@@ -195,8 +199,10 @@ class AgentCrashed(Base):
 
 
 class WaitBegan(Base):
-    """The agent's next model call waits for the rate limits of the service, or for budget that other calls have
-    reserved. `until`: Unix seconds; None if only other calls can end the wait."""
+    """The agent's next model call waits for the service's rate limits, or for budget that other calls have reserved.
+
+    `until`: Unix seconds; None if only other calls can end the wait.
+    """
 
     t: Literal["wait_began"] = "wait_began"
     what: Literal["rate", "budget"]
@@ -216,8 +222,10 @@ class StallNoticed(Base):
 
 
 class EnvelopeReceived(Base):
-    """The agent took an envelope from its mailbox, in mailbox order. This is the acknowledgement. `envelope.seq` moves
-    the position."""
+    """The agent took an envelope from its mailbox, in mailbox order.
+
+    This is the acknowledgement. `envelope.seq` moves the position.
+    """
 
     t: Literal["envelope_received"] = "envelope_received"
     envelope: Envelope
@@ -227,7 +235,7 @@ class EnvelopeReceived(Base):
 
 
 class EnvelopesDelivered(Base):
-    """Envelopes entered the conversation, rendered as `blocks`. An envelope is delivered exactly once."""
+    """Envelopes entered the conversation, rendered as `blocks`. Each envelope is delivered exactly once."""
 
     t: Literal["envelopes_delivered"] = "envelopes_delivered"
     ids: tuple[str, ...]
@@ -245,6 +253,8 @@ class EnvelopesDropped(Base):
 
 
 class TurnBegan(Base):
+    """A turn began. `depth` counts the hops between agents that led to it."""
+
     t: Literal["turn_began"] = "turn_began"
     turn: str
     cause: str
@@ -262,8 +272,7 @@ class Interrupted(Base):
 
 
 class TurnEnded(Base):
-    """A turn ended. `text` is its final text. `why` is the reason for the end, if the model did not end the turn
-    itself."""
+    """A turn ended. `text` is its final text. `why` is the reason for an end that was not the model's decision."""
 
     t: Literal["turn_ended"] = "turn_ended"
     turn: str
@@ -271,12 +280,11 @@ class TurnEnded(Base):
     text: str = ""
     why: str = ""
     limit: TurnLimit = ""
-    """Limit that ended the turn, where `reason` is `limit`."""
+    """Limit that ended the turn, if `reason` is `limit`."""
 
 
 class TasksReminded(Base):
-    """The model ended its turn while it holds unfinished tasks. It is reminded once in a turn, and the turn
-    continues."""
+    """The model ended its turn with unfinished tasks. It is reminded once in a turn, and the turn continues."""
 
     t: Literal["tasks_reminded"] = "tasks_reminded"
     tasks: tuple[str, ...]
@@ -294,6 +302,17 @@ class InjectionsDelivered(Base):
 
     t: Literal["injections_delivered"] = "injections_delivered"
     blocks: tuple[Placed, ...]
+
+
+class MessageCopied(Base):
+    """Message of an earlier conversation, with which this one begins."""
+
+    t: Literal["message_copied"] = "message_copied"
+    role: Literal["user", "assistant"]
+    blocks: tuple[Placed, ...]
+    turn: str = ""
+    uuid: str = ""
+    """UUID by which clients know the message of the earlier conversation."""
 
 
 Event = Annotated[
@@ -314,6 +333,7 @@ Event = Annotated[
     | TurnEnded
     | InjectionQueued
     | InjectionsDelivered
+    | MessageCopied
     | ModelCalled
     | ModelReplied
     | ReplyDropped

@@ -1,5 +1,7 @@
 """Events of model calls, of context management, of tool calls, and of changes that a tool makes to its agent's state.
-`events.py` states the rules."""
+
+The rules are in `events.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ class ModelCalled(Base):
 
 
 class CallHeld(Base):
-    """A call waited for more than a second before it was sent, because of the service's rate limits or a
-    refused key."""
+    """A model call waited for more than a second before it was sent.
+
+    The reason is the service's rate limits or a refused key.
+    """
 
     t: Literal["call_held"] = "call_held"
     ordinal: int
@@ -41,8 +45,10 @@ class CallHeld(Base):
 
 
 class BudgetReached(Base):
-    """A call or a new agent was refused because it exceeds a budget. `budget`: `session`, an agent's name,
-    `schedule:<id>` or `fire:<id>`."""
+    """A call or a new agent was refused because it exceeds a budget.
+
+    `budget`: `session`, an agent's name, `schedule:<id>` or `fire:<id>`.
+    """
 
     t: Literal["budget_reached"] = "budget_reached"
     budget: str
@@ -67,8 +73,10 @@ class StuckNoticed(Base):
 
 
 class ModelReplied(Base):
-    """A complete reply (`message_stop` was received). `blocks` has the form of the API; `calls` are its tool calls with
-    ids of the runtime."""
+    """A complete reply (`message_stop` was received).
+
+    `blocks` has the form of the API; `calls` are its tool calls with ids of the runtime.
+    """
 
     t: Literal["model_replied"] = "model_replied"
     ordinal: int
@@ -86,8 +94,10 @@ class ModelReplied(Base):
 
 
 class ReplyDropped(Base):
-    """A reply that is not kept: it was cut at the output limit and is requested again with a higher one. It is
-    billed."""
+    """A reply that is not kept: it was cut at the output limit and is requested again with a higher one.
+
+    It is billed.
+    """
 
     t: Literal["reply_dropped"] = "reply_dropped"
     ordinal: int
@@ -122,8 +132,10 @@ class CallFailed(Base):
 
 
 class RetryPlanned(Base):
-    """The call is repeated at `until`. `parked`: a wait for rate or spend limits, which does not count as an
-    attempt."""
+    """The call is repeated at `until`.
+
+    `parked`: a wait for rate or spend limits, which does not count as an attempt.
+    """
 
     t: Literal["retry_planned"] = "retry_planned"
     until: float
@@ -196,8 +208,10 @@ class ContextEdited(Base):
 
 
 class TokensCounted(Base):
-    """The service counted the tokens of the request at this revision. None: it did not, and is not asked again, or not
-    before `until` (Unix seconds) if set."""
+    """The service counted the tokens of the request at this revision.
+
+    `tokens` None: it did not count them, and is not asked again, or only after `until` (Unix seconds) if set.
+    """
 
     t: Literal["tokens_counted"] = "tokens_counted"
     revision: int
@@ -313,8 +327,10 @@ class AnswerTaken(Base):
 
 
 class ToolStarted(Base):
-    """A tool starts. Durable before any effect. After a crash, `marks` show whether it finished: digests, or a pid and
-    its start time."""
+    """A tool starts.
+
+    Durable before any effect. After a crash, `marks` show whether it finished: digests, or a pid and its start time.
+    """
 
     t: Literal["tool_started"] = "tool_started"
     call: str
@@ -345,11 +361,11 @@ class ToolSettled(Base):
 
 
 class ResultsMerged(Base):
-    """All calls of the reply are settled. One user message holds their results, in the order of the calls."""
+    """All calls of the reply are settled. One user message has their results, in the order of the calls."""
 
     t: Literal["results_merged"] = "results_merged"
     waits: bool = False
-    """True if the calls only watched work of others, so that no repetition is counted (`core.stuck`)."""
+    """True if the calls only watched work of others, so that no repetition is counted (`core.agent.stuck_detector`)."""
 
 
 class StopHookRan(Base):
@@ -360,6 +376,8 @@ class StopHookRan(Base):
 
 
 class TodosSet(Base):
+    """The agent replaced its to-do list."""
+
     t: Literal["todos_set"] = "todos_set"
     todos: tuple[Todo, ...]
 
@@ -391,8 +409,10 @@ class SkillLoaded(Base):
 
 
 class SkillCommandsBegan(Base):
-    """Commands in the text of a skill that the user invoked are about to run, and some of them may write. If they are
-    cut off, they do not run again."""
+    """Commands in the text of a skill that the user invoked are about to run, and some of them may write.
+
+    If their process dies, they do not run again.
+    """
 
     t: Literal["skill_commands_began"] = "skill_commands_began"
     envelope: str
@@ -401,8 +421,10 @@ class SkillCommandsBegan(Base):
 
 
 class GateSet(Base):
-    """State of the plan gate. `required`: only reads until a plan is approved; `pending`: a plan waits as
-    `request_id`."""
+    """State of the plan gate.
+
+    `required`: only reads until a plan is approved; `pending`: a plan waits as `request_id`.
+    """
 
     t: Literal["gate_set"] = "gate_set"
     gate: Literal["open", "required", "pending"]

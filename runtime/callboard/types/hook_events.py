@@ -59,7 +59,7 @@ class HookToolResult:
 
 
 ToolResult = HookToolResult
-"""The name of earlier versions."""
+"""Former name of `HookToolResult`."""
 
 
 # The session and its agents

@@ -62,7 +62,7 @@ class McpResource:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerNow:
+class ServerStatus:
     """Current state of a server."""
 
     name: str
@@ -90,12 +90,12 @@ class Elicitation:
     server: str
     message: str
     schema: Json
-    """Flat JSON schema of the requested fields; empty if the server wants a URL to be visited."""
+    """Flat JSON schema of the requested fields; empty if the server asks the user to visit a URL."""
     url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredBack:
+class ElicitationAnswer:
     """Answer of the user to a server's question."""
 
     action: Literal["accept", "decline", "cancel"]

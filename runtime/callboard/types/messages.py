@@ -58,15 +58,15 @@ class Restored(Value):
 
 
 Spared = tuple[tuple[int, int], ...]
-"""First and last message id of each stretch that a person restored."""
+"""First and last message id of each range that a person restored."""
 
 
 class Edit(Value):
     """Reduction of the rendered history. Journalled.
 
-    `cleared`, `persisted`: block `block` of message `message` now reads `text`.
-    `summarised`, `dropped`, `snipped`: messages `message`..`last` are one user message of `blocks`.
-    `restored`: messages `message`..`last` are `messages` again; an undo is an edit too.
+    `cleared`, `persisted`: block `block` of message `message` is replaced by `text`. `summarised`, `dropped`,
+    `snipped`: messages `message`..`last` are replaced by one user message of `blocks`. `restored`: messages
+    `message`..`last` are replaced by `messages`; an undo is an edit too.
     """
 
     kind: Literal["cleared", "persisted", "summarised", "dropped", "snipped", "restored"]
@@ -113,8 +113,10 @@ class SummaryWanted(Value):
 
 
 class Injection(Value):
-    """Text of the runtime that waits for the next user message. `kind` is its tag. A newer one replaces an
-    unsent one."""
+    """Text of the runtime that waits for the next user message.
+
+    `kind` is its tag. A newer one replaces an unsent one.
+    """
 
     kind: str
     text: str
@@ -164,6 +166,16 @@ class ViewMessage:
     turn: str = ""
     private: bool = False
     """True if some content is not sent to every model: thinking, or a call of the service's own tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """Point of the lead's conversation from which another conversation begins."""
+
+    message: str = ""
+    """UUID of the last message; empty: the newest."""
+    drops: str = ""
+    """UUID of the prompt whose turn may be lost. If anything else would be lost, the branch is refused."""
 
 
 class StateBlock(Value):

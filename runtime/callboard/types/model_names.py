@@ -1,8 +1,8 @@
 """Names of models: aliases that users type, and the listed model that resembles an unlisted one. Pure.
 
 Aliases are those of Claude Code (https://code.claude.com/docs/en/model-config). `opus`, `sonnet`, `haiku` and `fable`
-stand for the newest listed model of the family, `default` for the runtime's default, and `opusplan` for opus if the
-session begins in plan mode, otherwise for sonnet. `[1m]` after a name requests a context window of a million tokens.
+stand for the newest listed model of the family, `default` for the runtime's default, and `opusplan` for sonnet, with
+opus in plan mode (`Settings.plan_model_of`). `[1m]` after a name requests a context window of a million tokens.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 DEFAULT_MODEL = "claude-sonnet-5-5"
 FAMILIES = ("fable", "opus", "sonnet", "haiku")
+OPUS_PLAN = "opusplan"
 LONG = "[1m]"
 LONG_WINDOW = 1_000_000
 """Size in tokens of the window that `[1m]` requests."""
@@ -21,24 +22,21 @@ _DATE = 100_000
 
 
 def without_long(name: str) -> tuple[str, bool]:
-    """Return the name without `[1m]`, and whether it had that suffix."""
+    """Return the name without `[1m]`, and True if it had that suffix."""
     name = name.strip()
     return (name[: -len(LONG)].strip(), True) if name.lower().endswith(LONG) else (name, False)
 
 
-def resolve_alias(
-    name: str, listed: Sequence[str], aliases: Mapping[str, str] | None = None, *, planning: bool = False
-) -> str:
+def resolve_alias(name: str, listed: Sequence[str], aliases: Mapping[str, str] | None = None) -> str:
     """Return the id that an alias stands for, or any other name unchanged. A suffix `[1m]` is kept.
 
-    `listed`: known models, the newest of a family first. `aliases`: the user's own, which take precedence. `planning`:
-    the session begins in plan mode.
+    `listed`: known models, the newest of a family first. `aliases`: the user's own, which take precedence.
     """
     bare, long = without_long(name)
     alias = bare.lower()
     own = {key.lower(): value for key, value in (aliases or {}).items()}
-    if alias == "opusplan":
-        alias = "opus" if planning else "sonnet"
+    if alias == OPUS_PLAN:
+        alias = "sonnet"
     elif alias == "best":
         alias = "opus"
     if alias in own:

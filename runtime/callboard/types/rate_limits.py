@@ -21,9 +21,9 @@ class Allowance:
     """One limit as reported by a response."""
 
     limit: float
-    """Amount for each minute."""
+    """Amount per minute."""
     remaining: float
-    """Remaining amount, with this call counted."""
+    """Remaining amount after this call."""
     resets_in: float
     """Seconds until the limit is full again, rounded to a second: the real value may be one more or less."""
 
@@ -45,12 +45,12 @@ class RateNotice(Value):
     """Model of the notice; empty: the whole key."""
     at: float = 0.0
     parked_until: float = 0.0
-    """Time of the next attempt (Unix seconds), at most `PROBE_AFTER` seconds after the refusal; 0: not parked."""
+    """Time of the next attempt (Unix seconds), at most `PROBE_AFTER` seconds after the refusal; 0: no wait."""
     named_until: float = 0.0
     """End of the wait that the service named (Unix seconds). It is displayed, and it selects fallbacks."""
     why: str = ""
     fault: Fault | None = None
-    """Fault with which the key is refused; None: it is not, or no longer, refused."""
+    """Fault with which the key is refused; None: it is not refused."""
 
     @property
     def holds(self) -> bool:

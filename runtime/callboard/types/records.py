@@ -109,7 +109,7 @@ EnvelopeType = Literal[
 
 
 class Envelope(Value):
-    """One message on the bus, written in the same commit as its cause. Its id is derived from its cause."""
+    """Message to an agent, written in the same commit as its cause. Its id is derived from its cause."""
 
     id: str
     sender: str
@@ -150,7 +150,7 @@ class Said(Value):
 
 
 class Request(Value):
-    """Request that waits for an answer. The row is the truth; the first answer wins by compare-and-swap."""
+    """Request that waits for an answer. Only the row counts; the first answer wins by compare-and-swap."""
 
     id: str
     kind: RequestKind
@@ -164,7 +164,7 @@ class Request(Value):
     payload: Json = Field(default_factory=dict)
     """plan: {plan, options, task_id, assignment, folder, base}, and submitted: {plan, digest} if the user edited it;
     permission: {tool, input, rule, why, call_id, folder, agent_type, mode, always}; question: {question, options}, and
-    {call_id, elicit: {server, schema, url}} for a question of an MCP server."""
+    {call_id, elicit: {server, schema, url}} for a question of an MCP server, or {waits} if its call waits."""
     digest: str = ""
     """sha256 of kind and payload. Changed content makes an approval void."""
     revision: int = 1
@@ -280,6 +280,13 @@ class Usage(Value):
     cost_usd: float = 0.0
     unpriced_tokens: int = 0
     """Tokens of calls whose price is unknown; `cost_usd` does not include them."""
+    web_searches: int = 0
+    """Searches of the web by the model service."""
+
+    @property
+    def stated_cost(self) -> float | None:
+        """Return the cost for a program: None if no call has a known price, else the cost of those that have one."""
+        return None if self.unpriced_tokens and not self.cost_usd else self.cost_usd
 
     @property
     def prompt_tokens(self) -> int:
@@ -295,6 +302,7 @@ class Usage(Value):
             output_tokens=self.output_tokens + other.output_tokens,
             cost_usd=self.cost_usd + other.cost_usd,
             unpriced_tokens=self.unpriced_tokens + other.unpriced_tokens,
+            web_searches=self.web_searches + other.web_searches,
         )
 
 
@@ -355,8 +363,10 @@ class SessionRow(Value):
 
 
 class HostRow(Value):
-    """Process that hosts a session, by its own statement; the lease is the truth. A process that leaves in order
-    removes the row, or marks it if another process takes over."""
+    """Process that hosts a session, by its own statement; only the lease proves it.
+
+    A process that leaves in order removes the row, or marks it if another process takes over.
+    """
 
     pid: int
     started: float
@@ -364,7 +374,7 @@ class HostRow(Value):
     since: float = 0.0
     """Time at which the process began to host (Unix seconds)."""
     asked_by: int = 0
-    """Process that asks this one to leave because the user takes over there; 0: none."""
+    """Process that asks this one to leave, because the user continues there; 0: none."""
     left: bool = False
     """True if the process left for the one that asked. Followers of the session wait for the new row."""
 
@@ -372,7 +382,7 @@ class HostRow(Value):
 FaultKind = Literal[
     "rate_limited",  # 429 with a wait
     "overloaded",  # 529, or an overloaded_error event in a stream
-    "server",  # 5xx otherwise
+    "server",  # any other 5xx
     "connection",  # could not connect, reset, ended before message_stop
     "silence",  # no first byte, or no content between events, in time
     "bad_reply",  # 200 of a wrong shape, invalid JSON in an event, doubled keys in a tool input
@@ -381,8 +391,8 @@ FaultKind = Literal[
     "credentials",  # 401, 403 on the key
     "payment",  # 402
     "not_found",  # 404: unknown model
-    "invalid",  # 400 otherwise: our request is wrong
-    "lost",  # the process died while the call was under way
+    "invalid",  # any other 400: the request is wrong
+    "lost",  # the process died during the call
 ]
 
 
@@ -416,8 +426,10 @@ class Todo(Value):
 
 
 class ToolCall(Value):
-    """Tool call of a reply. `id` is the runtime's (journal position); `use_id` is the provider's, used only for
-    pairing."""
+    """Tool call of a reply.
+
+    `id` is the runtime's (journal position); `use_id` is the provider's, used only for pairing.
+    """
 
     id: str
     use_id: str

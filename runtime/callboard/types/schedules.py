@@ -1,4 +1,4 @@
-"""Durable values of schedules and of their fires. Frozen; all load forever."""
+"""Durable values of schedules and of their fires. All are frozen and load forever."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class Schedule(Value):
     """Conversation of a fire: the lead's, that of a new agent for each fire, or that of one separate agent, which
     exists from the first fire on."""
     jitter: float | None = None
-    """Seconds that a fire is put off at most; None: as for all (`ScheduleDefaults.jitter`); 0: never."""
+    """Maximum delay of a fire in seconds; None: the common default (`ScheduleDefaults.jitter`); 0: none."""
     window: float | None = None
-    """Seconds that a missed fire may be late and still run; None: as for all (`ScheduleDefaults.catch_up`)."""
+    """Maximum lateness in seconds at which a missed fire still runs; None: the common default
+    (`ScheduleDefaults.catch_up`)."""
     deadline: float | None = None
     """Seconds after which the turn of a fire is stopped; None: never."""
     retries: int = 0
@@ -86,8 +87,10 @@ FireOutcome = Literal[
 
 
 class Fire(Value):
-    """One slot of a schedule and its outcome: the history. Stored separately from the session's rows, because
-    it grows."""
+    """One slot of a schedule and its outcome: the history.
+
+    Stored separately from the session's rows, because it grows.
+    """
 
     id: str
     """Id of the slot, `schedule:<id>:<time>`, and of its envelope; `schedule:<id>:run-...` for a manual run."""

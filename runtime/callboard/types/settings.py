@@ -14,9 +14,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from callboard.types.agent_spec import READ_AS, ModelLimits, PermissionRules, StageSpec
+from callboard.types.agent_spec import READ_AS, ModelFacts, ModelLimits, PermissionRules, StageSpec
 from callboard.types.errors import UnknownModel
-from callboard.types.model_names import DEFAULT_MODEL, LONG_WINDOW, nearest_listed, resolve_alias, without_long
+from callboard.types.model_names import (
+    DEFAULT_MODEL,
+    LONG,
+    LONG_WINDOW,
+    OPUS_PLAN,
+    nearest_listed,
+    resolve_alias,
+    without_long,
+)
 from callboard.types.records import Budget, Json, PermissionMode
 
 Count = Annotated[int, Field(ge=0)]
@@ -55,6 +63,8 @@ class ModelSetting(Section):
     """Seconds that a cached prefix lives after its last use. Default: 300."""
     thinking: bool | None = None
     """True if the model accepts thinking blocks. Default: true."""
+    adaptive_thinking: bool | None = None
+    """True if the model decides by itself how much it thinks; false if it needs a budget. Default: true."""
     tools: bool | None = None
     """True if the model can call tools. Default: true."""
     effort: bool | None = None
@@ -69,8 +79,10 @@ Mode = Annotated[PermissionMode, BeforeValidator(lambda written: READ_AS.get(wri
 
 
 class ProfileSettings(Section):
-    """Permissions of some agents or turns, in addition to those of all: a mode that can only be narrower, and more
-    rules."""
+    """Permissions of some agents or turns, in addition to those of all.
+
+    The mode can only be narrower, and the rules are added.
+    """
 
     mode: Mode | None = None
     allow: tuple[str, ...] = ()
@@ -106,6 +118,8 @@ class PermissionSettings(ProfileSettings):
     """Programs to deny always, in addition to the built-in ones."""
     always_ask: tuple[str, ...] = ()
     """Programs that always need permission, in addition to the built-in ones."""
+    directories: tuple[str, ...] = ()
+    """Folders outside the workspace that agents may read without a question."""
     classic_dd: Literal["deny", "judge"] = "judge"
     """`deny`: deny every `dd if=`, as the classic list does."""
     agents: dict[str, ProfileSettings] = Field(default_factory=dict)
@@ -168,7 +182,7 @@ class RecoverySettings(Section):
     too_long: tuple[str, ...] = ()
     """Texts by which another endpoint says that a prompt is too long, in addition to the known ones."""
     react_limit: Literal["per_success", "per_turn"] = "per_success"
-    """Frequency with which a prompt refused as too long is compacted: once between two replies, or once in a turn."""
+    """Number of compactions of a prompt refused as too long: one between two replies, or one in a turn."""
 
 
 class RateSettings(Section):
@@ -193,7 +207,7 @@ class ContextSettings(Section):
 
 
 class SkillSettings(Section):
-    """Visibility of skills, the share of the prompt for their catalogue, and whether they run commands."""
+    """Visibility of skills, the share of the prompt for their catalogue, and the commands in their texts."""
 
     catalogue: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the context window for the catalogue. If it is too small, the least used skills are listed by
@@ -215,7 +229,8 @@ class TeamSettings(Section):
     max_depth: Positive = 3
     """Greatest depth of an agent below the lead: a teammate is at depth 1, a subagent of that teammate at depth 2."""
     mailbox: Positive = 1_000
-    """Most unread envelopes of an agent, above which tools that send it more are refused."""
+    """Most unread envelopes of an agent, above which tools that send it more are refused. `Mailboxes` in
+    `engine/messaging/mailboxes.py` counts them."""
 
 
 class PlanSettings(Section):
@@ -239,10 +254,13 @@ class AskSettings(Section):
 
 
 class PathSettings(Section):
-    """Folders for agents' large results and transcripts, relative to the workspace. Default: the data folder."""
+    """Files of sessions. `transcripts` and `tool_results` have no effect: these folders are in the data folder."""
 
     transcripts: str | None = None
     tool_results: str | None = None
+    shared_transcripts: bool = True
+    """True: also write transcripts to `projects` in the folder `~/.claude`, where session lists and usage tools look
+    for them. Not in a replay."""
 
 
 class BackgroundSettings(Section):
@@ -270,6 +288,8 @@ class SandboxSettings(Section):
     """Sandbox level. `auto`: the best level that the machine supports. A level that it does not support is refused."""
     unattended: Literal["refuse", "any"] = "refuse"
     """For `auto`, in an unattended run on a machine without a sandbox: run no commands, or run them anyway."""
+    required: bool = False
+    """True: on a machine without a sandbox no command runs, even if a person is present."""
     network: NetworkSettings = NetworkSettings()
     writable: tuple[str, ...] = ()
     """Paths that commands may change: outside their folder, or inside it although other tools execute the files."""
@@ -312,6 +332,23 @@ class McpSettings(Section):
     """Names of servers not to connect."""
 
 
+class SearchSettings(Section):
+    """Search of the web (docs/tools.md). A workspace can never set it."""
+
+    by: Literal["auto", "service", "off"] = "auto"
+    """Searches by the model service: if it is the vendor's own, always, or never."""
+    command: tuple[str, ...] = ()
+    """Program and arguments that search instead: JSON on standard input and output."""
+    env: tuple[str, ...] = ()
+    """Environment variables to pass to the command, in addition to the built-in ones."""
+    allowed_domains: tuple[str, ...] = ()
+    """The only domains of results; empty: all."""
+    blocked_domains: tuple[str, ...] = ()
+    """Domains without results. Give these or `allowed_domains`."""
+    most: Positive = 8
+    """Most searches of the service in one reply."""
+
+
 class MemorySettings(Section):
     """Notes that agents keep (docs/memory.md)."""
 
@@ -321,14 +358,30 @@ class MemorySettings(Section):
     """Most notes that enter one turn automatically."""
 
 
+class StatusLineSettings(Section):
+    """Command that prints the line below the prompt. It receives the state of the session as JSON on its input."""
+
+    command: str = ""
+    """Command line; empty: Callboard's own line is shown."""
+    refresh: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """Seconds after which it runs again without a change. Default: it runs only after a change."""
+
+
 class Settings(Section):
     """The tree of all settings."""
 
     model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
+    plan_model: str | None = None
+    """Model of the lead in plan mode. Default: `model`; with the model `opusplan` it is `opus`."""
     fallback_models: tuple[str, ...] = ()
     """Models to try, in this order, when the model is overloaded."""
     small_model: str | None = None
     """Model for summaries. Default: the agent's own model."""
+    effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
+    """Thinking effort that the lead requests; empty: that of its type, else the service's default."""
+    api_key_helper: str | None = None
+    """Command that prints the key of the model service, if the environment has none. It runs again after five minutes
+    (`CLAUDE_CODE_API_KEY_HELPER_TTL_MS`) and after the service refused the key."""
     base_url: str | None = None
     """URL of the model service, from the user's file or the environment, never from a workspace."""
     models: dict[str, ModelSetting] = Field(default_factory=dict)
@@ -356,20 +409,38 @@ class Settings(Section):
     """Bundled hooks to switch off."""
     durability: Literal["full", "process"] = "full"
     """`full` survives a power failure, `process` a killed process."""
+    output_style: str = ""
+    """Style of the lead's answers: a built-in one, or the name of a file in a folder `output-styles`."""
+    language: str = ""
+    """Language of the lead's answers; empty: that of the person."""
+    status_line: StatusLineSettings = StatusLineSettings()
+    enabled_plugins: dict[str, bool] = Field(default_factory=dict)
+    """Installed plugins to load, by name (`NAME@MARKETPLACE`)."""
+    cleanup_days: Count | None = None
+    """Days after which copies of transcripts for other programs (`paths.shared_transcripts`) are removed; 0: none are
+    written. Default: never."""
     background: BackgroundSettings = BackgroundSettings()
     sandbox: SandboxSettings = SandboxSettings()
     memory: MemorySettings = MemorySettings()
     mcp: McpSettings = McpSettings()
+    search: SearchSettings = SearchSettings()
 
     def model_id(self, name: str) -> str:
         """Return the id that an alias stands for (`opus`, `sonnet[1m]`, an alias of `model_aliases`), or `name` itself.
-        A suffix `[1m]` is kept only if it has an effect: most models have that window anyway."""
+
+        A suffix `[1m]` is kept only if it has an effect: most models have that window anyway.
+        """
         if ":" in name:  # `rehearsal:FILE` and `cassette:FILE`
             return name
-        planning = self.permission.mode == "plan"
-        resolved = resolve_alias(name, tuple(self.models), self.model_aliases, planning=planning)
+        resolved = resolve_alias(name, tuple(self.models), self.model_aliases)
         bare, long = without_long(resolved)
         return resolved if long and self.limits_of(bare).window < LONG_WINDOW else bare
+
+    def plan_model_of(self, name: str) -> str | None:
+        """Return the id of the model in plan mode of a session with the model `name`; None if it is the same one."""
+        bare, long = without_long(name)
+        chosen = f"opus{LONG if long else ''}" if bare.lower() == OPUS_PLAN else self.plan_model
+        return self.model_id(chosen) if chosen and ":" not in name else None
 
     def is_listed(self, model: str) -> bool:
         """Return True if limits and prices of the model are stated, built in or by the user."""
@@ -408,13 +479,36 @@ class Settings(Section):
             "assumed": f"the model {model!r} is not listed: assuming {assumption}{unknown}",
         }
 
+    def with_facts(self, model: str, facts: ModelFacts) -> ModelLimits:
+        """Return the limits of a model that is not listed: those that its service states, and assumed ones.
+
+        Limits in the user's own settings take precedence.
+        """
+        limits = self.limits_of(model)
+        bare, long = without_long(model)
+        own = self._stated_of(bare)
+        stated = {name: value for name, value in facts.model_dump(exclude_none=True).items() if name not in own}
+        if long:
+            stated.pop("window", None)
+        if not limits.assumed or not stated:
+            return limits
+        limits = limits.model_copy(update=stated)
+        size = f"{limits.window:,} tokens of context and {limits.max_output:,} of output"
+        source = (
+            "stated by its service" if {"window", "max_output"} <= {*stated, *own} else "partly stated by its service"
+        )
+        unknown = "" if limits.priced else "; its cost is unknown"
+        return limits.model_copy(update={"assumed": f"the model {model!r} is not listed: {size}, {source}{unknown}"})
+
     def price_needed(self, model: str) -> UnknownModel:
         """Return the error for a budget in dollars with a model without a price."""
         return UnknownModel(_unpriced(model, self._stated_of(without_long(model)[0]), self.models))
 
     def _stated_of(self, model: str) -> dict[str, float]:
-        """Return the settings that apply to the model by its name, its name without the date, and matching globs. The
-        narrower setting takes precedence."""
+        """Return the settings that apply to the model by its name, its name without the date, and matching globs.
+
+        The narrower setting takes precedence.
+        """
         bare = _SNAPSHOT.sub("", model)
         stated: dict[str, float] = {}
         for pattern in sorted(self.models, key=lambda name: (name == model, name == bare, len(name))):

@@ -1,5 +1,7 @@
-"""Values of skills and slash commands that parts of the runtime exchange, and of plugins: a folder with agents, skills,
-commands, hooks and MCP servers under one name."""
+"""Values of skills, slash commands, and plugins that parts of the runtime exchange.
+
+A plugin is a folder with agents, skills, commands, hooks and MCP servers under one name.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +94,8 @@ class Plugin:
     """Folders that contain skills (`NAME/SKILL.md`), or that are skills."""
     commands: tuple[Path, ...] = ()
     """Folders of command files, or single files."""
+    output_styles: tuple[Path, ...] = ()
+    """Folders of output styles, or single files."""
     hooks: tuple[Path, ...] = ()
     """Files in the form of `hooks/hooks.json`."""
     hooks_inline: Json | None = None

@@ -1,4 +1,4 @@
-"""Steps that `decide` asks for next. A step is a value; the engine starts it, and its results come back as events."""
+"""Steps that `decide` returns. A step is a value; the engine starts it, and its results come back as events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Outcome = Literal["done", "failed", "limit", "stopped", "blocked"]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class LifeDone:
     """This life is over: the journal has its last record."""
 
     outcome: str
@@ -57,7 +57,7 @@ class BeginTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class EnterFolder:
     """Prepare the agent's folder, and run its tools there from now on."""
 
     worktree: str
@@ -152,7 +152,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Find out the outcome of these calls, which a process that is gone had started."""
+    """Find out the outcome of these calls, which were started by a process that died."""
 
     calls: tuple[str, ...]
 
@@ -176,7 +176,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class NoticeStuck:
-    """Nudge an agent that repeats itself (`core.stuck`), or end its turn. `what` was repeated `count` times."""
+    """Nudge an agent that repeats itself (`core.agent.stuck_detector`), or end its turn.
+
+    `what` was repeated `count` times.
+    """
 
     pattern: Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks"]
     count: int
@@ -193,7 +196,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Answer all open calls as interrupted and withdraw their requests, because nothing runs any more."""
+    """Answer all open calls as interrupted and withdraw their requests, because nothing is running."""
 
     why: str
 
@@ -272,17 +275,17 @@ class EditView:
 
 
 @dataclass(frozen=True, slots=True)
-class Summarise:
+class SummarizeView:
     """Write the transcript and make the summary call that a stage requested."""
 
     wanted: SummaryWanted
     begun: bool
-    """True if a process that is gone began the summary."""
+    """True if a process that died began the summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """Undo the edits at these journal positions, or say why that is impossible."""
+    """Undo the edits at these journal positions, or report why that is impossible."""
 
     edits: tuple[int, ...]
 
@@ -295,7 +298,7 @@ class AskStartHooks:
 
 
 @dataclass(frozen=True, slots=True)
-class StayOn:
+class ContinueAfterShutdown:
     """Continue, because the shutdown that the agent has read was withdrawn or rejected."""
 
     request_id: str
@@ -311,11 +314,13 @@ class RemindTasks:
 
 @dataclass(frozen=True, slots=True)
 class AskStopHooks:
-    """Ask the Stop hooks whether the turn may end."""
+    """Run the Stop hooks, which decide if the turn may end."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
+    """End the turn for this reason; `why` explains an end that was not the model's decision."""
+
     reason: TurnReason
     why: str = ""
     limit: TurnLimit = ""
@@ -329,7 +334,7 @@ class ClaimTask:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class ReleaseTasks:
     """Release tasks that the board reassigned to another agent."""
 
     tasks: tuple[str, ...]
@@ -358,10 +363,10 @@ class StopAgent:
 
 
 Step = (
-    Done
+    LifeDone
     | Wait
     | BeginTurn
-    | Move
+    | EnterFolder
     | Inject
     | Deliver
     | Drop
@@ -387,15 +392,15 @@ Step = (
     | LearnLimits
     | Continue
     | EditView
-    | Summarise
+    | SummarizeView
     | Undo
     | AskStartHooks
-    | StayOn
+    | ContinueAfterShutdown
     | RemindTasks
     | AskStopHooks
     | EndTurn
     | ClaimTask
-    | LetGo
+    | ReleaseTasks
     | WatchBackground
     | EndCommands
     | StopAgent

@@ -1,4 +1,4 @@
-"""A real HTTP server on a loopback port, in a thread, that says what a test wants and keeps what it was asked."""
+"""HTTP server on a loopback port, in a thread, that sends a test's answers and records the requests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 
 @dataclass
-class Asked:
-    """What came in."""
+class ReceivedRequests:
+    """Requests that the server received."""
 
     port: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -25,14 +25,14 @@ class Asked:
 
 
 @contextmanager
-def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Asked]:
-    asked = Asked()
+def run_hook_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[ReceivedRequests]:
+    received = ReceivedRequests()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.paths.append(self.path)
-            asked.headers.append(dict(self.headers))
-            asked.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            received.paths.append(self.path)
+            received.headers.append(dict(self.headers))
+            received.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             answer(self)
 
         def log_message(self, *_: Any) -> None:
@@ -41,18 +41,18 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Asked]
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         server.block_on_close = False
-        asked.port = server.server_address[1]
+        received.port = server.server_address[1]
         thread = threading.Thread(target=lambda: server.serve_forever(0.01))
         thread.start()
         try:
-            yield asked
+            yield received
         finally:
             server.shutdown()
             thread.join()
 
 
-def says(body: object = "", status: int = 200, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Answer with that status and body; what is no text is sent as JSON."""
+def respond_with(body: object = "", status: int = 200, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Return a handler that answers with this status and body; a body that is not a string is sent as JSON."""
     text = body if isinstance(body, str) else json.dumps(body)
 
     def answer(request: BaseHTTPRequestHandler) -> None:

@@ -1,4 +1,4 @@
-"""Agent and skill files: found in their order, read as people write them, and nothing left out in silence."""
+"""Agent and skill files are found in order, follow common formats, and every skipped part is reported."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _agent(places: ExtensionPaths, text: str, where: str = ".callboard/agents/a.
     return load_agents(places)
 
 
-def _whys(loaded: LoadedItems[AgentFile]) -> list[tuple[str, str]]:
+def _reasons(loaded: LoadedItems[AgentFile]) -> list[tuple[str, str]]:
     return [(note.field, note.verdict) for note in loaded.notes]
 
 
-# What ships
+# Bundled definitions
 
 
 def test_the_agents_and_skills_that_ship_load_without_a_note() -> None:
@@ -61,7 +61,7 @@ def test_the_types_that_only_read_have_no_tool_that_writes_a_file(name: str) -> 
 def test_what_ships_names_only_tools_that_there_are() -> None:
     import re
 
-    texts = [path.read_text() for kind in ("agents", "skills") for path in builtin(kind).rglob("*.md")]  # pyright: ignore[reportArgumentType]
+    texts = [path.read_text() for kind in ("agents", "skills") for path in builtin(kind).rglob("*.md")]
     named = {word for text in texts for word in re.findall(r"`?\b([a-z]+_[a-z]+)\b", text)}
     assert named - ALL_TOOLS <= {"blocked_by", "plan_required"}
 
@@ -78,7 +78,7 @@ def test_the_hooks_that_ship_are_a_file_of_the_known_form() -> None:
 def test_an_agent_file_says_all_that_it_may(places: ExtensionPaths) -> None:
     text = (
         "---\nname: db\ndescription: Use when: the schema changes\ntools: Read, Bash(git:*), edit_file\n"
-        "disallowedTools: [Write, WebFetch]\nmodel: opus\npermissionMode: manual\nmaxTurns: 12\n"
+        "disallowedTools: [Write, Fly]\nmodel: opus\npermissionMode: manual\nmaxTurns: 12\n"
         "skills: a, b\n---\nBody.\n"
     )
     loaded = _agent(places, text)
@@ -88,7 +88,7 @@ def test_an_agent_file_says_all_that_it_may(places: ExtensionPaths) -> None:
     assert agent.tools == ("Read", "Bash(git:*)", "edit_file")
     assert agent.denied == ("Write",)
     assert (agent.model, agent.permission_mode, agent.max_turns, agent.skills) == ("opus", "default", 12, ("a", "b"))
-    assert _whys(loaded) == [("description", "honored"), ("tools", "ignored"), ("disallowedTools", "ignored")]
+    assert _reasons(loaded) == [("description", "honored"), ("tools", "ignored"), ("disallowedTools", "ignored")]
 
 
 def test_without_lists_an_agent_inherits(places: ExtensionPaths) -> None:
@@ -111,7 +111,7 @@ def test_without_lists_an_agent_inherits(places: ExtensionPaths) -> None:
         ("name: a:b\ndescription: d", "name"),
         ("name: a", "description"),
         ("name: a\ndescription: ''", "description"),
-        ("name: a\ndescription: d\ntools: WebFetch, Nope", "tools"),
+        ("name: a\ndescription: d\ntools: Fly, Nope", "tools"),
         ("name: [", ""),
         ("name: a\nname: b\ndescription: d", "name"),
     ],
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(
 ) -> None:
     loaded = _agent(places, f"---\n{front}\n---\nBody\n")
     assert loaded.items == {}
-    assert (field, "refused") in _whys(loaded)
+    assert (field, "refused") in _reasons(loaded)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(
 )
 def test_a_field_that_is_not_honored_is_told(places: ExtensionPaths, field: str, verdict: str) -> None:
     loaded = _agent(places, f"---\nname: a\ndescription: d\n{field}\n---\n")
-    assert _whys(loaded) == [(field.partition(":")[0], verdict)]
+    assert _reasons(loaded) == [(field.partition(":")[0], verdict)]
     assert loaded.items["a"].permission_mode in {None, "default"}
     assert loaded.items["a"].max_turns is None
 
 
 def test_an_agent_type_may_ask_for_worktrees(places: ExtensionPaths) -> None:
     loaded = _agent(places, "---\nname: a\ndescription: d\nisolation: worktree\n---\n")
-    assert (loaded.items["a"].isolation, _whys(loaded)) == ("worktree", [])
+    assert (loaded.items["a"].isolation, _reasons(loaded)) == ("worktree", [])
 
 
 def test_a_person_may_lift_the_permissions_of_their_own_agents(places: ExtensionPaths) -> None:
@@ -311,7 +311,7 @@ def test_skills_are_scanned_again_when_files_change_and_only_then(places: Extens
     assert library.catalogue() == []
 
 
-# Links, and what is no file
+# Links and files that are not regular
 
 
 def test_a_link_out_of_the_folder_is_refused(places: ExtensionPaths, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Hooks as the public documentation and its readers write them, re-created: each a real settings file, real scripts.
+"""Hooks from public documentation and its users, re-created as real settings files and scripts.
 
-What is asserted is what that documentation promises: what blocks, what is let through, who reads the words.
+The tests assert the documented behavior: blocked calls, allowed calls, and the readers of each output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One is enough: `test_hook_commands.py` runs processes under both."""
+    """Run on asyncio only: `test_hook_commands.py` runs processes on both event loops."""
     return "asyncio"
 
 
@@ -94,7 +94,7 @@ YES_NPM = """echo '{"hookSpecificOutput": {"hookEventName": "PermissionRequest",
 
 
 def registry_of(folder: Path, hooks: dict[str, Any], **settings: Any) -> HookRegistry:
-    """The hooks of a `.claude/settings.json`, registered."""
+    """Return the registry of hooks in a `.claude/settings.json`."""
     path = folder / ".claude" / "settings.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"hooks": hooks, **settings}))
@@ -107,7 +107,7 @@ def registry_of(folder: Path, hooks: dict[str, Any], **settings: Any) -> HookReg
 
 
 def script(folder: Path, name: str, text: str) -> str:
-    """A script in `.claude/hooks`, and the command that runs it as such files name it."""
+    """Write a script into `.claude/hooks`, and return the command as settings files usually give it."""
     path = folder / ".claude" / "hooks" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -134,7 +134,7 @@ async def test_a_validator_blocks_with_exit_code_2(tmp_path: Path) -> None:
     verdict = await registry.pre_tool_use(bash("grep foo .", tmp_path))
     assert (verdict.decision, verdict.why) == ("deny", "- use rg instead of grep")
     assert (await registry.pre_tool_use(bash("rg foo", tmp_path))).decision is None
-    assert (await registry.pre_tool_use(file("read_file", "a", tmp_path))).notices == (), "the matcher leaves it out"
+    assert (await registry.pre_tool_use(file("read_file", "a", tmp_path))).notices == (), "the matcher excludes it"
 
 
 async def test_a_one_liner_protects_files_by_absolute_path(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_if_runs_only_for_what_its_rule_names(tmp_path: Path) -> None:
         ('"unclosed', None),
     ):
         assert (await registry.pre_tool_use(bash(line, tmp_path))).decision == decision, line
-    assert (tmp_path / "ran").read_text().count("ran") == 5, "the four, and what cannot be parsed"
+    assert (tmp_path / "ran").read_text().count("ran") == 5, "the four commands, and the one that cannot be parsed"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_if_runs_only_for_what_its_rule_names(tmp_path: Path) -> None:
     ],
 )
 async def test_what_fails_lets_the_call_proceed_and_is_told(tmp_path: Path, command: str, told: str) -> None:
-    """As documented of these files; `onFailure: block` closes them, and so do our own settings."""
+    """The documented default of these files; `onFailure: block` denies the call, and so do Callboard's own settings."""
     fields = {"timeout": 0.3} if "sleep" in command else {}
     for closed, decision in (({}, None), ({"onFailure": "block"}, "deny")):
         registry = registry_of(tmp_path, {"PreToolUse": group(command, "*", **fields, **closed)})
@@ -278,7 +278,7 @@ async def test_a_question_is_answered_in_the_persons_place(tmp_path: Path) -> No
     allowed = await registry.permission_request(asked(bash("npm run build", tmp_path)))
     assert (allowed.decision, allowed.input) == ("allow", {"command": "npm run lint"})
     undecided = await registry.permission_request(asked(file("read_file", ".env", tmp_path)))
-    assert undecided.decision is None, "exit code 2 is not honored there: the person is asked"
+    assert undecided.decision is None, "exit code 2 does not block this event: the person is asked"
 
 
 async def test_the_other_moments_block_by_exit_code_2_or_json(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ async def test_the_other_moments_block_by_exit_code_2_or_json(tmp_path: Path) ->
     assert fired["TaskCreated"].notices[0].endswith("`continue: false` has no effect at TaskCreated")
     assert fired["SessionStart"].context == ("branch: main",)
     assert fired["Notification"].notices[0].endswith(": seen")
-    assert (await registry.fire(hk.SessionStart("clear", by=here))).context == (), "the matcher names two sources"
+    assert (await registry.fire(hk.SessionStart("clear", by=here))).context == (), "the matcher names two other sources"
     assert (await registry.fire(hk.PreCompact("manual", by=here))).block == ""
 
 
@@ -329,7 +329,7 @@ async def test_a_silent_log_of_every_call_in_any_agent(tmp_path: Path) -> None:
     line = f'python3 -c "{code}" >> log'
     registry = registry_of(tmp_path, {"PreToolUse": group(line, "")})
     for kind, name in (("lead", "lead"), ("teammate", "alice"), ("subagent", "s-1")):
-        by = hk.Caller("s1", name, kind, "coder", folder=str(tmp_path))  # type: ignore[arg-type]
+        by = hk.Caller("s1", name, kind, "coder", folder=str(tmp_path))
         assert await registry.pre_tool_use(hk.PreToolUse(bash("ls", tmp_path).call, by)) == hk.PreVerdict()
     assert (tmp_path / "log").read_text().splitlines() == ["lead Bash", "alice Bash", "s-1 Bash"]
 

@@ -1,4 +1,4 @@
-"""Hooks as people wrote them for other tools: what is read, and that nothing is dropped in silence."""
+"""Hook files written for other tools are read, and everything that is dropped is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from callboard.adapters.extensions.hook_commands import CommandHandler
-from callboard.adapters.extensions.hook_fields import HookOrigin, HttpHandler, HttpLimits, OnlyIf
+from callboard.adapters.extensions.hook_fields import ConditionalHandler, HookOrigin, HttpHandler, HttpLimits
 from callboard.adapters.extensions.hooks import (
     WITHOUT_MOMENT,
     HooksRead,
@@ -20,7 +20,7 @@ from callboard.adapters.extensions.hooks import (
     load_hooks,
     read_hooks,
 )
-from callboard.ports.hooks import Terms
+from callboard.ports.hooks import HookTerms
 from callboard.types.errors import SettingsError
 
 COMPATIBLE, OURS = HookOrigin("/w"), HookOrigin("/w", compatible=False)
@@ -32,7 +32,7 @@ def read(hooks: object, origin: HookOrigin = COMPATIBLE) -> HooksRead:
     return read_hooks(hooks, "settings.json", origin)
 
 
-def one(handler: object, event: str = "PreToolUse", **group: object) -> HooksRead:
+def load(handler: object, event: str = "PreToolUse", **group: object) -> HooksRead:
     return read({event: [{"hooks": [handler], **group}]})
 
 
@@ -62,7 +62,7 @@ def test_ours_fail_closed_and_take_the_registrys_time() -> None:
 
 
 def test_identical_handlers_are_equal() -> None:
-    first, second = one(OK).entries[0].handler, one(OK, matcher="Bash").entries[0].handler
+    first, second = load(OK).entries[0].handler, load(OK, matcher="Bash").entries[0].handler
     assert first == second == CommandHandler("check.sh", "/w", timeout=600)
 
 
@@ -137,19 +137,19 @@ def test_a_wrong_shape_is_refused_with_its_place(hooks: object, field: str) -> N
 @pytest.mark.parametrize(
     ("found", "field", "why"),
     [
-        (one(OK, matcher="mcp__memory"), "hooks.PreToolUse[0].matcher", "never run"),
-        (one(OK, "Stop", matcher="Bash"), "hooks.Stop[0].matcher", "has no matcher"),
-        (one(OK, "SessionStart", matcher="fork"), "hooks.SessionStart[0].matcher", "never run"),
-        (one(OK, "Notification", matcher="idle|nothing"), "hooks.Notification[0].matcher", "never run"),
-        (one(OK, "WorktreeCreate"), "hooks.WorktreeCreate", "not used"),
-        (one(OK | {"if": "NotebookEdit(*.ipynb)"}), "hooks.PreToolUse[0].hooks[0].if", "no tool NotebookEdit"),
-        (one(OK | {"async": True}), "hooks.PreToolUse[0].hooks[0].async", "no effect"),
-        (one(OK | {"url": "http://x"}), "hooks.PreToolUse[0].hooks[0].url", "not a field of type 'command'"),
-        (one(HTTP | {"headers": {"A": "Bearer $KEY"}}), "hooks.PreToolUse[0].hooks[0].headers", "$KEY is not allowed"),
-        (one(OK, color="red"), "hooks.PreToolUse[0].color", "no such field"),
-        (one(OK | {"statusMessage": "…"}), "hooks.PreToolUse[0].hooks[0].statusMessage", "no effect"),
-        (one(OK | {"once": True}), "hooks.PreToolUse[0].hooks[0].once", "skill's front matter"),
-        (one(OK | {"retries": 3}), "hooks.PreToolUse[0].hooks[0].retries", "no such field"),
+        (load(OK, matcher="mcp__memory"), "hooks.PreToolUse[0].matcher", "never run"),
+        (load(OK, "Stop", matcher="Bash"), "hooks.Stop[0].matcher", "has no matcher"),
+        (load(OK, "SessionStart", matcher="fork"), "hooks.SessionStart[0].matcher", "never run"),
+        (load(OK, "Notification", matcher="idle|nothing"), "hooks.Notification[0].matcher", "never run"),
+        (load(OK, "WorktreeCreate"), "hooks.WorktreeCreate", "not used"),
+        (load(OK | {"if": "Frobnicate(*.ipynb)"}), "hooks.PreToolUse[0].hooks[0].if", "no tool Frobnicate"),
+        (load(OK | {"async": True}), "hooks.PreToolUse[0].hooks[0].async", "no effect"),
+        (load(OK | {"url": "http://x"}), "hooks.PreToolUse[0].hooks[0].url", "not a field of type 'command'"),
+        (load(HTTP | {"headers": {"A": "Bearer $KEY"}}), "hooks.PreToolUse[0].hooks[0].headers", "$KEY is not allowed"),
+        (load(OK, color="red"), "hooks.PreToolUse[0].color", "no such field"),
+        (load(OK | {"statusMessage": "…"}), "hooks.PreToolUse[0].hooks[0].statusMessage", "no effect"),
+        (load(OK | {"once": True}), "hooks.PreToolUse[0].hooks[0].once", "skill's front matter"),
+        (load(OK | {"retries": 3}), "hooks.PreToolUse[0].hooks[0].retries", "no such field"),
     ],
 )
 def test_what_has_no_effect_is_told(found: HooksRead, field: str, why: str) -> None:
@@ -160,9 +160,9 @@ def test_what_has_no_effect_is_told(found: HooksRead, field: str, why: str) -> N
 
 
 def test_if_is_refused_where_it_would_never_run() -> None:
-    """The trap: on an event without a call such a handler never runs, and nothing says so."""
+    """On an event without a call such a handler would never run, and nothing would report it."""
     for event in ("Stop", "UserPromptSubmit", "SessionStart"):
-        found = one(OK | {"if": "Bash(git *)"}, event)
+        found = load(OK | {"if": "Bash(git *)"}, event)
         assert found.entries == ()
         assert [(note.field, note.verdict) for note in found.notes] == [(f"hooks.{event}[0].hooks[0].if", "refused")]
         assert "never runs" in found.notes[0].reason
@@ -176,24 +176,24 @@ def test_what_a_failure_means_can_be_said_of_each_handler() -> None:
         (OURS, {"onFailure": "allow"}, True),
     ):
         (entry,) = read({"PreToolUse": [{"hooks": [OK | written]}]}, origin).entries
-        assert entry.terms == Terms(fail_open=fail_open)
+        assert entry.terms == HookTerms(fail_open=fail_open)
 
 
 def test_conditions_and_background_and_times_are_read() -> None:
-    (entry,) = one(OK | {"if": "Bash(git *)", "timeout": 7}, "PostToolUse").entries
-    assert isinstance(entry.handler, OnlyIf)
+    (entry,) = load(OK | {"if": "Bash(git *)", "timeout": 7}, "PostToolUse").entries
+    assert isinstance(entry.handler, ConditionalHandler)
     assert (entry.handler.condition, entry.handler.name, entry.handler.timeout) == ("Bash(git *)", "check.sh", 7)
-    assert one(OK | {"async": True}, "SessionStart").entries[0].terms == Terms(fail_open=True, background=True)
-    rewakes = one(OK | {"asyncRewake": True}, "SessionStart").entries[0].terms
-    assert rewakes == Terms(fail_open=True, background=True, wakes=True)
-    assert [one(OK, event).entries[0].handler.timeout for event in ("UserPromptSubmit", "SessionEnd")] == [30, 1.5]
-    assert one(OK | {"timeout": 600}, "SessionEnd").entries[0].handler.timeout == 60
-    assert one(OK | {"timeout": "2.5"}, "Stop").entries[0].handler.timeout == 2.5, "as front matter has it"
+    assert load(OK | {"async": True}, "SessionStart").entries[0].terms == HookTerms(fail_open=True, background=True)
+    rewakes = load(OK | {"asyncRewake": True}, "SessionStart").entries[0].terms
+    assert rewakes == HookTerms(fail_open=True, background=True, wakes=True)
+    assert [load(OK, event).entries[0].handler.timeout for event in ("UserPromptSubmit", "SessionEnd")] == [30, 1.5]
+    assert load(OK | {"timeout": 600}, "SessionEnd").entries[0].handler.timeout == 60
+    assert load(OK | {"timeout": "2.5"}, "Stop").entries[0].handler.timeout == 2.5, "a string, as in front matter"
 
 
 def test_addresses_are_read_within_what_the_settings_allow(tmp_path: Path) -> None:
     handler = HTTP | {"headers": {"Authorization": "Bearer $KEY"}, "allowedEnvVars": ["KEY", "OTHER"]}
-    (entry,) = one(handler).entries
+    (entry,) = load(handler).entries
     assert entry.handler == HttpHandler(HTTP["url"], (("Authorization", "Bearer $KEY"),), ("KEY", "OTHER"), 600)
     path = tmp_path / "settings.json"
     settings = {"allowedHttpHookUrls": ["https://hooks.example/*"], "httpHookAllowedEnvVars": ["OTHER"]}
@@ -210,7 +210,7 @@ def test_addresses_are_read_within_what_the_settings_allow(tmp_path: Path) -> No
     assert limits == HttpLimits(("https://hooks.example/*", "http://x/"), ("OTHER",))
     assert len(load_hooks(path, HookOrigin("/w", limits=limits)).entries) == 2
     path.write_text(json.dumps({"allowedHttpHookUrls": "https://x", "hooks": {"Stop": [{"hooks": [HTTP]}]}}))
-    assert load_hooks(path, COMPATIBLE).entries == (), "a limit that cannot be read allows nothing"
+    assert load_hooks(path, COMPATIBLE).entries == (), "an invalid limit disables the hook"
 
 
 def test_front_matter_binds_a_hook_to_its_agent_or_skill() -> None:

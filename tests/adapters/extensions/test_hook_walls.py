@@ -1,4 +1,4 @@
-"""Hooks run what agents may have written: what is planted in the workspace gets no further than an agent's command."""
+"""Hooks may run files that agents wrote; such files stay confined like an agent's own commands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.adapters.processes.cage import PATH, Cage, build, need
+from tests.adapters.processes.cage import PATH, Cage, create_folders, require_level
 
 from callboard.adapters.extensions.hook_commands import CommandHandler
 from callboard.adapters.extensions.hook_sandbox import HookWalls
-from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.extensions.trust import read_claims
 from callboard.types.hook_answers import AddContext, Deny, HandlerResult
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +49,7 @@ def anyio_backend() -> str:
 
 
 def plant(cage: Cage, path: str) -> None:
-    """Write a file as an agent could: whoever runs it tries to get out."""
+    """Write a file as an agent could; it tries to leave the sandbox when it runs."""
     text = f'import os; os.environ["BASE"] = {str(cage.base)!r}\n{ESCAPE}'
     file = cage.workspace / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -63,14 +63,14 @@ def plant(cage: Cage, path: str) -> None:
 
 
 def handler(cage: Cage, command: str, *, trusted: bool = False, sandbox: bool | None = None) -> CommandHandler:
-    brought = read_brought(cage.workspace) if trusted else None
-    walls = HookWalls(cage.launcher, cage.state / "hooks", brought)
+    workspace_claims = read_claims(cage.workspace) if trusted else None
+    walls = HookWalls(cage.launcher, cage.state / "hooks", workspace_claims)
     environment = {"PATH": PATH, "HOME": str(cage.home)}
     return CommandHandler(command, str(cage.workspace), environment=environment, sandbox=sandbox, walls=walls)
 
 
 async def run(cage: Cage, made: CommandHandler, name: str = "PreToolUse", **fields: object) -> HandlerResult:
-    return await made.run({"hook_event_name": name, "cwd": str(cage.workspace), **fields}, 30)  # type: ignore[arg-type]
+    return await made.run({"hook_event_name": name, "cwd": str(cage.workspace), **fields}, 30)
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -78,11 +78,11 @@ async def run(cage: Cage, made: CommandHandler, name: str = "PreToolUse", **fiel
 async def test_what_an_agent_planted_gets_no_further_than_an_agents_command(
     tmp_path: Path, kind: str, level: int
 ) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage, (command, path) = Cage(tmp_path, level), PLANTED[kind]
     plant(cage, path)
-    await run(cage, handler(cage, command))  # of the person: its text tells that files of the workspace decide
+    await run(cage, handler(cage, command))  # a hook of the person: its command shows that workspace files are run
     await run(cage, handler(cage, command, sandbox=True))
     assert sorted(one.name for one in cage.outside.iterdir()) == ["kept"]
     assert not (cage.workspace / ".mcp.json").exists()
@@ -91,8 +91,8 @@ async def test_what_an_agent_planted_gets_no_further_than_an_agents_command(
 
 
 async def test_a_hook_of_the_persons_own_prefers_nothing_of_the_workspace(tmp_path: Path) -> None:
-    need(1)
-    build(tmp_path)
+    require_level(1)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 1)
     for name in ("json.py", "bin/jq", "bin/cat"):
         plant(cage, "tool.py" if name == "json.py" else name)
@@ -116,8 +116,8 @@ async def test_a_hook_of_the_persons_own_prefers_nothing_of_the_workspace(tmp_pa
 
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_hook_in_the_sandbox_hears_and_answers_as_any_other(tmp_path: Path, level: int) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     refuses = await run(cage, handler(cage, "cat >&2; echo out; exit 2", sandbox=True), tool_name="Bash")
     (answer,) = refuses.answers
@@ -143,8 +143,8 @@ async def test_a_hook_in_the_sandbox_hears_and_answers_as_any_other(tmp_path: Pa
 async def test_paths_that_a_hook_names_are_open_to_it_and_those_that_agents_write_somewhere_are_not(
     tmp_path: Path,
 ) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     hooks = cage.workspace / ".claude" / "hooks"
     hooks.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Configuration files that are no files, or are made to end the parser, get one message and stop nothing."""
+"""Configuration files that are not regular, or that attack the parser, get one message and stop nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from callboard.adapters.git.folders import find_folders
 from callboard.adapters.git.settings import read_settings
 from callboard.adapters.processes.sandbox.ground import find_repository
 from callboard.adapters.system.archive import git_folder
-from callboard.adapters.system.regular_files import NotRegular, TooLarge, read_regular
+from callboard.adapters.system.regular_files import FileTooLarge, NotRegular, read_regular
 from callboard.core.json_depth import DEEPEST
 from callboard.core.trust.yaml_nodes import json_node
 from callboard.types.errors import SettingsError
@@ -56,7 +56,7 @@ for name, text in BOMBS.items():
 
 
 def refusal_of(read: Callable[..., object], *arguments: object) -> str:
-    """The message with which a reader refuses; `None` when it does not."""
+    """Return the message with which a reader refuses a file, or "None" if it accepts the file."""
     try:
         read(*arguments)
     except SettingsError as refusal:
@@ -69,6 +69,35 @@ def test_no_yaml_ends_the_process() -> None:
     ran = subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert ran.stdout.split("\n")[:-1] == [name for name in BOMBS for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ('!!binary "aGk="', "is YAML of the type binary"),
+        ("!!set {x, y}", "is YAML of the type set"),
+        ("!!omap [x: 1]", "is YAML of the type omap"),
+        ("!!pairs [x: 1]", "is YAML of the type pairs"),
+        ("!!timestamp 2001-01-01", "is YAML of the type timestamp"),
+        ("!!python/name:os.system x", "is YAML of the type python/name:os.system"),
+        ("!mine x", "is YAML of the type !mine"),
+        ("!!int abc", "is not of the type int: abc"),
+        ("!!float 1.2.3", "is not of the type float: 1.2.3"),
+        ("!!bool maybe", "is not of the type bool: maybe"),
+        ("!!null x", "is not of the type null: x"),
+        ("9" * 20_000, "is a number of more than 400 characters"),
+    ],
+)
+def test_a_value_that_json_does_not_have_is_refused_with_its_line(value: str, problem: str) -> None:
+    for load, text in ((load_document, f"a:\n  b: {value}\n"), (load_front_document, f"---\na:\n  b: {value}\n---\n")):
+        line = 2 if load is load_document else 3
+        assert refusal_of(load, text, "x.yaml").startswith(f"x.yaml:{line}: a.b: {problem}")
+    assert "is YAML of the type binary" in refusal_of(load_document, '? !!binary "aGk="\n: 1\n', "x.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: !!str 5\n", "a: !!int 5\n", "a: !!map {b: !!seq [1]}\n", "a: {<<: {b: 1}}\n"])
+def test_a_type_that_json_has_may_be_written(text: str) -> None:
+    assert load_document(text).data is not None
 
 
 @given(st.recursive(st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=4), max_leaves=30))
@@ -139,7 +168,7 @@ def test_what_is_no_regular_file_is_never_waited_for(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / ".git"
     make(path)
-    with pytest.raises((NotRegular, TooLarge)):
+    with pytest.raises((NotRegular, FileTooLarge)):
         read_regular(path, 1_000)
     for read in READERS.values():
         refusal = refusal_of(read, path)

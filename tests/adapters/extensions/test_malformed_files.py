@@ -1,4 +1,4 @@
-"""Each malformed file gets exactly one clear message, with file, line and field, and everything else still loads."""
+"""Each malformed file gets exactly one clear message with file, line, and field; everything else still loads."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.adapters.extensions.malformed import AGENTS, PLUGINS, SKILLS, Bad
+from tests.adapters.extensions.malformed import AGENTS, PLUGINS, SKILLS, Case
 
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
 from callboard.adapters.extensions.hooks import front_matter_hooks
 from callboard.adapters.extensions.plugins import MANIFEST, read_plugin, read_plugins
 from callboard.adapters.extensions.skills import load_skills
-from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.extensions.trust import read_claims
 
 GOOD = "---\nname: good\ndescription: d\n---\nBody\n"
 
 
-def _ids(cases: Iterable[Bad]) -> list[str]:
+def _ids(cases: Iterable[Case]) -> list[str]:
     return [one.name for one in cases]
 
 
-def _told(bad: Bad, notes: Iterable[DiscoveryNote], path: Path) -> None:
-    """Exactly one message, about this file."""
+def _check_message(bad: Case, notes: Iterable[DiscoveryNote], path: Path) -> None:
+    """Check that there is exactly one message, and that it is about this file."""
     (note,) = notes
     assert note.path == str(path)
     assert (note.line, note.field) == (bad.line, bad.field)
@@ -47,7 +47,7 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("bad", AGENTS, ids=_ids(AGENTS))
 @pytest.mark.parametrize("scope", ["person", "workspace"])
-def test_a_bad_agent_file_is_told_once_and_breaks_nothing(places: ExtensionPaths, bad: Bad, scope: str) -> None:
+def test_a_bad_agent_file_is_told_once_and_breaks_nothing(places: ExtensionPaths, bad: Case, scope: str) -> None:
     assert places.home is not None
     assert places.workspace is not None
     folder = (places.home if scope == "person" else places.workspace) / ".claude/agents"
@@ -56,19 +56,19 @@ def test_a_bad_agent_file_is_told_once_and_breaks_nothing(places: ExtensionPaths
     path = folder / "bad.md"
     bad.make(path)
     if scope == "workspace":
-        places = replace(places, brought=read_brought(places.workspace))
+        places = replace(places, workspace_claims=read_claims(places.workspace))
     loaded = load_agents(places)
     assert sorted(loaded.items) == (["bad", "good"] if bad.loads else ["good"])
     hooks = [note for one in front_matter_hooks(loaded.items.values(), (), "") for note in one.read.notes]
     notes = [*loaded.notes, *hooks]
     if scope == "person" or path.is_file():
-        _told(bad, notes, path)
-    else:  # read beneath the workspace, where nothing leads out: the kernel's words
+        _check_message(bad, notes, path)
+    else:  # the kernel's message: the file is opened beneath the workspace, and no link may lead out
         assert [note.path for note in notes] == [str(path)]
 
 
 @pytest.mark.parametrize("bad", SKILLS, ids=_ids(SKILLS))
-def test_a_bad_skill_is_told_once_and_breaks_nothing(places: ExtensionPaths, bad: Bad) -> None:
+def test_a_bad_skill_is_told_once_and_breaks_nothing(places: ExtensionPaths, bad: Case) -> None:
     assert places.home is not None
     folder = places.home / ".claude/skills"
     for name in ("a_good", "bad"):
@@ -85,7 +85,7 @@ def test_a_bad_skill_is_told_once_and_breaks_nothing(places: ExtensionPaths, bad
 
 
 @pytest.mark.parametrize("bad", PLUGINS, ids=_ids(PLUGINS))
-def test_a_bad_manifest_is_told_once_and_the_other_plugins_load(tmp_path: Path, bad: Bad) -> None:
+def test_a_bad_manifest_is_told_once_and_the_other_plugins_load(tmp_path: Path, bad: Case) -> None:
     good, wrong = tmp_path / "good", tmp_path / "bad"
     for root in (good, wrong):
         (root / "agents").mkdir(parents=True)

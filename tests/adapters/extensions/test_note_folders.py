@@ -1,4 +1,4 @@
-"""Folders of notes on a real disk: whole or not at all, nobody's words lost, no link followed, kills survived."""
+"""Folders of notes on a real disk: atomic writes, no lost text, no followed links, and recovery from kills."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from callboard.adapters.extensions.memory import Memories, MemoryPlaces
-from callboard.adapters.extensions.memory_notes import NoteFolder, PutInOrder
+from callboard.adapters.extensions.memory_notes import Consolidation, NoteFolder
 from callboard.core.memory import note as notes
 from callboard.core.memory.note import Note
 from callboard.types.agent_spec import AgentSpec
@@ -56,7 +56,7 @@ def test_what_somebody_else_changed_meanwhile_is_noticed(folder: NoteFolder) -> 
         folder.drop("ship", kept.digest)
     assert (folder.path / "ship.md").read_text().endswith("by hand")
     (folder.path / "ship.md").unlink()
-    with pytest.raises(ToolRefused, match="is gone"):
+    with pytest.raises(ToolRefused, match="was deleted meanwhile"):
         folder.put(SHIP, kept.digest)
     with pytest.raises(ToolRefused, match="no note 'ship'"):
         folder.drop("ship", kept.digest)
@@ -129,7 +129,7 @@ def test_consolidation_merges_and_keeps_the_index_true(folder: NoteFolder) -> No
     index = (folder.path / "MEMORY.md").read_text()
     assert index == "mine\n- [other](other.md): Other\n- [shipping](shipping.md): Shipping; How to ship\n"
     assert not list(folder.path.glob(".*.part"))
-    assert folder.plan() == PutInOrder((), (), index=False)
+    assert folder.plan() == Consolidation((), (), index=False)
 
 
 KILLED = """
@@ -161,7 +161,7 @@ def test_a_kill_at_any_point_of_a_consolidation_loses_no_line(tmp_path: Path) ->
             (folder.path / f"n{number}.md").write_text(f"---\ndescription: d{number}\n---\n{body}")
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=180, capture_output=True)
     ends = [line.split()[1] for line in done.stdout.decode().splitlines()]
-    assert ends[:9] == ["9"] * 9  # two notes and the index are written (each in two steps), three notes go
+    assert ends[:9] == ["9"] * 9  # two notes and the index are written in two steps each, and three notes are deleted
     assert ends[-1] == "0"
     for folder in folders:
         lines = {line.casefold() for one in folder.read().notes for line in one.note.body.splitlines()}
@@ -169,7 +169,7 @@ def test_a_kill_at_any_point_of_a_consolidation_loses_no_line(tmp_path: Path) ->
         folder.consolidate()
         assert names(folder) == ["MEMORY.md", "n0.md", "n4.md"]
         assert not list(folder.path.glob(".*.part"))
-        assert folder.plan() == PutInOrder((), (), index=False)
+        assert folder.plan() == Consolidation((), (), index=False)
 
 
 WRITERS = """

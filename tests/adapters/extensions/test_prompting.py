@@ -1,4 +1,4 @@
-"""What of the workspace stands in an agent's prompt: its instruction files, read anew for each prompt."""
+"""An agent's prompt contains the workspace's instruction files, read again for each prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callboard.types.agent_spec import AgentSpec
 pytestmark = pytest.mark.anyio
 
 
-async def _composed(workspace: Path, sandbox: Sandbox | None = None) -> str:
+async def _compose_prompt(workspace: Path, sandbox: Sandbox | None = None) -> str:
     spec = AgentSpec(name="a", kind="lead", agent_type="lead", model="m")
     walls = (sandbox or Sandbox()).description()
     parts = await WorkspacePrompts(workspace, SkillLibrary(ExtensionPaths(bundled=False)), walls=walls).compose(
@@ -40,7 +40,7 @@ async def _composed(workspace: Path, sandbox: Sandbox | None = None) -> str:
     ],
 )
 async def test_an_agent_is_told_of_the_walls_round_its_commands(tmp_path: Path, sandbox: Sandbox, said: str) -> None:
-    told = await _composed(tmp_path, sandbox)
+    told = await _compose_prompt(tmp_path, sandbox)
     assert ("Commands run in a sandbox" in told) == bool(said)
     assert said in told
 
@@ -50,12 +50,12 @@ async def test_instruction_files_are_read_when_they_are_there_and_never_through_
     workspace.mkdir()
     (tmp_path / "outside").write_text("elsewhere")
     (workspace / "CLAUDE.md").symlink_to(tmp_path / "outside")
-    assert "elsewhere" not in await _composed(workspace)
+    assert "elsewhere" not in await _compose_prompt(workspace)
     (workspace / "AGENTS.md").write_text("indent with tabs")
-    assert "indent with tabs" in await _composed(workspace)
+    assert "indent with tabs" in await _compose_prompt(workspace)
     (workspace / "CLAUDE.md").unlink()
     (workspace / "CLAUDE.md").write_text("indent with tabs\n")
-    assert (await _composed(workspace)).count("indent with tabs") == 1
+    assert (await _compose_prompt(workspace)).count("indent with tabs") == 1
     (workspace / "AGENTS.md").unlink()
     (workspace / "AGENTS.md").mkdir()
-    assert "CLAUDE.md" in await _composed(workspace)
+    assert "CLAUDE.md" in await _compose_prompt(workspace)

@@ -1,4 +1,4 @@
-"""Schedule files: read where a person trusts them, told with file, line and field, kept in step with the schedules."""
+"""Schedule files are read where a person trusts them, report errors with file, line, and field, and update the rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from callboard.adapters.extensions.schedules import ScheduleFiles, read_schedule
-from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.extensions.trust import read_claims
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.adapters.system.folder_watch import Watches
+from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import keep
 from callboard.core.keys import rows_prefix, schedule_key
 from callboard.ports.store import Put
@@ -46,21 +46,21 @@ class World:
         path.write_text(text)
         return path
 
-    def mine(self, name: str, text: str = LOOK) -> Path:
+    def write_personal(self, name: str, text: str = LOOK) -> Path:
         path = self.places.config / "schedules" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
     def trust(self) -> None:
-        keep(read_brought(self.places.workspace), self.places.config)
+        keep(read_claims(self.places.workspace), self.places.config)
 
-    def found(self, *, flag: bool = True) -> ScheduleFiles:
+    def read_files(self, *, flag: bool = True) -> ScheduleFiles:
         return files_now(self.places, flag=flag)
 
     async def sync(self, *, flag: bool = True) -> tuple[str, ...]:
         self.now += 1_000
-        return (await sync_files(self.store, "s1", self.found(flag=flag), self.now)).faults
+        return (await sync_files(self.store, "s1", self.read_files(flag=flag), self.now)).faults
 
     async def rows(self) -> dict[str, Schedule]:
         rows = await self.store.keys(f"{rows_prefix('s1')}schedule/")
@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> World:
 async def test_a_file_makes_a_schedule_that_is_named_after_it(world: World) -> None:
     world.write("roof.md")
     text = "---\ncron: '@daily'\nname: mine\nbudget: {cost_usd: 1.5}\ndeny: [Bash(rm *)]\nonce: true\n---\nSum up.\n"
-    world.mine("sum.md", text)
+    world.write_personal("sum.md", text)
     assert await world.sync() == ()
     rows = await world.rows()
     roof, mine = rows["roof"], rows["mine"]
@@ -111,10 +111,10 @@ async def test_a_star_in_front_needs_no_quotes_and_a_comment_is_none_of_the_prom
         ('---\ntimezone: UTC\ncron: "61 * * * *"\n---\nLook.\n', "f.md:3: cron: minute: "),
         (
             '---\ncron: "@daily"\n\ntimezon: UTC\n---\nLook.\n',
-            "f.md:4: timezon: is not a field of a schedule: did you mean",
+            "f.md:4: timezon: is not a field of a schedule: choose timezone,",
         ),
         ('---\ncron: "@daily"\ntimezone: Europe/Berln\n---\nLook.\n', "f.md:3: timezone: 'Europe/Berln'"),
-        ('---\ncron: "@daily"\nbudget:\n  calls: 3\n---\nLook.\n', "f.md:3: budget: 'calls': no such kind"),
+        ('---\ncron: "@daily"\nbudget:\n  calls: 3\n---\nLook.\n', "f.md:3: budget: unknown kind 'calls'"),
         ('---\ncron: "@daily"\ndeadline: soon\n---\nLook.\n', "f.md:3: deadline: 'soon' is not a duration"),
         ('---\ncron: "@daily"\nprompt: Look.\n---\nLook.\n', "f.md:3: prompt: is the text below the front matter"),
         ('---\ncron: "@daily"\n---\n\n', "f.md:4: prompt: is empty"),
@@ -159,7 +159,7 @@ async def test_a_change_keeps_the_history_and_a_pause_and_makes_nothing_up(world
     assert (row.state, row.paused_why, row.created_at) == ("paused", "by a person", made_at)
     path.write_text(LOOK.replace("0 9", "0 10"))
     await world.sync()
-    assert (await world.rows())["roof"].last_slot == world.now, "other times count from now on"
+    assert (await world.rows())["roof"].last_slot == world.now, "a new interval counts from now"
 
 
 async def test_a_schedule_ends_with_its_file_and_counts_anew_when_it_is_back(world: World) -> None:
@@ -179,11 +179,11 @@ async def test_one_name_twice_is_told_and_the_first_stays(world: World) -> None:
     world.write("b.md", LOOK.replace("---\n", "---\nname: look\n", 1))
     other = Schedule(id="cron_x", cron="@daily", prompt="p", name="mine")
     await world.store.commit(Put(schedule_key("s1", other.id), other.encode()))
-    world.mine("mine.md")
+    world.write_personal("mine.md")
     faults = await world.sync()
-    assert [fault.partition(": give")[0] for fault in faults] == [
-        ".callboard/schedules/b.md: name: look is the name of .callboard/schedules/a.md already",
-        f"{world.places.config / 'schedules/mine.md'}: name: mine is the name of cron_x already",
+    assert [fault.partition(": rename")[0] for fault in faults] == [
+        ".callboard/schedules/b.md: name: look is already the name of .callboard/schedules/a.md",
+        f"{world.places.config / 'schedules/mine.md'}: name: mine is already the name of cron_x",
     ]
     rows = await world.rows()
     assert (rows["look"].source, rows["mine"].id, len(rows)) == (".callboard/schedules/a.md", "cron_x", 2)
@@ -198,10 +198,10 @@ async def test_of_a_workspace_that_nobody_trusts_nothing_is_read_and_nothing_is_
     assert await world.sync(flag=False) == ()
     path.write_text(LOOK.replace("the roof", "another's files"))
     assert len(await world.sync(flag=False)) == 1
-    assert (await world.rows())["roof"].prompt == "Look at the roof.", "what was trusted stands"
+    assert (await world.rows())["roof"].prompt == "Look at the roof.", "the trusted version stays in force"
     path.unlink()
     await world.sync(flag=False)
-    assert (await world.rows())["roof"].state == "cancelled", "what is gone is gone, whoever trusts it"
+    assert (await world.rows())["roof"].state == "cancelled", "a deleted schedule is cancelled, trusted or not"
 
 
 async def test_links_that_lead_out_are_refused(world: World, tmp_path: Path) -> None:
@@ -209,15 +209,15 @@ async def test_links_that_lead_out_are_refused(world: World, tmp_path: Path) -> 
     outside.write_text(LOOK)
     world.write("x.md").unlink()
     (world.places.workspace / ".callboard/schedules/link.md").symlink_to(outside)
-    world.mine("y.md").unlink()
+    world.write_personal("y.md").unlink()
     (world.places.config / "schedules/link.md").symlink_to(outside)
     assert len(await world.sync()) == 2
     assert await world.rows() == {}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root looks into every folder")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every folder")
 async def test_a_folder_that_cannot_be_looked_into_ends_nothing(world: World) -> None:
-    world.mine("roof.md")
+    world.write_personal("roof.md")
     await world.sync()
     (world.places.config / "schedules").chmod(0)
     (fault,) = await world.sync()
@@ -227,7 +227,7 @@ async def test_a_folder_that_cannot_be_looked_into_ends_nothing(world: World) ->
 
 
 async def test_what_was_not_seen_is_not_gone(world: World) -> None:
-    world.mine("roof.md")
+    world.write_personal("roof.md")
     await world.sync()
     hidden = ScheduleFiles(unseen=(f"{world.places.config / 'schedules'}/",), faults=("hidden",))
     await sync_files(world.store, "s1", hidden, world.now)
@@ -256,9 +256,9 @@ async def test_changes_are_heeded_as_they_come_also_of_folders_that_were_not_the
         return told[-1]
 
     async with anyio.create_task_group() as group:
-        path = world.mine("roof.md")
+        path = world.write_personal("roof.md")
         first = heard
-        keep = partial(keep_file_schedules, world.store, session, world.places, Watches(), flag=True, tell=tell)
+        keep = partial(keep_file_schedules, world.store, session, world.places, WatchFactory(), flag=True, tell=tell)
         group.start_soon(keep)
         await first.wait()
         assert told == [f"{path}: its schedule is added"]

@@ -1,4 +1,4 @@
-"""What a workspace brings, read from real folders: nothing is missed, nothing leads out, nothing hangs."""
+"""Files of a workspace that need trust, read from real folders: complete, never outside, never blocking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.skills import SkillLibrary
-from callboard.adapters.extensions.trust import LARGEST_FILE, git_as_trusted, read_brought, scripts_as_trusted
+from callboard.adapters.extensions.trust import LARGEST_FILE, git_as_trusted, read_claims, scripts_as_trusted
 from callboard.adapters.git.premise import git_is_quiet
 from callboard.core.trust.git_config import git_settings
 
@@ -47,44 +47,44 @@ def workspace(tmp_path: Path) -> Path:
     return root
 
 
-def told(workspace: Path, path: str) -> list[str]:
-    return [f"{one.kind} {one.text}" for one in read_brought(workspace).claims if one.path == path]
+def claims_of(workspace: Path, path: str) -> list[str]:
+    return [f"{one.kind} {one.text}" for one in read_claims(workspace).claims if one.path == path]
 
 
 def test_every_file_counts(workspace: Path) -> None:
-    assert set(read_brought(workspace).hashes) == set(FILES)
+    assert set(read_claims(workspace).hashes) == set(FILES)
 
 
 @pytest.mark.parametrize("path", FILES)
 def test_a_change_of_any_file_changes_the_digest_and_so_does_its_end(path: str, workspace: Path) -> None:
-    before = read_brought(workspace).digest
-    assert read_brought(workspace).digest == before
+    before = read_claims(workspace).digest
+    assert read_claims(workspace).digest == before
     with (workspace / path).open("a") as file:
         file.write(" ")
-    changed = read_brought(workspace).digest
+    changed = read_claims(workspace).digest
     (workspace / path).unlink()
-    assert len({before, changed, read_brought(workspace).digest}) == 3
+    assert len({before, changed, read_claims(workspace).digest}) == 3
 
 
 def test_other_files_do_not_count(workspace: Path) -> None:
-    before = read_brought(workspace).digest
+    before = read_claims(workspace).digest
     (workspace / "tools/other.sh").write_text("x")
     (workspace / "README.md").write_text("x")
-    assert read_brought(workspace).digest == before
+    assert read_claims(workspace).digest == before
 
 
 def test_a_script_that_was_written_since_is_told_before_it_runs(workspace: Path) -> None:
-    brought = read_brought(workspace)
-    assert scripts_as_trusted(brought) == ""
+    workspace_claims = read_claims(workspace)
+    assert scripts_as_trusted(workspace_claims) == ""
     (workspace / "tools/check.sh").write_text("echo changed\n")
-    assert scripts_as_trusted(brought) == "tools/check.sh is not what was trusted any more"
+    assert scripts_as_trusted(workspace_claims) == "tools/check.sh has changed since it was trusted"
     (workspace / "tools/check.sh").unlink()
-    assert "tools/check.sh" in scripts_as_trusted(brought)
+    assert "tools/check.sh" in scripts_as_trusted(workspace_claims)
 
 
 def test_agents_and_skills_are_used_as_they_were_trusted(workspace: Path) -> None:
-    brought = read_brought(workspace)
-    places = ExtensionPaths(workspace, trusted=True, bundled=False, brought=brought)
+    workspace_claims = read_claims(workspace)
+    places = ExtensionPaths(workspace, trusted=True, bundled=False, workspace_claims=workspace_claims)
     library = SkillLibrary(places)
     (workspace / ".callboard/agents/a.md").write_text("---\nname: a\ndescription: d\n---\nEVIL\n")
     (workspace / ".callboard/agents/new.md").write_text("---\nname: new\ndescription: d\n---\nEVIL\n")
@@ -94,13 +94,13 @@ def test_agents_and_skills_are_used_as_they_were_trusted(workspace: Path) -> Non
     assert {name: one.instructions for name, one in agents.items()} == {"a": "body", "b": ""}
     assert [one.name for one in library.catalogue()] == ["s", "t"]
     assert library.load("s").body == "body\n"
-    assert load_agents(ExtensionPaths(workspace, bundled=False, brought=brought)).items == {}
+    assert load_agents(ExtensionPaths(workspace, bundled=False, workspace_claims=workspace_claims)).items == {}
 
 
 def test_a_linked_workspace_is_the_same_one(workspace: Path) -> None:
     link = workspace.parent / "link"
     link.symlink_to(workspace)
-    one, two = read_brought(workspace), read_brought(link)
+    one, two = read_claims(workspace), read_claims(link)
     assert (one.workspace, one.digest) == (two.workspace, two.digest) == (str(workspace.resolve()), one.digest)
 
 
@@ -113,12 +113,12 @@ def test_what_leads_out_or_would_hang_is_not_used_and_told(workspace: Path) -> N
     (workspace / ".mcp.json").write_text(" " * (LARGEST_FILE + 1))
     (workspace / "tools/check.sh").unlink()
     (workspace / "tools/check.sh").symlink_to("/bin/sh")
-    brought = read_brought(workspace)
-    assert told(workspace, ".claude/agents/out.md")[0].startswith("unread not used: ")
-    assert told(workspace, ".claude/settings.local.json") == ["unread not used: not a regular file"]
-    assert told(workspace, ".mcp.json") == [f"unread not used: is larger than {LARGEST_FILE:,} bytes"]
-    assert told(workspace, "tools/check.sh")[0].startswith("script a link out of the workspace, to ")
-    assert not {".claude/agents/out.md", ".mcp.json", "tools/check.sh"} & set(brought.hashes)
+    workspace_claims = read_claims(workspace)
+    assert claims_of(workspace, ".claude/agents/out.md")[0].startswith("unread not used: ")
+    assert claims_of(workspace, ".claude/settings.local.json") == ["unread not used: not a regular file"]
+    assert claims_of(workspace, ".mcp.json") == [f"unread not used: is larger than {LARGEST_FILE:,} bytes"]
+    assert claims_of(workspace, "tools/check.sh")[0].startswith("script a link out of the workspace, to ")
+    assert not {".claude/agents/out.md", ".mcp.json", "tools/check.sh"} & set(workspace_claims.hashes)
 
 
 def test_a_folder_that_leads_out_is_not_read(workspace: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_folder_that_leads_out_is_not_read(workspace: Path) -> None:
     (elsewhere / "agents/x.md").write_text("---\nname: x\n---\n")
     (workspace / ".claude").rename(workspace / "kept")
     (workspace / ".claude").symlink_to(elsewhere)
-    brought = read_brought(workspace)
-    assert [path for path in brought.hashes if path.startswith(".claude")] == []
-    assert told(workspace, ".claude/agents") == ["unread not used: a link leads out of the workspace"]
+    workspace_claims = read_claims(workspace)
+    assert [path for path in workspace_claims.hashes if path.startswith(".claude")] == []
+    assert claims_of(workspace, ".claude/agents") == ["unread not used: a link leads out of the workspace"]
 
 
 def test_broken_files_still_count_and_are_told(workspace: Path) -> None:
@@ -137,13 +137,13 @@ def test_broken_files_still_count_and_are_told(workspace: Path) -> None:
     (workspace / ".claude/settings.json").write_text("{")
     (workspace / ".mcp.json").write_bytes(b"\xff\xfe")
     for path in (".callboard/settings.yaml", ".claude/settings.json", ".mcp.json"):
-        assert told(workspace, path)[0].startswith("unread not used: "), path
-        assert path in read_brought(workspace).hashes
+        assert claims_of(workspace, path)[0].startswith("unread not used: "), path
+        assert path in read_claims(workspace).hashes
 
 
 def test_an_empty_folder_and_none_bring_nothing(tmp_path: Path) -> None:
-    assert read_brought(tmp_path).nothing
-    assert read_brought(tmp_path / "missing").nothing
+    assert read_claims(tmp_path).nothing
+    assert read_claims(tmp_path / "missing").nothing
 
 
 def git(workspace: Path, *words: str) -> None:
@@ -153,15 +153,15 @@ def git(workspace: Path, *words: str) -> None:
 
 def test_a_fresh_repository_brings_nothing_and_one_with_a_monitor_does(tmp_path: Path) -> None:
     git(tmp_path, "init", ".")
-    assert read_brought(tmp_path).nothing
+    assert read_claims(tmp_path).nothing
     (tmp_path / "mon.sh").write_text("touch pwned\n")
     git(tmp_path, "config", "core.fsmonitor", "./mon.sh")
     assert not git_is_quiet(tmp_path)
-    brought = read_brought(tmp_path)
-    assert [claim.text for claim in brought.claims if claim.kind == "git"] == ["core.fsmonitor = ./mon.sh"]
-    assert "mon.sh" in brought.scripts  # its content counts too
+    workspace_claims = read_claims(tmp_path)
+    assert [claim.text for claim in workspace_claims.claims if claim.kind == "git"] == ["core.fsmonitor = ./mon.sh"]
+    assert "mon.sh" in workspace_claims.scripts  # its content is part of the digest
     (tmp_path / "mon.sh").write_text("echo changed\n")
-    assert read_brought(tmp_path).digest != brought.digest
+    assert read_claims(tmp_path).digest != workspace_claims.digest
 
 
 def test_git_settings_that_are_included_or_of_a_worktree_count(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_git_settings_that_are_included_or_of_a_worktree_count(tmp_path: Path) -
     git(tmp_path, "config", "include.path", "../more")
     (tmp_path / "more").write_text("[core]\n\tpager = evil\n[include]\n\tpath = more\n")
     (tmp_path / ".git/config.worktree").write_text("[core]\n\teditor = evil\n")
-    texts = {claim.text for claim in read_brought(tmp_path).claims}
+    texts = {claim.text for claim in read_claims(tmp_path).claims}
     assert {"include.path = ../more", "core.pager = evil", "core.editor = evil"} <= texts
 
 
@@ -178,33 +178,33 @@ def test_a_folder_of_git_hooks_counts_with_its_files(tmp_path: Path) -> None:
     git(tmp_path, "config", "core.hooksPath", ".husky")
     (tmp_path / ".husky").mkdir()
     (tmp_path / ".husky/pre-commit").write_text("npm test\n")
-    assert ".husky/pre-commit" in read_brought(tmp_path).scripts
+    assert ".husky/pre-commit" in read_claims(tmp_path).scripts
 
 
 def test_trusted_git_settings_hold_until_they_or_their_scripts_change(tmp_path: Path) -> None:
     git(tmp_path, "init", ".")
-    assert not git_as_trusted(read_brought(tmp_path), str(tmp_path))  # nothing was trusted
+    assert not git_as_trusted(read_claims(tmp_path), str(tmp_path))  # nothing was trusted
     git(tmp_path, "config", "core.hooksPath", ".husky")
     git(tmp_path, "config", "core.fsmonitor", "./mon.sh")
     (tmp_path / "mon.sh").write_text("echo\n")
-    brought = read_brought(tmp_path)
-    assert git_as_trusted(brought, str(tmp_path))
-    assert not git_as_trusted(brought, str(tmp_path / ".git"))
+    workspace_claims = read_claims(tmp_path)
+    assert git_as_trusted(workspace_claims, str(tmp_path))
+    assert not git_as_trusted(workspace_claims, str(tmp_path / ".git"))
     (tmp_path / ".husky").mkdir()
     (tmp_path / ".husky/post-index-change").write_text("echo\n")
-    assert not git_as_trusted(brought, str(tmp_path))
-    brought = read_brought(tmp_path)
+    assert not git_as_trusted(workspace_claims, str(tmp_path))
+    workspace_claims = read_claims(tmp_path)
     (tmp_path / "mon.sh").write_text("echo changed\n")
-    assert not git_as_trusted(brought, str(tmp_path))
-    brought = read_brought(tmp_path)
+    assert not git_as_trusted(workspace_claims, str(tmp_path))
+    workspace_claims = read_claims(tmp_path)
     git(tmp_path, "config", "core.pager", "evil")
-    assert not git_as_trusted(brought, str(tmp_path))
+    assert not git_as_trusted(workspace_claims, str(tmp_path))
 
 
 def test_a_bare_repository_at_the_root_counts_too(tmp_path: Path) -> None:
     git(tmp_path, "init", "--bare", ".")
     git(tmp_path, "config", "core.pager", "evil")
-    assert [claim.text for claim in read_brought(tmp_path).claims] == ["core.pager = evil"]
+    assert [claim.text for claim in read_claims(tmp_path).claims] == ["core.pager = evil"]
 
 
 PIECES = (
@@ -238,4 +238,4 @@ def test_no_setting_that_git_reads_is_missed(pieces: list[str]) -> None:
     )
     if ran.returncode == 0:
         read = {one.name for one in git_settings(text)}
-        assert "" in read or {name for name in ran.stdout.split("\0") if name} <= read  # a nameless one is a claim
+        assert "" in read or {name for name in ran.stdout.split("\0") if name} <= read  # "": any name

@@ -1,4 +1,4 @@
-"""What people write in YAML is read as they meant it, and their mistakes are told with file, line and field."""
+"""YAML is read as people mean it, and mistakes are reported with file, line, and field."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_too_many_values_and_levels_are_named_as_such() -> None:
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"^team\.yaml:1: refers to itself: the alias \*a stands in the value"):
+    with pytest.raises(SettingsError, match=r"^team\.yaml:1: refers to itself: the alias \*a is inside the value"):
         load_yaml("a: &a [*a]\n", "team.yaml")
 
 

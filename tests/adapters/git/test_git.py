@@ -1,4 +1,4 @@
-"""The runtime's own git runs nothing that a repository names, and tells what a reminder needs."""
+"""The runtime's own git runs nothing that a repository names, and supplies the facts for reminders."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def plain(folder: Path, *arguments: str) -> str:
-    """Git as a person runs it."""
+def run_git(folder: Path, *arguments: str) -> str:
+    """Run git as a person would."""
     person = ["-c", "user.name=P", "-c", "user.email=p@example.com", "-c", "init.defaultBranch=main"]
     environment = ENVIRONMENT | {"HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(
@@ -34,10 +34,10 @@ def plain(folder: Path, *arguments: str) -> str:
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
     folder.mkdir()
-    plain(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     (folder / "a.txt").write_text("one\n")
-    plain(folder, "add", ".")
-    plain(folder, "commit", "-qm", "first")
+    run_git(folder, "add", ".")
+    run_git(folder, "commit", "-qm", "first")
     return folder
 
 
@@ -48,7 +48,7 @@ def git(folder: Path) -> Git:
 async def test_a_clean_repository_is_told_in_a_line(repository: Path) -> None:
     facts = await git(repository).facts()
     assert facts is not None
-    commit = plain(repository, "rev-parse", "HEAD").strip()[:10]
+    commit = run_git(repository, "rev-parse", "HEAD").strip()[:10]
     assert facts == GitFacts("main", commit)
     assert facts.describe() == f"Git: branch main, at {commit}, clean"
 
@@ -56,7 +56,7 @@ async def test_a_clean_repository_is_told_in_a_line(repository: Path) -> None:
 async def test_what_is_dirty_is_named(repository: Path) -> None:
     (repository / "a.txt").write_text("two\n")
     (repository / "b c.txt").write_text("new\n")
-    plain(repository, "mv", "a.txt", "was a.txt")
+    run_git(repository, "mv", "a.txt", "was a.txt")
     facts = await git(repository).facts()
     assert facts is not None
     assert (facts.changed, facts.untracked) == (("was a.txt",), ("b c.txt",))
@@ -64,14 +64,14 @@ async def test_what_is_dirty_is_named(repository: Path) -> None:
 
 
 async def test_a_conflict_is_told(repository: Path) -> None:
-    plain(repository, "checkout", "-qb", "other")
+    run_git(repository, "checkout", "-qb", "other")
     (repository / "a.txt").write_text("theirs\n")
-    plain(repository, "commit", "-qam", "theirs")
-    plain(repository, "checkout", "-q", "main")
+    run_git(repository, "commit", "-qam", "theirs")
+    run_git(repository, "checkout", "-q", "main")
     (repository / "a.txt").write_text("ours\n")
-    plain(repository, "commit", "-qam", "ours")
+    run_git(repository, "commit", "-qam", "ours")
     with pytest.raises(subprocess.CalledProcessError):
-        plain(repository, "merge", "other")
+        run_git(repository, "merge", "other")
     facts = await git(repository).facts()
     assert facts is not None
     assert facts.conflicts == ("a.txt",)
@@ -80,9 +80,9 @@ async def test_a_conflict_is_told(repository: Path) -> None:
 async def test_before_the_first_commit_and_off_a_branch(tmp_path: Path, repository: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    plain(empty, "init", "-q")
+    run_git(empty, "init", "-q")
     assert await git(empty).facts() == GitFacts("main", "")
-    plain(repository, "checkout", "-q", "--detach")
+    run_git(repository, "checkout", "-q", "--detach")
     facts = await git(repository).facts()
     assert facts is not None
     assert facts.branch == ""
@@ -93,7 +93,7 @@ async def test_no_repository_gives_no_facts(tmp_path: Path, repository: Path) ->
     inner = repository / "inner"
     inner.mkdir()
     assert await git(tmp_path).facts() is None
-    assert await git(inner).facts() is None, "the repository round the workspace is not ours to describe"
+    assert await git(inner).facts() is None, "a repository above the workspace is not described"
     assert await Git(repository, {"PATH": str(tmp_path)}).facts() is None
 
 
@@ -121,9 +121,9 @@ async def test_nothing_that_a_repository_names_is_run(repository: Path) -> None:
         "gpg.program",
         "credential.helper",
     ):
-        plain(repository, "config", name, str(script))
-    plain(repository, "config", "filter.e=vil.required", "true")
-    plain(repository, "config", "alias.status", f"!{script}")
+        run_git(repository, "config", name, str(script))
+    run_git(repository, "config", "filter.e=vil.required", "true")
+    run_git(repository, "config", "alias.status", f"!{script}")
     (repository / "a.txt").write_text("two\n")
     trap.unlink(missing_ok=True)
     hardened = git(repository)

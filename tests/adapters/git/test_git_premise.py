@@ -1,4 +1,4 @@
-"""Whether git's reading commands run something of a repository, read from its files without git."""
+"""The files of a repository show, without git, whether git's reading commands would run part of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from callboard.adapters.git.git import Git
 from callboard.adapters.git.premise import git_is_quiet, read_index, tracked_paths
+from callboard.adapters.git.repository import find_repository
+from callboard.types.errors import ToolRefused
 
 
 def git(folder: Path, *words: str) -> None:
@@ -124,7 +127,7 @@ def test_what_leads_git_to_another_repository_is_not_quiet(
     assert git_is_quiet(repository)
     plant(repository / ".git", other / ".git")
     shown = subprocess.run(["git", "log", "-p"], cwd=repository, capture_output=True, check=False).stdout
-    assert b"dear diary" in shown, "the trap is a real one: git shows what lies elsewhere"
+    assert b"dear diary" in shown, "the trap is real: git shows a file from elsewhere"
     assert not git_is_quiet(repository)
 
 
@@ -169,3 +172,13 @@ def test_a_damaged_index_is_unknown_and_never_raises(repository: Path) -> None:
 def test_a_split_index_is_unknown(repository: Path) -> None:
     git(repository, "update-index", "--split-index")
     assert tracked_paths(repository) is None
+
+
+@pytest.mark.parametrize("name", ["packed-refs", "HEAD", "index", "info/exclude", "objects/info/alternates"])
+@pytest.mark.anyio
+async def test_git_does_not_wait_for_a_pipe_that_an_agent_left_in_its_folder(repository: Path, name: str) -> None:
+    planted = repository / ".git" / name
+    planted.unlink(missing_ok=True)
+    os.mkfifo(planted)
+    with pytest.raises(ToolRefused, match=rf"{planted} is not a regular file, and git would wait for it: remove it"):
+        await find_repository(Git(repository, dict(os.environ)))

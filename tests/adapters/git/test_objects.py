@@ -1,4 +1,4 @@
-"""Commits are told from all other objects as git tells them, loose and in packs, whole and as differences."""
+"""Commits are distinguished from all other objects as git does it: loose, packed, whole, and as deltas."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def root(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return root
 
 
-def kinds(root: Path) -> dict[str, str]:
+def object_types(root: Path) -> dict[str, str]:
     lines = git(root, "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)").splitlines()
     return dict(line.split() for line in lines)
 
 
-def wrong(root: Path) -> list[str]:
+def misjudged_objects(root: Path) -> list[str]:
     objects = root / ".git/objects"
-    return [name for name, kind in kinds(root).items() if is_commit(objects, name) != (kind == "commit")]
+    return [name for name, kind in object_types(root).items() if is_commit(objects, name) != (kind == "commit")]
 
 
 def test_loose_objects_are_told_apart(root: Path) -> None:
-    assert set(kinds(root).values()) == {"commit", "tree", "blob", "tag"}
-    assert wrong(root) == []
+    assert set(object_types(root).values()) == {"commit", "tree", "blob", "tag"}
+    assert misjudged_objects(root) == []
 
 
 @pytest.mark.parametrize("option", ["--delta-base-offset", "--no-delta-base-offset"])
@@ -53,9 +53,9 @@ def test_packed_objects_are_told_apart(root: Path, option: str) -> None:
     chains = {
         line.split()[1] for line in git(root, "verify-pack", "-v", str(index)).splitlines() if len(line.split()) == 7
     }
-    assert "commit" in chains  # a commit that is kept as a difference
+    assert "commit" in chains  # a commit stored as a delta
     assert not any(path.is_file() for path in (root / ".git/objects").glob("??/*"))
-    assert wrong(root) == []
+    assert misjudged_objects(root) == []
 
 
 def test_what_is_not_there_or_damaged_is_no_commit(root: Path) -> None:

@@ -1,7 +1,7 @@
-"""kill -9 at each step of each act on a worktree: the next process finishes it or takes it back, and loses nothing.
+"""kill -9 at each step of each worktree action: the next process completes or reverts it, and loses nothing.
 
-The steps: before each git call that changes something, right after its start (git then goes on without its parent),
-after its end, and after each record. A process of its own is killed for each.
+The steps: before each git call that changes something, right after its start (git then continues without its parent),
+after its end, and after each record. A separate process is killed for each step.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.git.worktree_child import CALL, child, do, make_orphan_git, prepare
+from tests.adapters.git.worktree_child import CALL, child, make_orphan_git, perform, prepare
 from tests.adapters.git.worktree_world import Trees
 
 from callboard.adapters.storage.sqlite import open_store
-from callboard.ports.worktrees import Who
+from callboard.ports.worktrees import WorktreeActor
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.adapters.git.worktree_child"])
 STEPS = {"create": 5, "remove": 5, "discard": 2, "merge": 19, "conflict": 20}
-_FEW = {("create", 4), ("remove", 4), ("discard", 1), ("merge", 13), ("conflict", 16), ("conflict", 18)}
-QUICK = _FEW | {("merge", step) for step in range(15, 20)}
+_SAMPLE = {("create", 4), ("remove", 4), ("discard", 1), ("merge", 13), ("conflict", 16), ("conflict", 18)}
+QUICK = _SAMPLE | {("merge", step) for step in range(15, 20)}
 SITUATIONS = [
     pytest.param(act, step, marks=() if (act, step) in QUICK else pytest.mark.soak)
     for act, count in STEPS.items()
@@ -37,7 +37,7 @@ def run_child(base: Path, act: str, step: int, orphans: str) -> int | None:
     return process.exitcode
 
 
-async def _situation(base: Path, act: str) -> str:
+async def _prepare_situation(base: Path, act: str) -> str:
     store = await open_store(base / "state", durability="process")
     try:
         return await prepare(Trees(base, store), act)
@@ -45,29 +45,29 @@ async def _situation(base: Path, act: str) -> str:
         await store.aclose()
 
 
-async def _afterwards(base: Path, act: str, main: str, tip: str) -> None:
-    """Recover, look, do it again, look again."""
+async def _check_recovery(base: Path, act: str, main: str, tip: str) -> None:
+    """Recover, check, repeat the action, and check again."""
     store = await open_store(base / "state", durability="process")
     try:
         trees = Trees(base, store)
         keeper = trees.keeper
         await keeper.recover()
-        assert await keeper.recover() == [], "once is enough"
+        assert await keeper.recover() == [], "one recovery is enough"
         assert [tree.standing for tree in await keeper.worktrees()] in ([], ["ready"])
-        _whole(trees, await keeper.worktrees() != [])
+        _check_intact(trees, await keeper.worktrees() != [])
         if act in ("merge", "conflict"):
             done = await keeper.outcome("call_1") == "merged"
-            assert (trees.git("rev-parse", "main") == main) is not done, "merged and told, or neither"
+            assert (trees.git("rev-parse", "main") == main) is not done, "merged and recorded, or neither"
         assert not tip or trees.git("for-each-ref", f"--contains={tip}", "refs/heads"), "no commit is lost"
         if act == "discard":
-            return  # what a person agreed to is asked again
+            return  # a person's consent is asked for again
         if act in ("create", "remove"):
-            assert await do(keeper, act, CALL) == ("ready" if act == "create" else "")
+            assert await perform(keeper, act, CALL) == ("ready" if act == "create" else "")
         elif await keeper.outcome("call_1") not in ("merged", "joined"):
-            assert await do(keeper, act, Who("lead")) == ("merged" if act == "merge" else "conflict")
+            assert await perform(keeper, act, WorktreeActor("lead")) == ("merged" if act == "merge" else "conflict")
         if act == "conflict":
-            assert "not solved yet" in await trees.refused(do(keeper, act, Who("lead")))
-        _whole(trees, act != "remove")
+            assert "not solved yet" in await trees.refusal(perform(keeper, act, WorktreeActor("lead")))
+        _check_intact(trees, act != "remove")
         if act == "merge":
             assert len(trees.git("log", "--merges", "--format=%s", "main").splitlines()) == 1, "merged once"
             assert (trees.workspace / "new.txt").read_text() == "new\n"
@@ -75,8 +75,8 @@ async def _afterwards(base: Path, act: str, main: str, tip: str) -> None:
         await store.aclose()
 
 
-def _whole(trees: Trees, there: bool) -> None:
-    """The workspace is clean, git's books fit the folders, and nothing is left lying about."""
+def _check_intact(trees: Trees, there: bool) -> None:
+    """Check that the workspace is clean, git's list matches the folders, and no temporary file remains."""
     assert trees.git("status", "--porcelain") == ""
     assert len(trees.git("worktree", "list").splitlines()) == 1 + there
     assert (trees.root / "one" / ".git").exists() == there
@@ -89,14 +89,14 @@ def _whole(trees: Trees, there: bool) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("act", STEPS)
 def test_no_step_is_left_out(tmp_path: Path, act: str) -> None:
-    anyio.run(_situation, tmp_path, act)
+    anyio.run(_prepare_situation, tmp_path, act)
     assert run_child(tmp_path, act, 0, "") == 0
     assert int((tmp_path / "steps").read_text()) == STEPS[act]
 
 
 @pytest.mark.parametrize(("act", "step"), SITUATIONS)
 def test_a_kill_at_each_step_is_mended(tmp_path: Path, act: str, step: int) -> None:
-    main = anyio.run(_situation, tmp_path, act)
+    main = anyio.run(_prepare_situation, tmp_path, act)
     trees = Trees(tmp_path)
     tip = trees.git("rev-parse", "wt/one") if act != "create" else ""
     orphans = make_orphan_git(tmp_path / "bin", str(shutil.which("git")))
@@ -104,4 +104,4 @@ def test_a_kill_at_each_step_is_mended(tmp_path: Path, act: str, step: int) -> N
     reached = not (tmp_path / "steps").exists()
     assert reached == (code != 0)
     assert reached, f"{act} has only {(tmp_path / 'steps').read_text()} steps"
-    anyio.run(_afterwards, tmp_path, act, main, tip)
+    anyio.run(_check_recovery, tmp_path, act, main, tip)

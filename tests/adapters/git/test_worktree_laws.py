@@ -1,4 +1,4 @@
-"""Random lives of worktrees in real repositories: nothing that anybody wrote is ever lost without a person."""
+"""Random sequences of worktree actions in real repositories: no work is ever lost without a person's consent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 import pytest
 from tests.adapters.git.worktree_world import LEAD, Trees, passing
 
-from callboard.ports.worktrees import Who
+from callboard.ports.worktrees import WorktreeActor
 from callboard.types.errors import ToolRefused
 
 SEEDS = int(os.environ.get("SOAK", "1")) * 40
@@ -19,8 +19,8 @@ FILES = ("a.txt", "b.txt", "deep/c.txt", "new.txt", "x.log")
 NAMES = ("one", "two", "three")
 
 
-class Life:
-    """One repository, what was written in its worktrees, and a stream of random acts."""
+class RandomActions:
+    """A repository, the text written in its worktrees, and a stream of random actions."""
 
     def __init__(self, base: Path, seed: int) -> None:
         self.trees, self.draw, self.written = Trees(base), random.Random(seed), 0
@@ -37,7 +37,7 @@ class Life:
 
     async def _try(self, doing: object) -> object:
         try:
-            return await doing  # type: ignore[misc]
+            return await doing
         except ToolRefused:
             return None
 
@@ -52,7 +52,7 @@ class Life:
     async def _commit(self, name: str) -> None:
         if self.trees.at(name, "ls-files", "--unmerged"):
             for file in ("a.txt", "b.txt", "deep/c.txt", "new.txt"):
-                self._write(self.trees.root / name, file)  # solved, somehow
+                self._write(self.trees.root / name, file)  # resolves the conflict somehow
         self.trees.at(name, "add", "--all")
         self.trees.at(name, "commit", "-q", "--allow-empty", "-m", f"work {self.written}")
 
@@ -65,7 +65,7 @@ class Life:
         await self._try(self.trees.keeper.merge(name, LEAD, passing))
 
     async def _remove(self, name: str) -> None:
-        before = self._loose(name)
+        before = self._uncommitted(name)
         if await self._try(self.trees.keeper.remove(name, LEAD)) is not None:
             assert before == {}, f"removed with {before}"
 
@@ -73,30 +73,33 @@ class Life:
         lines = (await self.trees.keeper.losses(name)).lines()
         if self.draw.random() < 0.5:
             self._write(self.trees.root / name, "late.txt")
-        before = self._loose(name)
-        if await self._try(self.trees.keeper.remove(name, Who("person"), lines)) is not None:
+        before = self._uncommitted(name)
+        if await self._try(self.trees.keeper.remove(name, WorktreeActor("person"), lines)) is not None:
             assert set(before) <= {line.partition(": ")[2] for line in lines}
 
     async def _lose_folder(self, name: str) -> None:
-        """Somebody deletes the folder by hand, when nothing is in it that is not committed."""
-        if self._loose(name) == {}:
+        """Delete the folder by hand, if everything in it is committed."""
+        if self._uncommitted(name) == {}:
             (self.trees.root / name).rename(self.trees.base / f"lost-{self.written}-{self.draw.random()}")
             await self._try(self.trees.keeper.open(name))
 
     async def _branch_off(self, name: str) -> None:
-        """Off its branch, or back on it; what it leaves gets a branch, since that would be its own loss."""
-        if self._loose(name) == {}:
+        """Leave the worktree's branch, or return to it.
+
+        The commits left behind get a branch, or git itself would lose them.
+        """
+        if self._uncommitted(name) == {}:
             self.trees.at(name, "branch", f"left-{self.written}-{self.draw.randrange(10**9)}")
             self.trees.at(name, "checkout", "-q", *self.draw.choice([("--detach",), (f"wt/{name}",)]))
 
-    def _loose(self, name: str) -> dict[str, str]:
-        """Files of a worktree whose content stands in no commit of it."""
+    def _uncommitted(self, name: str) -> dict[str, str]:
+        """Return the files of a worktree whose content is in none of its commits."""
         folder = self.trees.root / name
         dirty = self.trees.at(name, "status", "--porcelain", "-z", "--ignored", "--untracked-files=all").split("\0")
         return {entry[3:]: entry for entry in dirty if entry and (folder / entry[3:]).is_file()}
 
-    def look(self) -> None:
-        """Every commit that ever was is still on a branch, and the workspace is nobody's ruin."""
+    def check(self) -> None:
+        """Check that every commit is still on a branch, and that the workspace is intact."""
         found = self.trees.git("for-each-ref", "--format=%(objectname)", "refs/heads").split()
         standing = [name for name in NAMES if (self.trees.root / name / ".git").exists()]
         heads = [self.trees.at(name, "rev-parse", "HEAD") for name in standing]
@@ -107,22 +110,22 @@ class Life:
         assert not (self.trees.workspace / ".git" / "MERGE_HEAD").exists()
 
 
-async def live(seed: int, steps: int = 25) -> int:
+async def run_random_actions(seed: int, steps: int = 25) -> int:
     with tempfile.TemporaryDirectory() as base:
-        life = Life(Path(base).resolve(), seed)
+        life = RandomActions(Path(base).resolve(), seed)
         for _ in range(steps):
             await life.step()
-            life.look()
+            life.check()
         acts = await life.trees.acts()
         return acts.count("merged") + acts.count("removed")
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_unmerged_is_ever_lost_without_a_person(seed: int) -> None:
-    anyio.run(live, seed)
+    anyio.run(run_random_actions, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2, SEEDS))
 def test_nothing_unmerged_is_ever_lost_in_many_lives(seed: int) -> None:
-    anyio.run(live, seed, 60)
+    anyio.run(run_random_actions, seed, 60)

@@ -1,4 +1,4 @@
-"""A worktree's branch comes back whole or not at all: tested first, past a person's own changes, through conflicts."""
+"""A worktree's branch is merged whole or not at all: tested first, around a person's changes, and with conflicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.adapters.git.worktree_world import LEAD, Trees, failing, passing
 
-from callboard.ports.worktrees import MergeCheck, Who
+from callboard.ports.worktrees import MergeCheck, WorktreeActor
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +32,8 @@ def main_moves(trees: Trees, file: str = "b.txt", text: str = "main\n") -> str:
     return trees.git("rev-parse", "HEAD")
 
 
-def untouched(trees: Trees, base: str) -> bool:
-    """The workspace stands where it stood, and nothing of a merge is left over."""
+def is_unchanged(trees: Trees, base: str) -> bool:
+    """Return whether the workspace is unchanged, and nothing of a merge remains."""
     assert not (trees.root / ".merging" / "one").exists()
     assert len(trees.git("worktree", "list").splitlines()) == 2
     return trees.git("rev-parse", "main") == base and trees.git("status", "--porcelain") == ""
@@ -47,7 +47,7 @@ async def test_a_tested_merge_moves_branch_and_files_of_the_workspace(trees: Tre
     assert trees.git("rev-parse", "main") == end.commit
     assert trees.git("rev-parse", f"{end.commit}^1", f"{end.commit}^2").split() == [base, commit]
     assert (trees.workspace / "a.txt").read_text() == "mine\n"
-    assert untouched(trees, end.commit)
+    assert is_unchanged(trees, end.commit)
     assert (await trees.acts())[-3:] == ["merging", "merging", "merged"]
     assert (await trees.keeper.merge("one", LEAD)).how == "nothing"
     await trees.keeper.remove("one", LEAD)
@@ -75,7 +75,7 @@ async def test_a_failing_test_leaves_everything_as_it_was(trees: Trees) -> None:
     base = trees.git("rev-parse", "main")
     end = await trees.keeper.merge("one", LEAD, failing)
     assert (end.how, end.output) == ("failed", "1 failed")
-    assert untouched(trees, base)
+    assert is_unchanged(trees, base)
     assert trees.git("rev-parse", "wt/one") == commit
 
 
@@ -83,17 +83,17 @@ async def test_work_that_is_not_committed_is_committed_first(trees: Trees) -> No
     (trees.root / "one" / "a.txt").write_text("mine\n")
     (trees.root / "one" / "new.txt").write_text("new\n")
     (trees.root / "one" / "x.log").write_text("ignored\n")
-    end = await trees.keeper.merge("one", Who("lead", "s1", why="Write the parser"))
+    end = await trees.keeper.merge("one", WorktreeActor("lead", "s1", why="Write the parser"))
     assert end.saved == ("a.txt", "new.txt")
     assert (trees.workspace / "new.txt").read_text() == "new\n"
     assert not (trees.workspace / "x.log").exists()
     assert trees.git("log", "-1", "--format=%s%n%b", "wt/one") == "Work in wt/one\nWrite the parser"
-    assert trees.git("log", "-1", "--format=%an", "wt/one") == "Callboard", "the person has no name set here"
+    assert trees.git("log", "-1", "--format=%an", "wt/one") == "Callboard", "no user name is configured"
 
 
 async def test_a_file_that_may_hold_a_secret_is_not_committed_unseen(trees: Trees) -> None:
     (trees.root / "one" / ".env").write_text("KEY=1")
-    assert ".env: may hold secrets" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert ".env: may hold secrets" in await trees.refusal(trees.keeper.merge("one", LEAD))
     assert trees.at("one", "status", "--porcelain") == "?? .env"
 
 
@@ -102,15 +102,15 @@ async def test_conflicts_are_named_put_into_the_worktree_and_merged_once_solved(
     base = main_moves(trees, "a.txt", "one\nmain\nthree\n")
     end = await trees.keeper.merge("one", LEAD, passing)
     assert (end.how, end.files) == ("conflict", ("a.txt",))
-    assert untouched(trees, base)
+    assert is_unchanged(trees, base)
     assert "<<<<<<<" in (trees.root / "one" / "a.txt").read_text()
-    assert "not solved yet in one: a.txt" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert "not solved yet in one: a.txt" in await trees.refusal(trees.keeper.merge("one", LEAD))
     assert "under way: a merge" in (await trees.keeper.losses("one")).lines()
     (trees.root / "one" / "a.txt").write_text("one\nboth\nthree\n")
     end = await trees.keeper.merge("one", LEAD, passing)
     assert end.how == "merged"
     assert (trees.workspace / "a.txt").read_text() == "one\nboth\nthree\n"
-    assert untouched(trees, end.commit)
+    assert is_unchanged(trees, end.commit)
     await trees.keeper.remove("one", LEAD)
 
 
@@ -126,11 +126,11 @@ async def test_changes_of_the_person_that_are_not_in_the_way_stay_and_are_told(t
 
 @pytest.mark.parametrize("file", ["a.txt", "new.txt", "x.log"])
 async def test_changes_of_the_person_that_are_in_the_way_stop_the_merge(trees: Trees, file: str) -> None:
-    """Changed, untracked and ignored: git itself would overwrite the last."""
+    """A changed, an untracked, and an ignored file: git itself would overwrite the last one."""
     trees.commit("one", file, "mine\n")
     base = trees.git("rev-parse", "main")
     (trees.workspace / file).write_text("a person is at it\n")
-    words = await trees.refused(trees.keeper.merge("one", LEAD, passing))
+    words = await trees.refusal(trees.keeper.merge("one", LEAD, passing))
     assert f"would overwrite: {file}." in words
     assert (trees.workspace / file).read_text() == "a person is at it\n"
     assert trees.git("rev-parse", "main") == base
@@ -144,30 +144,30 @@ async def test_a_person_who_is_quicker_than_the_tests_wins(trees: Trees) -> None
         main_moves(trees)
         return MergeCheck(passed=True)
 
-    assert "main has moved" in await trees.refused(trees.keeper.merge("one", LEAD, check))
+    assert "main has moved" in await trees.refusal(trees.keeper.merge("one", LEAD, check))
     assert (trees.workspace / "a.txt").read_text().startswith("one")
 
     async def edits(folder: Path) -> MergeCheck:
         (trees.workspace / "a.txt").write_text("a person is at it\n")
         return MergeCheck(passed=True)
 
-    assert "would overwrite: a.txt" in await trees.refused(trees.keeper.merge("one", LEAD, edits))
+    assert "would overwrite: a.txt" in await trees.refusal(trees.keeper.merge("one", LEAD, edits))
     assert (trees.workspace / "a.txt").read_text() == "a person is at it\n"
 
 
 async def test_where_no_branch_could_move_it_is_said(trees: Trees) -> None:
     trees.commit("one", "a.txt", "mine\n")
     trees.git("checkout", "-q", "--detach")
-    assert "detached HEAD" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert "detached HEAD" in await trees.refusal(trees.keeper.merge("one", LEAD))
     trees.git("checkout", "-q", "main")
     main_moves(trees, "a.txt", "main\n")
     trees.git("merge", "wt/one", code=1)
-    assert "in the middle of a merge" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert "in the middle of a merge" in await trees.refusal(trees.keeper.merge("one", LEAD))
     trees.git("merge", "--abort")
     trees.at("one", "checkout", "-q", "-b", "other")
-    assert "has other checked out, not wt/one" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert "has other checked out, not wt/one" in await trees.refusal(trees.keeper.merge("one", LEAD))
     trees.at("one", "checkout", "-q", "--detach", "wt/one")
-    assert "is on no branch" in await trees.refused(trees.keeper.merge("one", LEAD))
+    assert "is on no branch" in await trees.refusal(trees.keeper.merge("one", LEAD))
 
 
 async def test_an_interrupted_merge_leaves_nothing(trees: Trees) -> None:
@@ -183,10 +183,10 @@ async def test_an_interrupted_merge_leaves_nothing(trees: Trees) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(trees.keeper.merge, "one", LEAD, check)
         await begun.wait()
-        assert "something else is being done" in await trees.refused(trees.keeper.remove("one", LEAD))
-        assert await trees.keeper.open("one") == (trees.root / "one", ""), "whoever works there goes on"
+        assert "another act on the worktree one is in progress" in await trees.refusal(trees.keeper.remove("one", LEAD))
+        assert await trees.keeper.open("one") == (trees.root / "one", ""), "the worktree's agent can continue"
         group.cancel_scope.cancel()
-    assert untouched(trees, base)
+    assert is_unchanged(trees, base)
     assert (await trees.keeper.worktrees())[0].standing == "ready"
     assert (await trees.acts())[-2:] == ["merging", "undone"]
 
@@ -200,7 +200,7 @@ async def test_two_worktrees_are_merged_one_after_the_other(trees: Trees) -> Non
 
 
 async def test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_nothing(trees: Trees) -> None:
-    """What a killed git leaves: some files new, one half written, its lock still there."""
+    """The state after a killed git: some files new, one half written, its lock still present."""
     trees.commit("one", "a.txt", "mine\n")
     trees.commit("one", "b.txt", "mine too\n")
     trees.commit("one", "new.txt", "new\n")
@@ -215,20 +215,20 @@ async def test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_no
     with pytest.raises(Cut):
         await trees.keeper.merge("one", LEAD, check)
     merged = trees.git("commit-tree", "wt/one^{tree}", "-p", base, "-p", "wt/one", "-m", "merge")
-    yard = trees.yard
+    registry = trees.registry
     tree = (await trees.keeper.worktrees())[0]
-    intent = yard.about(tree, "merging", Who("lead", "s1", "call_5"))
-    await yard.note(intent.model_copy(update={"base": base, "onto": "main", "commit": merged}))
+    intent = registry.about(tree, "merging", WorktreeActor("lead", "s1", "call_5"))
+    await registry.note(intent.model_copy(update={"base": base, "onto": "main", "commit": merged}))
     (trees.workspace / "a.txt").write_text("mine\n")
     (trees.workspace / "b.txt").write_text("mi")
     (trees.workspace / "new.txt").write_text("ne")
     (trees.workspace / ".git" / "index.lock").write_bytes(b"half an index")
     (trees.workspace / "note").write_text("of the person\n")
-    assert await trees.keeper.recover() == ["the merge of wt/one into main was cut, and was taken back"]
+    assert await trees.keeper.recover() == ["the merge of wt/one into main was interrupted, and was undone"]
     assert trees.git("status", "--porcelain") == "?? note"
     assert (trees.workspace / "note").read_text() == "of the person\n"
     rescued = trees.git("for-each-ref", "--format=%(refname)", "refs/callboard/rescued")
-    assert trees.git("show", f"{rescued}:b.txt") == "mi", "what stood there is kept all the same"
+    assert trees.git("show", f"{rescued}:b.txt") == "mi", "the previous content is kept as well"
     assert await trees.keeper.outcome("call_5") == ""
     assert (await trees.keeper.merge("one", LEAD, passing)).how == "merged"
     assert trees.git("status", "--porcelain") == "?? note"
@@ -238,5 +238,5 @@ async def test_files_that_go_through_a_filter_are_left_to_the_person(trees: Tree
     trees.git("config", "filter.big.smudge", "cat")
     trees.commit("one", ".gitattributes", "*.bin filter=big\n")
     trees.commit("one", "a.bin", "pointer\n")
-    assert "a.bin: goes through a filter" in await trees.refused(trees.keeper.merge("one", LEAD))
-    assert untouched(trees, trees.git("rev-parse", "main"))
+    assert "a.bin: goes through a filter" in await trees.refusal(trees.keeper.merge("one", LEAD))
+    assert is_unchanged(trees, trees.git("rev-parse", "main"))

@@ -1,4 +1,4 @@
-"""The path rules of an agent that works in a worktree: they look at the folder in which its tools run."""
+"""The path rules of an agent in a worktree apply to the folder in which its tools run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.adapters.git.worktree_world import LEAD, Trees
 
 from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.adapters.system.archive import FileArchive
-from callboard.adapters.tools.roots import Grounds
-from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.adapters.tools.roots import RootCache
+from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import Effect, Folders, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
@@ -30,11 +30,11 @@ def trees(tmp_path: Path) -> Trees:
     return Trees(tmp_path)
 
 
-# Where an agent that works in a worktree may go
+# Paths that an agent in a worktree may use
 
 
 @pytest.fixture
-async def judged(trees: Trees) -> tuple[Trees, Folders]:
+async def setting(trees: Trees) -> tuple[Trees, Folders]:
     for name in ("one", "one-2"):
         await trees.keeper.create(name, LEAD)
     (trees.base / "state").mkdir()
@@ -59,13 +59,13 @@ async def judged(trees: Trees) -> tuple[Trees, Folders]:
         ("{work}/.git/config", "allow"),
     ],
 )
-async def test_reading_is_judged_where_the_tool_runs(judged: tuple[Trees, Folders], path: str, decision: str) -> None:
-    trees, folders = judged
+async def test_reading_is_judged_where_the_tool_runs(setting: tuple[Trees, Folders], path: str, decision: str) -> None:
+    trees, folders = setting
     (trees.root / "one" / "out").symlink_to(trees.workspace)
     given = path.format(tree=trees.root / "one", work=trees.workspace)
-    ruling = await ruled(folders, "read_file", {"path": given})
+    ruling = await decide(folders, "read_file", {"path": given})
     assert ruling.decision == decision
-    ruling = await ruled(folders, "bash", {"command": f"cat {given}"})
+    ruling = await decide(folders, "bash", {"command": f"cat {given}"})
     assert ruling.decision == decision
 
 
@@ -84,25 +84,25 @@ async def test_reading_is_judged_where_the_tool_runs(judged: tuple[Trees, Folder
         (".callboard/settings.yaml", "K"),
     ],
 )
-async def test_writing_is_judged_where_the_tool_runs(judged: tuple[Trees, Folders], path: str, rule: str) -> None:
-    trees, folders = judged
+async def test_writing_is_judged_where_the_tool_runs(setting: tuple[Trees, Folders], path: str, rule: str) -> None:
+    trees, folders = setting
     (trees.root / "one" / "out").symlink_to(trees.workspace)
     given = path.format(tree=trees.root / "one", work=trees.workspace)
     for tool, what in (("write_file", {"path": given, "content": ""}), ("bash", {"command": f"touch {given}"})):
-        ruling = await ruled(folders, tool, what)
+        ruling = await decide(folders, tool, what)
         assert (ruling.decision, ruling.rule) == ("deny" if rule == "K" else "ask", rule), tool
 
 
 @pytest.mark.parametrize("command", ["git status", "git log", "git diff HEAD~0", "git ls-files"])
-async def test_git_reads_in_a_worktree_as_in_the_workspace(judged: tuple[Trees, Folders], command: str) -> None:
-    trees, folders = judged
-    assert (await ruled(folders, "bash", {"command": command})).decision == "allow"
+async def test_git_reads_in_a_worktree_as_in_the_workspace(setting: tuple[Trees, Folders], command: str) -> None:
+    trees, folders = setting
+    assert (await decide(folders, "bash", {"command": command})).decision == "allow"
     trees.git("config", "core.fsmonitor", "evil")
-    assert (await ruled(folders, "bash", {"command": command})).decision == "ask"
+    assert (await decide(folders, "bash", {"command": command})).decision == "ask"
 
 
-async def test_file_tools_stay_in_the_worktree_without_an_approval(judged: tuple[Trees, Folders]) -> None:
-    trees, folders = judged
+async def test_file_tools_stay_in_the_worktree_without_an_approval(setting: tuple[Trees, Folders]) -> None:
+    trees, folders = setting
     (trees.root / "one" / "out").symlink_to(trees.workspace)
     for path in (
         "out/a.txt",
@@ -111,12 +111,12 @@ async def test_file_tools_stay_in_the_worktree_without_an_approval(judged: tuple
         str(trees.workspace / ".git" / "config"),
     ):
         with pytest.raises(ToolRefused, match="outside your folder"):
-            Grounds().find(path, folders)
-    assert Grounds().find("a.txt", folders).path == trees.root / "one" / "a.txt"
+            RootCache().find(path, folders)
+    assert RootCache().find("a.txt", folders).path == trees.root / "one" / "a.txt"
 
 
-async def ruled(folders: Folders, tool: str, given: Json) -> Ruling:
-    effect: Effect = {"bash": "unknown", "read_file": "read"}.get(tool, "reconcile")  # type: ignore[assignment]
+async def decide(folders: Folders, tool: str, given: Json) -> PermissionDecision:
+    effect: Effect = {"bash": "unknown", "read_file": "read"}.get(tool, "reconcile")
     call = ToolCall(id="c", use_id="u", name=tool, input=given)
     spec = ToolSpec(tool, "", {}, effect)
     return await PolicyJudge((), (), ()).judge(

@@ -1,4 +1,4 @@
-"""Worktrees over real repositories: made, kept, removed; what would be lost, and who has a say in it."""
+"""Worktrees in real repositories: creation, removal, protection of unsaved work, and permissions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.git.worktree_world import LEAD, Trees, new_repository, plain
+from tests.adapters.git.worktree_world import LEAD, Trees, new_repository, run_git
 from tests.adapters.shell.outside_world import ENVIRONMENT
 
-from callboard.adapters.git.record import Yard
+from callboard.adapters.git.record import WorktreeRegistry
 from callboard.core.keys import agent_key, task_key
 from callboard.ports.store import Put, Write
-from callboard.ports.worktrees import Who
+from callboard.ports.worktrees import WorktreeActor
 from callboard.types.records import AgentRow, Task
 from callboard.types.worktrees import WorktreeNoted
 
 pytestmark = pytest.mark.anyio
-PERSON = Who("person")
+PERSON = WorktreeActor("person")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def trees(tmp_path: Path) -> Trees:
     return Trees(tmp_path)
 
 
-# Making
+# Creation
 
 
 async def test_a_worktree_is_a_folder_of_its_own_on_a_branch_of_its_own(trees: Trees) -> None:
@@ -46,10 +46,12 @@ async def test_a_worktree_is_a_folder_of_its_own_on_a_branch_of_its_own(trees: T
 
 
 async def test_the_same_call_finds_its_own_worktree_again(trees: Trees) -> None:
-    who = Who("lead", "s1", "call_1")
+    who = WorktreeActor("lead", "s1", "call_1")
     tree = await trees.keeper.create("one", who)
     assert await trees.keeper.create("one", who) == tree
-    assert "already, made by lead" in await trees.refused(trees.keeper.create("one", Who("lead", "s1", "call_2")))
+    assert "already exists, created by lead" in await trees.refusal(
+        trees.keeper.create("one", WorktreeActor("lead", "s1", "call_2"))
+    )
     assert await trees.keeper.name_for("one", "call_1") == "one"
     assert await trees.keeper.name_for("one", "call_3") == "one-2"
 
@@ -58,13 +60,13 @@ async def test_the_same_call_finds_its_own_worktree_again(trees: Trees) -> None:
     "name", ["", "../x", "a/b", ".hidden", "a..b", "a.lock", "a.", "-x", "a b", "x" * 65, "a\n", "é"]
 )
 async def test_what_is_no_name_is_refused(trees: Trees, name: str) -> None:
-    assert "name:" in await trees.refused(trees.keeper.create(name, LEAD))
+    assert "name:" in await trees.refusal(trees.keeper.create(name, LEAD))
     assert not trees.root.exists()
 
 
 async def test_names_that_differ_by_case_alone_are_refused(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD)
-    assert "tell from ONE" in await trees.refused(trees.keeper.create("ONE", LEAD))
+    assert "tell from ONE" in await trees.refusal(trees.keeper.create("ONE", LEAD))
 
 
 async def test_it_begins_at_the_base_that_was_asked_for(trees: Trees) -> None:
@@ -75,12 +77,12 @@ async def test_it_begins_at_the_base_that_was_asked_for(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD, "other")
     assert (trees.root / "one" / "b.txt").read_text() == "other\n"
     for base in ("nowhere", "--all", "-q", "HEAD:a.txt"):
-        assert "is not a branch, tag or commit" in await trees.refused(trees.keeper.create("two", LEAD, base))
+        assert "is not a branch, tag or commit" in await trees.refusal(trees.keeper.create("two", LEAD, base))
 
 
 async def test_a_branch_that_is_there_is_never_taken_over_unasked(trees: Trees) -> None:
     trees.git("branch", "wt/one")
-    assert "give base 'wt/one'" in await trees.refused(trees.keeper.create("one", LEAD))
+    assert "give base 'wt/one'" in await trees.refusal(trees.keeper.create("one", LEAD))
     await trees.keeper.create("one", LEAD, "wt/one")
     assert trees.at("one", "branch", "--show-current") == "wt/one"
 
@@ -101,32 +103,32 @@ async def test_nothing_that_the_repository_names_runs_when_one_is_made(trees: Tr
     assert not trap.exists()
 
 
-# Where there can be none
+# Places without worktrees
 
 
 async def test_a_folder_without_a_repository_of_its_own_is_told_why(tmp_path: Path) -> None:
     trees = Trees(tmp_path)
     shutil.rmtree(trees.workspace / ".git")
-    assert "is not a git repository" in await trees.refused(trees.keeper.create("one", LEAD))
-    plain(tmp_path, "init", "-q")
-    words = await trees.refused(trees.keeper.create("one", LEAD))
+    assert "is not a git repository" in await trees.refusal(trees.keeper.create("one", LEAD))
+    run_git(tmp_path, "init", "-q")
+    words = await trees.refusal(trees.keeper.create("one", LEAD))
     assert f"is a folder inside the repository {tmp_path}" in words
     assert not trees.root.exists()
 
 
 async def test_no_commit_no_files_submodules_and_no_git_are_told(trees: Trees, tmp_path: Path) -> None:
     (trees.workspace / ".gitmodules").write_text("")
-    assert "submodules" in await trees.refused(trees.keeper.create("one", LEAD))
+    assert "submodules" in await trees.refusal(trees.keeper.create("one", LEAD))
     trees.environment = {"PATH": str(tmp_path)}
-    assert "git was not found" in await trees.refused(trees.keeper.create("one", LEAD))
+    assert "git was not found" in await trees.refusal(trees.keeper.create("one", LEAD))
     empty, bare = Trees(tmp_path / "empty"), Trees(tmp_path / "bare")
     for other in (empty, bare):
         shutil.rmtree(other.workspace)
         other.workspace.mkdir()
-    plain(empty.workspace, "init", "-q")
-    plain(bare.workspace, "init", "-q", "--bare")
-    assert "no commit yet" in await empty.refused(empty.keeper.create("one", LEAD))
-    assert "bare repository" in await bare.refused(bare.keeper.create("one", LEAD))
+    run_git(empty.workspace, "init", "-q")
+    run_git(bare.workspace, "init", "-q", "--bare")
+    assert "no commit yet" in await empty.refusal(empty.keeper.create("one", LEAD))
+    assert "bare repository" in await bare.refusal(bare.keeper.create("one", LEAD))
 
 
 async def test_a_full_disk_is_told_and_leaves_nothing_behind(trees: Trees) -> None:
@@ -137,14 +139,14 @@ async def test_a_full_disk_is_told_and_leaves_nothing_behind(trees: Trees) -> No
     script.write_text(f'#!/bin/sh\ncase "$*" in *"worktree add"*) {real} "$@"; {full};; esac\nexec {real} "$@"\n')
     script.chmod(0o755)
     trees.environment = ENVIRONMENT | {"PATH": f"{script.parent}:{ENVIRONMENT['PATH']}"}
-    assert "the disk is full" in await trees.refused(trees.keeper.create("one", LEAD))
+    assert "the disk is full" in await trees.refusal(trees.keeper.create("one", LEAD))
     assert await trees.keeper.worktrees() == []
     assert not (trees.root / "one").exists()
     assert trees.git("branch", "--format=%(refname:short)") == "main"
     assert len(trees.git("worktree", "list").splitlines()) == 1
 
 
-# Removing
+# Removal
 
 
 async def test_an_untouched_worktree_goes_with_its_branch(trees: Trees) -> None:
@@ -156,7 +158,7 @@ async def test_an_untouched_worktree_goes_with_its_branch(trees: Trees) -> None:
     assert not (trees.root / "one").exists()
     assert trees.git("branch", "--format=%(refname:short)") == "main"
     assert len(trees.git("worktree", "list").splitlines()) == 1
-    assert "was removed by lead" in await trees.refused(trees.keeper.remove("one", LEAD))
+    assert "was removed by lead" in await trees.refusal(trees.keeper.remove("one", LEAD))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ async def test_what_stands_nowhere_else_is_never_removed_unasked(trees: Trees, f
     path = trees.root / "one" / file
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
-    words = await trees.refused(trees.keeper.remove("one", LEAD))
+    words = await trees.refusal(trees.keeper.remove("one", LEAD))
     assert f"- {line}\n" in words
     assert path.read_text() == "mine"
     assert (await trees.keeper.losses("one")).lines() == (line,)
@@ -182,13 +184,13 @@ async def test_what_stands_nowhere_else_is_never_removed_unasked(trees: Trees, f
 async def test_unmerged_commits_hold_a_worktree_and_outlive_it(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD)
     commit = trees.commit("one", "b.txt", "mine")
-    words = await trees.refused(trees.keeper.remove("one", LEAD))
+    words = await trees.refusal(trees.keeper.remove("one", LEAD))
     assert f"unmerged: {commit[:7]} change b.txt" in words
     agreed = (await trees.keeper.losses("one")).lines()
     removed = await trees.keeper.remove("one", LEAD, agreed)
-    assert removed.branch == "wt/one", "a person who agrees loses files, never commits"
+    assert removed.branch == "wt/one", "a person who agrees loses files, but never commits"
     assert trees.git("rev-parse", "wt/one") == commit
-    assert "its commits are on the branch wt/one" in await trees.refused(trees.keeper.open("one"))
+    assert "its commits are on the branch wt/one" in await trees.refusal(trees.keeper.open("one"))
     await trees.keeper.create("one", LEAD, "wt/one")
     assert (trees.root / "one" / "b.txt").read_text() == "mine"
 
@@ -206,7 +208,7 @@ async def test_of_two_branches_with_the_same_commits_one_stays(trees: Trees) -> 
     commit = trees.commit("one", "b.txt", "mine")
     await trees.keeper.create("two", LEAD, "wt/one")
     assert (await trees.keeper.remove("two", LEAD)).branch == ""
-    assert "unmerged" in await trees.refused(trees.keeper.remove("one", LEAD))
+    assert "unmerged" in await trees.refusal(trees.keeper.remove("one", LEAD))
     assert trees.git("rev-parse", "wt/one") == commit
 
 
@@ -215,7 +217,7 @@ async def test_what_nobody_agreed_to_lose_is_not_lost(trees: Trees) -> None:
     (trees.root / "one" / "a.txt").write_text("mine")
     agreed = (await trees.keeper.losses("one")).lines()
     (trees.root / "one" / "later.txt").write_text("later")
-    words = await trees.refused(trees.keeper.remove("one", LEAD, agreed))
+    words = await trees.refusal(trees.keeper.remove("one", LEAD, agreed))
     assert "more than was agreed" in words
     assert "later.txt" in words
     assert "a.txt" not in words
@@ -227,15 +229,15 @@ async def test_what_is_written_while_it_is_removed_brings_it_back(
 ) -> None:
     await trees.keeper.create("one", LEAD)
     keeper = trees.keeper
-    note = Yard.note
+    note = WorktreeRegistry.note
 
-    async def writes(self: Yard, entry: WorktreeNoted, *writes: Write) -> None:
+    async def writes(self: WorktreeRegistry, entry: WorktreeNoted, *writes: Write) -> None:
         await note(self, entry, *writes)
         if entry.act == "removing":
             (trees.root / "one" / "late.txt").write_text("late")
 
-    monkeypatch.setattr(Yard, "note", writes)
-    assert "late.txt" in await trees.refused(keeper.remove("one", LEAD))
+    monkeypatch.setattr(WorktreeRegistry, "note", writes)
+    assert "late.txt" in await trees.refusal(keeper.remove("one", LEAD))
     assert (trees.root / "one" / "late.txt").read_text() == "late"
     assert (await keeper.worktrees())[0].standing == "ready"
     assert trees.at("one", "status", "--porcelain") == "?? late.txt"
@@ -244,7 +246,7 @@ async def test_what_is_written_while_it_is_removed_brings_it_back(
 async def test_what_is_kept_is_removed_by_a_person_only(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD)
     assert (await trees.keeper.keep("one", LEAD)).kept == "lead"
-    assert "only a person removes it" in await trees.refused(trees.keeper.remove("one", LEAD))
+    assert "only a person removes it" in await trees.refusal(trees.keeper.remove("one", LEAD))
     await trees.keeper.remove("one", PERSON)
 
 
@@ -253,10 +255,10 @@ async def test_a_worktree_in_use_stays(trees: Trees) -> None:
     row = AgentRow(name="alice", kind="teammate", life="idle", worktree="one")
     task = Task(id="task_1", subject="x", status="in_progress", owner="alice", worktree="one")
     await trees.store.commit(Put(agent_key("s1", "alice"), row.encode()), Put(task_key("s1", "task_1"), task.encode()))
-    words = await trees.refused(trees.keeper.remove("one", LEAD))
+    words = await trees.refusal(trees.keeper.remove("one", LEAD))
     assert "alice holds task_1" in words
     assert "alice (idle) works in it" in words
-    await trees.keeper.remove("one", PERSON)  # nobody hosts that session: nobody works there
+    await trees.keeper.remove("one", PERSON)  # no process hosts that session, so no agent works there
 
 
 async def test_no_task_stays_bound_to_a_folder_that_is_gone(trees: Trees) -> None:
@@ -272,7 +274,7 @@ async def test_no_task_stays_bound_to_a_folder_that_is_gone(trees: Trees) -> Non
 
 
 async def test_a_repeated_call_removes_nothing_twice(trees: Trees) -> None:
-    who = Who("lead", "s1", "call_9")
+    who = WorktreeActor("lead", "s1", "call_9")
     await trees.keeper.create("one", LEAD)
     await trees.keeper.remove("one", who)
     await trees.keeper.create("one", LEAD)
@@ -301,7 +303,7 @@ async def test_a_worktree_without_folder_and_branch_is_refused_and_frees_its_tas
     await trees.store.commit(Put(task_key("s1", "task_1"), task.encode()))
     trees.git("worktree", "remove", "--force", str(trees.root / "one"))
     trees.git("branch", "-D", "wt/one")
-    assert "its folder and its branch wt/one are missing" in await trees.refused(trees.keeper.open("one"))
+    assert "its folder and its branch wt/one are missing" in await trees.refusal(trees.keeper.open("one"))
     row = await trees.store.get(task_key("s1", "task_1"))
     assert row is not None
     assert Task.model_validate_json(row.value or b"").worktree is None
@@ -311,7 +313,7 @@ async def test_a_worktree_without_folder_and_branch_is_refused_and_frees_its_tas
 async def test_a_folder_that_git_forgot_is_not_taken_for_empty(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD)
     shutil.rmtree(trees.workspace / ".git" / "worktrees")
-    assert "git no longer knows this folder" in await trees.refused(trees.keeper.remove("one", LEAD))
+    assert "git no longer knows this folder" in await trees.refusal(trees.keeper.remove("one", LEAD))
     assert (trees.root / "one" / "a.txt").exists()
 
 
@@ -327,16 +329,16 @@ async def test_the_list_tells_what_each_one_is(trees: Trees) -> None:
 
 
 async def test_a_dot_git_file_that_points_elsewhere_misleads_nobody(trees: Trees, tmp_path: Path) -> None:
-    """Whoever works in a worktree can write its `.git` file: the runtime asks by git's own folder."""
+    """An agent in a worktree can write its `.git` file, so the runtime uses git's own folder."""
     await trees.keeper.create("one", LEAD)
     (trees.root / "one" / "mine.txt").write_text("mine")
     elsewhere = new_repository(tmp_path / "elsewhere")
     (trees.root / "one" / ".git").write_text(f"gitdir: {elsewhere / '.git'}\n")
-    assert "mine.txt" in await trees.refused(trees.keeper.remove("one", LEAD))
+    assert "mine.txt" in await trees.refusal(trees.keeper.remove("one", LEAD))
 
 
 async def test_many_at_once_are_made_one_after_the_other(trees: Trees) -> None:
-    """Git itself fails when two add worktrees at the same moment."""
+    """Git itself fails when two processes add worktrees at the same moment."""
     async with anyio.create_task_group() as group:
         for number in range(6):
             group.start_soon(trees.keeper.create, f"w{number}", LEAD)

@@ -1,4 +1,4 @@
-"""A process that acts on worktrees and kills itself at one of its steps."""
+"""Process that acts on worktrees and kills itself at one of its steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import anyio
 from tests.adapters.git.worktree_world import LEAD, Trees, passing
 
 from callboard.adapters.git.git import Git
-from callboard.adapters.git.record import Yard
+from callboard.adapters.git.record import WorktreeRegistry
 from callboard.adapters.git.worktrees import GitWorktrees
 from callboard.adapters.processes.programs import ProgramResult
 from callboard.adapters.storage.sqlite import open_store
 from callboard.ports.store import Write
-from callboard.ports.worktrees import Who
+from callboard.ports.worktrees import WorktreeActor
 from callboard.types.worktrees import WorktreeNoted
 
-CALL = Who("lead", "s1", "call_1")
+CALL = WorktreeActor("lead", "s1", "call_1")
 CHANGES = frozenset({"worktree", "merge", "commit", "add", "update-ref"})
-"""Git commands before, in and after which it can be killed."""
+"""Git commands before, during, and after which the process can be killed."""
 
 
 @dataclass
 class Steps:
-    """Counts the steps, and kills its process at one of them."""
+    """Counter of steps that kills its process at one of them."""
 
     at: int
     count: int = 0
@@ -47,7 +47,7 @@ class Steps:
 class KilledGit(Git):
     steps: Steps = field(default_factory=lambda: Steps(0))
     orphans: str = ""
-    """A folder with a git that waits for this process to be killed, and goes on."""
+    """Folder with a `git` that waits until this process is killed, and then continues."""
 
     async def run(
         self,
@@ -71,18 +71,19 @@ class KilledGit(Git):
 
 
 @dataclass(frozen=True, slots=True)
-class KilledYard(Yard):
+class KilledRegistry(WorktreeRegistry):
     steps: Steps = field(default_factory=lambda: Steps(0))
 
     async def note(self, note: WorktreeNoted, *writes: Write) -> None:
-        await Yard.note(self, note, *writes)
+        await WorktreeRegistry.note(self, note, *writes)
         self.steps.step()
 
 
 def make_orphan_git(folder: Path, real: str) -> str:
-    """Make a `git` whose starter is dead before it works: it opens the gate, and reads until no process can write.
+    """Write a `git` that works only once its parent is dead: it opens a pipe, and reads until no writer is left.
 
-    It writes nothing itself: the sandbox of level 1 would refuse that, and the starter would wait forever."""
+    The script writes no file itself: the sandbox of level 1 would refuse that, and the parent would wait forever.
+    """
     folder.mkdir()
     os.mkfifo(folder / "gate")
     script = folder / "git"
@@ -92,17 +93,17 @@ def make_orphan_git(folder: Path, real: str) -> str:
 
 
 def _die_when_git_runs(folder: Path) -> None:
-    """Be killed as soon as the git of that folder runs. It goes on when the gate has no writer any more."""
+    """Die as soon as the git of that folder runs. It continues when the pipe has no writer left."""
 
     def wait() -> None:
-        os.open(folder / "gate", os.O_WRONLY | os.O_CLOEXEC)  # returns once git has opened the gate to read
+        os.open(folder / "gate", os.O_WRONLY | os.O_CLOEXEC)  # returns once git has opened the pipe for reading
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 def child(base: str, act: str, at: int, orphans: str) -> None:
-    """Act until killed at step `at` (0: never), and leave the number of steps in a file."""
+    """Act until killed at step `at` (0: never), and write the number of steps to a file."""
     anyio.run(_act, Path(base), act, at, orphans)
 
 
@@ -110,29 +111,29 @@ async def _act(base: Path, act: str, at: int, orphans: str) -> None:
     store = await open_store(base / "state", durability="process")
     try:
         trees, steps = Trees(base, store), Steps(at)
-        git = KilledGit(trees.workspace, trees.yard.git.environment, steps=steps, orphans=orphans)
-        keeper = GitWorktrees(KilledYard(git, trees.root, store, trees.yard.clock, steps))
-        await do(keeper, act, CALL)
+        git = KilledGit(trees.workspace, trees.registry.git.environment, steps=steps, orphans=orphans)
+        keeper = GitWorktrees(KilledRegistry(git, trees.root, store, trees.registry.clock, steps))
+        await perform(keeper, act, CALL)
         (base / "steps").write_text(str(steps.count))
     finally:
         await store.aclose()
 
 
-async def do(keeper: GitWorktrees, act: str, who: Who) -> str:
-    """One act; what it came to."""
+async def perform(keeper: GitWorktrees, act: str, actor: WorktreeActor) -> str:
+    """Perform one action, and return its result."""
     match act:
         case "create":
-            return (await keeper.create("one", who)).standing
+            return (await keeper.create("one", actor)).standing
         case "remove":
-            return (await keeper.remove("one", who)).branch
+            return (await keeper.remove("one", actor)).branch
         case "discard":
-            return (await keeper.remove("one", who, (await keeper.losses("one")).lines())).branch
+            return (await keeper.remove("one", actor, (await keeper.losses("one")).lines())).branch
         case _:
-            return (await keeper.merge("one", who, passing)).how
+            return (await keeper.merge("one", actor, passing)).how
 
 
 async def prepare(trees: Trees, act: str) -> str:
-    """The situation in which an act is done; the commit of the workspace's branch."""
+    """Prepare the situation of an action, and return the commit of the workspace's branch."""
     if act != "create":
         await trees.keeper.create("one", replace(LEAD, call="call_0"))
     if act in ("merge", "conflict", "discard"):

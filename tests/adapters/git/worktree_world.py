@@ -1,4 +1,4 @@
-"""Worktrees over a real repository: a copy of one that was made once, a store, and git as a person runs it."""
+"""Worktrees over a real repository: a copy of a shared template, a store, and git as a person runs it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from tests.adapters.shell.outside_world import ENVIRONMENT
 
 from callboard.adapters.git.git import Git
-from callboard.adapters.git.record import Yard
+from callboard.adapters.git.record import WorktreeRegistry
 from callboard.adapters.git.worktrees import GitWorktrees
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.keys import WORKTREES
 from callboard.ports.store import Store
-from callboard.ports.worktrees import MergeCheck, Who
+from callboard.ports.worktrees import MergeCheck, WorktreeActor
 from callboard.types.errors import ToolRefused
 from callboard.types.worktrees import WorktreeNoted
 
-LEAD = Who("lead", "s1")
+LEAD = WorktreeActor("lead", "s1")
 FILES = {
     "a.txt": "one\ntwo\nthree\n",
     "b.txt": "b\n",
@@ -32,8 +32,8 @@ FILES = {
 }
 
 
-def plain(folder: Path, *arguments: str, code: int = 0) -> str:
-    """Git as a person runs it."""
+def run_git(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run git as a person would."""
     person = ["-c", "user.name=P", "-c", "user.email=p@example.com", "-c", "init.defaultBranch=main"]
     environment = ENVIRONMENT | {"HOME": str(folder.parent), "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(
@@ -47,19 +47,19 @@ def plain(folder: Path, *arguments: str, code: int = 0) -> str:
 def _template() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="callboard-template-")) / "work"
     folder.mkdir()
-    plain(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    plain(folder, "add", ".")
-    plain(folder, "commit", "-qm", "first")
+    run_git(folder, "add", ".")
+    run_git(folder, "commit", "-qm", "first")
     for hook in (folder / ".git" / "hooks").iterdir():
         hook.unlink()
     return folder
 
 
 def new_repository(folder: Path) -> Path:
-    """A repository with one commit on `main`."""
+    """Create a repository with one commit on `main`."""
     shutil.copytree(_template(), folder)
     return folder
 
@@ -86,46 +86,46 @@ class Trees:
         return self.base / "data" / "worktrees"
 
     @property
-    def yard(self) -> Yard:
-        return Yard(
+    def registry(self) -> WorktreeRegistry:
+        return WorktreeRegistry(
             Git(self.workspace, {**self.environment, "HOME": str(self.base)}), self.root, self.store, SystemClock()
         )
 
     @property
     def keeper(self) -> GitWorktrees:
-        return GitWorktrees(self.yard)
+        return GitWorktrees(self.registry)
 
     def git(self, *arguments: str, code: int = 0) -> str:
-        """In the workspace, without the last newline."""
-        return plain(self.workspace, *arguments, code=code).rstrip("\n")
+        """Run git in the workspace; the last newline is removed."""
+        return run_git(self.workspace, *arguments, code=code).rstrip("\n")
 
     def at(self, name: str, *arguments: str, code: int = 0) -> str:
-        """In a worktree."""
-        return plain(self.root / name, *arguments, code=code).rstrip("\n")
+        """Run git in a worktree."""
+        return run_git(self.root / name, *arguments, code=code).rstrip("\n")
 
     def commit(self, name: str, file: str, text: str) -> str:
-        """A commit in a worktree; its id."""
+        """Commit a file in a worktree, and return the commit's id."""
         (self.root / name / file).write_text(text)
         self.at(name, "add", "-f", file)
         self.at(name, "commit", "-qm", f"change {file}")
         return self.at(name, "rev-parse", "HEAD")
 
     async def acts(self) -> list[str]:
-        """The record: what was done, in order."""
+        """Return the recorded actions, in order."""
         records = await self.store.read(WORKTREES)
         return [WorktreeNoted.model_validate_json(record.data).act for record in records]
 
-    async def refused(self, doing: object) -> str:
-        """The words of a refusal; a failure when there is none."""
+    async def refusal(self, doing: object) -> str:
+        """Return the message of a refusal; fail if there is none."""
         try:
-            got = await doing  # type: ignore[misc]
+            got = await doing
         except ToolRefused as refusal:
             return str(refusal)
-        raise AssertionError(f"it was not refused: {got}")
+        raise AssertionError(f"not refused: {got}")
 
 
 async def passing(folder: Path) -> MergeCheck:
-    """A test command that passes."""
+    """Test command that passes."""
     assert (folder / "a.txt").exists()
     return MergeCheck(passed=True)
 

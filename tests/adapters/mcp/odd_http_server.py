@@ -1,4 +1,4 @@
-"""An MCP server over HTTP that goes wrong on demand: by its path at once, by the tool `do` in the middle of a call."""
+"""MCP server over HTTP that fails on demand: at once, by its path, or in the middle of a call, by the tool `do`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOOLS = [
     {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}},
     {"name": "do", "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}}},
 ]
-MANNERS = {"/401": 401, "/403": 403, "/404": 404, "/500": 500, "/503": 503}
+STATUS_BY_PATH = {"/401": 401, "/403": 403, "/404": 404, "/500": 500, "/503": 503}
 
 
-class Odd(http.server.BaseHTTPRequestHandler):
+class OddHandler(http.server.BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
@@ -25,7 +25,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
     """Shared by all connections of a server."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._plain(405, b"")
@@ -35,8 +35,8 @@ class Odd(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path in MANNERS:
-            self._plain(MANNERS[self.path], b"<h1>no</h1>", ("retry-after", "86400"))
+        if self.path in STATUS_BY_PATH:
+            self._plain(STATUS_BY_PATH[self.path], b"<h1>no</h1>", ("retry-after", "86400"))
         elif self.path == "/redirect":
             self._plain(307, b"", ("location", "http://192.0.2.1/mcp"))
         elif self.path == "/loop":
@@ -124,8 +124,8 @@ def _content(text: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def odd_http() -> Generator[str]:
-    """The address of a server that lives while the block lasts."""
-    handler = type("Handler", (Odd,), {"sessions": set()})
+    """Yield the address of a server that runs for the block."""
+    handler = type("Handler", (OddHandler,), {"sessions": set()})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.block_on_close = False

@@ -1,6 +1,7 @@
-"""An MCP server that does nearly everything wrong, one thing at a time, with nothing but the standard library.
+"""MCP server that makes nearly every mistake, one at a time, on the standard library alone.
 
-The first word says how it starts; the tool `do` says what it does in the middle of a call. `echo` always works.
+The first argument selects the fault at the start; the tool `do` selects one in the middle of a call. `echo` always
+works.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ DO: dict[str, Any] = {
     "description": "Does what it is told.",
     "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
 }
-KNOT: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#"}, "more": {"$ref": "#/$defs/none"}}}
+CYCLE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#"}, "more": {"$ref": "#/$defs/none"}}}
 SCHEMAS: list[Any] = [
-    KNOT,
+    CYCLE,
     {"type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
     {"type": "object", "properties": {"x": {"$ref": "https://example.org/nowhere.json"}}},
     {"type": "array", "items": {"type": "string"}},
@@ -66,7 +67,7 @@ def result(number: object, text: str, **more: Any) -> None:
 
 
 def spray(count: int) -> None:
-    """One line of so many megabytes."""
+    """Write one line of this many megabytes."""
     for _ in range(count):
         sys.stdout.write("x" * 1_000_000)
     raw("")
@@ -95,7 +96,7 @@ def deaf(number: object) -> None:
 
 
 def shut(number: object) -> None:
-    """Says nothing any more, and lives on."""
+    """Stop answering, and keep running."""
     os.close(1)
     time.sleep(600)
 
@@ -172,7 +173,7 @@ def closing(number: object) -> None:
 
 
 def shuffled(number: object) -> None:
-    """Answers nothing until five wait, then all in an order of its own, with noise between."""
+    """Answer nothing until five calls wait, then answer all in another order, with noise in between."""
     waiting.append(number)
     if len(waiting) < 5:
         return
@@ -187,7 +188,7 @@ def shuffled(number: object) -> None:
 
 waiting: list[Any] = []
 texts: dict[Any, str] = {}
-DEEDS = {
+FAULTS = {
     one.__name__: one
     for one in (die, hang, deaf, shut, logs, prints, longline, flood, change, rubbish, wrongids, twice, huge, large)
 } | {one.__name__: one for one in (shapeless, odd_content, fails, closing, shuffled)}
@@ -197,7 +198,7 @@ def call(number: object, params: dict[str, Any]) -> None:
     given = params.get("arguments", {})
     if params["name"] == "do":
         texts[number] = str(given.get("text"))
-        DEEDS[given["what"]](number)
+        FAULTS[given["what"]](number)
     else:
         result(number, str(given.get("text", "")))
 

@@ -1,4 +1,4 @@
-"""Which servers a session has, by all that may bring some."""
+"""The servers of a session come from all sources that may define some."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_the_whole_entry_of_the_first_source_counts(tmp_path: Path) -> None:
     (config / "mcp.json").write_text(
         json.dumps({"mcpServers": {name: {"command": "person"} for name in "abcd"}}), "utf-8"
     )
-    brought = json.dumps({"mcpServers": {name: {"command": "workspace"} for name in "abc"}})
+    workspace_text = json.dumps({"mcpServers": {name: {"command": "workspace"} for name in "abc"}})
     given = json.dumps({"mcpServers": {"b": {"command": "run"}, "s": {"type": "sdk"}}})
-    sources = ServerSources(workspace, {}, config, home, brought, True, command_line=(given,))
+    sources = ServerSources(workspace, {}, config, home, workspace_text, True, command_line=(given,))
     found = read_servers(sources)
     assert entries(found) == {
         "b": ("run", "run"),
@@ -45,14 +45,16 @@ def test_the_whole_entry_of_the_first_source_counts(tmp_path: Path) -> None:
     }
     assert not found.held
     assert all("counts" in note.reason for note in found.notes)
-    strict = read_servers(ServerSources(workspace, {}, config, home, brought, True, command_line=(given,), strict=True))
+    strict = read_servers(
+        ServerSources(workspace, {}, config, home, workspace_text, True, command_line=(given,), strict=True)
+    )
     assert list(entries(strict)) == ["b", "s"]
 
 
 def test_what_nobody_trusted_is_listed_not_expanded_and_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "mine"}}}', "utf-8")
-    brought = '{"mcpServers": {"a": {"command": "theirs"}, "b": {"command": "${SECRET}"}}}'
-    found = read_servers(ServerSources(tmp_path, {"SECRET": "s3cret"}, tmp_path, brought=brought))
+    workspace_text = '{"mcpServers": {"a": {"command": "theirs"}, "b": {"command": "${SECRET}"}}}'
+    found = read_servers(ServerSources(tmp_path, {"SECRET": "s3cret"}, tmp_path, workspace_text=workspace_text))
     assert entries(found) == {"a": ("person", "mine"), "b": ("workspace", "${SECRET}")}
     assert found.held["b"][0] == "untrusted"
     assert "callboard trust" in found.held["b"][1]
@@ -75,8 +77,12 @@ def test_settings_switch_off_and_say_where(tmp_path: Path) -> None:
     raw = b'{"disabledMcpjsonServers": ["a"],\n "enabledMcpjsonServers": ["a", "b"]}'
     claude = read_claude(raw, ".claude/settings.json", person=False, trusted=True)
     assert [told.verdict for told in claude.verdicts] == ["honored", "honored"]
-    brought = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}, "c": {"command": "x", "disabled": true}}}'
-    found = read_servers(ServerSources(tmp_path, brought=brought, trusted=True, approvals=claude.servers, off=("b",)))
+    workspace_text = (
+        '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}, "c": {"command": "x", "disabled": true}}}'
+    )
+    found = read_servers(
+        ServerSources(tmp_path, workspace_text=workspace_text, trusted=True, approvals=claude.servers, off=("b",))
+    )
     assert found.held["a"] == ("off", "disabledMcpjsonServers names it (.claude/settings.json:1)")
     assert found.held["b"] == ("off", "settings switch it off (mcp.off)")
     assert found.held["c"] == ("off", "its entry says `disabled`")
@@ -87,7 +93,7 @@ def test_settings_switch_off_and_say_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[1", '{"mcpServers": 5}', "", "\x00", "{}", '"' * 50, "[" * 100_000])
 def test_a_broken_file_is_one_note_and_breaks_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}', "utf-8")
-    found = read_servers(ServerSources(tmp_path, config=tmp_path, brought=text, trusted=True))
+    found = read_servers(ServerSources(tmp_path, config=tmp_path, workspace_text=text, trusted=True))
     assert list(entries(found)) == ["a"]
     (note,) = found.notes
     assert (note.path, note.verdict) == (".mcp.json", "refused")

@@ -1,4 +1,4 @@
-"""A remote server of bare HTTP: headers, statuses, sizes. The SDK's own servers stand in `test_mcp_real_servers.py`."""
+"""A remote server of bare HTTP: headers, statuses, sizes. `test_mcp_real_servers.py` tests the SDK's own servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.adapters.mcp.mcp_world import raw, servers, words_of
+from tests.adapters.mcp.mcp_world import raw_server, servers, text_of
 
 from callboard.core.mcp.limits import McpLimits
 from callboard.types.errors import ToolRefused
@@ -27,14 +27,14 @@ def anyio_backend() -> str:
 
 @dataclass
 class Remote:
-    """What the server does, and what it saw."""
+    """Behavior of the server, and the requests that it saw."""
 
     token: str = ""
-    """Who does not send it gets a 401."""
+    """Requests without this token get a 401."""
     status: int = 200
     size: int = 5
-    seen: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Methods, with the `Authorization` that came with them."""
+    requests: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Methods, with the `Authorization` header of each request."""
     url: str = ""
     release: threading.Event = field(default_factory=threading.Event)
 
@@ -45,7 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.there.seen.append((message["method"], self.headers.get("authorization", "")))
+        self.there.requests.append((message["method"], self.headers.get("authorization", "")))
         if self.there.token and self.headers.get("authorization") != self.there.token:
             self._answer(401, b"")
         elif "id" not in message:
@@ -80,7 +80,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ async def test_headers_of_the_entry_go_with_every_request(remote: Remote, tmp_pa
     remote.token = "Bearer one"
     async with servers(tmp_path, entry(remote, headers={"Authorization": "Bearer one"})) as world:
         assert await world.text("mcp__far__get") == "xxxxx"
-    assert {token for _, token in remote.seen} == {"Bearer one"}
+    assert {token for _, token in remote.requests} == {"Bearer one"}
 
 
 async def test_a_helper_gives_headers_anew_when_the_server_takes_the_old_ones_no_more(
@@ -140,7 +140,7 @@ async def test_a_helper_gives_headers_anew_when_the_server_takes_the_old_ones_no
     [("exit 3", "exit 3"), ("echo no", "no JSON object of texts"), ("echo '{\"a\": 5}'", "no JSON object of texts")],
 )
 async def test_a_helper_that_fails_is_told(remote: Remote, tmp_path: Path, helper: str, words: str) -> None:
-    async with servers(tmp_path, entry(remote, headers_helper=helper), raw("near")) as world:
+    async with servers(tmp_path, entry(remote, headers_helper=helper), raw_server("near")) as world:
         states = {one.name: one for one in world.manager.now()}
         assert states["far"].state == "failed"
         assert words in states["far"].why
@@ -150,9 +150,9 @@ async def test_a_helper_that_fails_is_told(remote: Remote, tmp_path: Path, helpe
 async def test_a_status_is_told_and_a_call_that_was_taken_is_not_made_again(remote: Remote, tmp_path: Path) -> None:
     async with servers(tmp_path, entry(remote)) as world:
         remote.status = 503
-        with pytest.raises(ToolRefused, match=r"HTTP 503.*not known, and it was not made again"):
+        with pytest.raises(ToolRefused, match=r"HTTP 503.*unknown, and it was not repeated"):
             await world.call("mcp__far__get")
-        assert [method for method, _ in remote.seen].count("tools/call") == 1
+        assert [method for method, _ in remote.requests].count("tools/call") == 1
         remote.status = 200
         assert await world.text("mcp__far__get") == "xxxxx"
 
@@ -171,7 +171,7 @@ async def test_an_answer_without_end_is_cut_off_and_the_next_call_works(remote: 
         with pytest.raises(ToolRefused, match="16,777,216 bytes"):
             await world.call("mcp__far__get")
         remote.size = 50_000
-        assert "Result cut: 1,000 of 50,000" in words_of(await world.call("mcp__far__get"))
+        assert "Result cut: 1,000 of 50,000" in text_of(await world.call("mcp__far__get"))
 
 
 async def test_a_call_that_hangs_ends_by_its_time_out(remote: Remote, tmp_path: Path) -> None:

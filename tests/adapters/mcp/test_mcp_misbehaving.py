@@ -1,4 +1,4 @@
-"""Servers that misbehave cost their own calls and nothing else: each beside a good one, over the real manager."""
+"""A misbehaving server costs only its own calls: each runs beside a good one, under the real manager."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.adapters.mcp.mcp_world import GROWTH, McpWorld, processes_with, servers, words_of
+from tests.adapters.mcp.mcp_world import MAX_GROWTH_KB, McpWorld, processes_with, servers, text_of
 
 from callboard.core.mcp.limits import McpLimits
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import ServerEntry, ServerNow
+from callboard.types.mcp import ServerEntry, ServerStatus
 
 pytestmark = pytest.mark.anyio
 
 ODD = str(Path(__file__).with_name("odd_server.py"))
 QUICK = McpLimits(start=30.0, call=4.0, idle=3.0)
-"""For calls that hang. What works has to answer within that, on a machine that is busy too."""
+"""Limits for calls that hang. Working calls must answer within them, even on a busy machine."""
 SHORT = McpLimits(start=2.0)
-"""For servers that never get ready."""
+"""Limits for servers that never become ready."""
 GOOD = McpLimits(start=30.0, call=30.0)
 SOAK = int(os.environ.get("SOAK", "1"))
 
@@ -47,19 +47,19 @@ def odd(mode: str = "good", name: str = "odd", **env: str) -> ServerEntry:
     )
 
 
-async def echoes(world: McpWorld, server: str = "good") -> None:
-    """The server is as it should be."""
+async def check_echo(world: McpWorld, server: str = "good") -> None:
+    """Check that the server works."""
     assert await world.text(f"mcp__{server}__echo", text="hello") == "hello"
 
 
-def now(world: McpWorld, name: str = "odd") -> ServerNow:
+def status_of(world: McpWorld, name: str = "odd") -> ServerStatus:
     return next(one for one in world.manager.now() if one.name == name)
 
 
-async def outcome(world: McpWorld, what: str) -> str:
-    """What the agent reads of a call: the words of a result or of a refusal."""
+async def call_fault(world: McpWorld, what: str) -> str:
+    """Return the text that the agent reads after a call: of the result, or of the refusal."""
     try:
-        return words_of(await world.call("mcp__odd__do", what=what))
+        return text_of(await world.call("mcp__odd__do", what=what))
     except ToolRefused as refused:
         return str(refused)
 
@@ -75,11 +75,11 @@ async def test_one_that_cannot_be_connected_says_why_and_the_others_are_there(fo
     with anyio.fail_after(180):
         async with servers(folder, *(odd(mode, mode) for mode in wrong), odd(name="good"), limits=GOOD) as world:
             for mode, why in wrong.items():
-                failed = now(world, mode)
+                failed = status_of(world, mode)
                 assert (failed.state, why in failed.why) == ("failed", True), failed
                 assert "\x1b" not in failed.why
             assert sorted(world.manager.tools()) == ["mcp__good__do", "mcp__good__echo"]
-            await echoes(world)
+            await check_echo(world)
 
 
 async def test_one_that_never_gets_ready_is_ended_when_its_time_is_over(folder: Path) -> None:
@@ -87,8 +87,8 @@ async def test_one_that_never_gets_ready_is_ended_when_its_time_is_over(folder: 
     with anyio.fail_after(180):
         async with servers(folder, *(odd(mode, mode) for mode in modes), limits=SHORT) as world:
             for mode in modes:
-                assert now(world, mode).state == "failed"
-                assert "not ready within" in now(world, mode).why
+                assert status_of(world, mode).state == "failed"
+                assert "not ready within" in status_of(world, mode).why
             assert not world.manager.tools()
     assert processes_with(str(folder)) == []
 
@@ -98,8 +98,8 @@ async def test_one_that_is_odd_and_works_is_used(folder: Path) -> None:
     with anyio.fail_after(180):
         async with servers(folder, *(odd(mode, mode) for mode in modes), limits=GOOD) as world:
             for mode in modes:
-                assert now(world, mode).state == "connected", now(world, mode)
-                await echoes(world, mode)
+                assert status_of(world, mode).state == "connected", status_of(world, mode)
+                await check_echo(world, mode)
             for name, tool in world.manager.tools().items():
                 assert len(name) <= 64
                 assert name.replace("_", "").replace("-", "").isalnum()
@@ -107,7 +107,7 @@ async def test_one_that_is_odd_and_works_is_used(folder: Path) -> None:
                 assert tool.spec.input_schema["type"] == "object"
                 assert len(str(tool.spec.input_schema)) < 100_000
                 assert len(tool.spec.description) <= 2_000
-                Draft202012Validator.check_schema(tool.spec.input_schema)  # the service refuses a request with another
+                Draft202012Validator.check_schema(tool.spec.input_schema)  # or the service rejects the request
     assert processes_with(str(folder)) == []
 
 
@@ -115,23 +115,23 @@ async def test_one_that_pages_its_list_for_ever_is_ended_or_bounded(folder: Path
     with anyio.fail_after(180):
         async with servers(folder, odd("endless"), odd(name="good"), limits=QUICK) as world:
             assert len(world.manager.tools()) < 20_000
-            await echoes(world)
+            await check_echo(world)
 
 
 async def test_one_that_ends_after_each_start_is_not_started_for_ever(folder: Path) -> None:
     with anyio.fail_after(180):
         async with servers(folder, odd("loops"), odd(name="good"), limits=GOOD) as world:
-            said = [await outcome_of_echo(world) for _ in range(5)]
+            said = [await call_echo(world) for _ in range(5)]
             assert all(said)
-            assert "3 times" in now(world).why
-            await echoes(world)
+            assert "3 times" in status_of(world).why
+            await check_echo(world)
 
 
-async def outcome_of_echo(world: McpWorld) -> str:
+async def call_echo(world: McpWorld) -> str:
     if "mcp__odd__echo" not in world.manager.tools():
-        return now(world).why
+        return status_of(world).why
     try:
-        return words_of(await world.call("mcp__odd__echo", text="x"))
+        return text_of(await world.call("mcp__odd__echo", text="x"))
     except ToolRefused as refused:
         return str(refused)
 
@@ -152,21 +152,21 @@ async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder
     with anyio.fail_after(120):
         async with servers(folder, odd(ODD_COUNT=str(1_500 * SOAK)), odd(name="good"), limits=GOOD) as world:
             for what, told in odd_ones.items():
-                said = await outcome(world, what)
+                said = await call_fault(world, what)
                 assert told in said, what
                 assert len(said) < 200_000
-                await echoes(world, "odd")
-            await echoes(world)
+                await check_echo(world, "odd")
+            await check_echo(world)
 
 
 @pytest.mark.parametrize("what", ["die", "shut", "hang", "deaf"])
 async def test_a_call_that_never_ends_is_told_and_the_server_comes_back(folder: Path, what: str) -> None:
     with anyio.fail_after(180):
         async with servers(folder, odd(), odd(name="good"), limits=QUICK) as world:
-            said = await outcome(world, what)
-            assert "known" in said  # what the call has done is not known
-            await echoes(world)
-            await echoes(world, "odd")
+            said = await call_fault(world, what)
+            assert "known" in said  # the effect of the call is unknown
+            await check_echo(world)
+            await check_echo(world, "odd")
     assert processes_with(str(folder)) == []
 
 
@@ -176,14 +176,14 @@ async def test_calls_beside_one_that_kills_its_server_are_all_told(folder: Path)
         async with servers(folder, odd(), limits=GOOD) as world:
 
             async def one(what: str) -> None:
-                said.append(await outcome(world, what))
+                said.append(await call_fault(world, what))
 
             async with anyio.create_task_group() as group:
                 for _ in range(4):
                     group.start_soon(one, "hang")
                 await anyio.sleep(0.2)
                 group.start_soon(one, "die")
-            await echoes(world, "odd")
+            await check_echo(world, "odd")
     assert len(said) == 5
     assert all("known" in each for each in said)
 
@@ -192,7 +192,7 @@ async def test_a_list_that_changes_in_the_middle_is_read_again(folder: Path) -> 
     with anyio.fail_after(180):
         async with servers(folder, odd(), odd(name="good"), limits=GOOD) as world:
             before, good = world.manager.revision, world.manager.tools()["mcp__good__echo"]
-            assert await outcome(world, "change") == "changed"
+            assert await call_fault(world, "change") == "changed"
             while "mcp__odd__new" not in world.manager.tools():
                 before = await world.manager.changed(before)
             assert world.manager.tools()["mcp__odd__echo"].spec.input_schema.get("required") is None
@@ -202,9 +202,9 @@ async def test_a_list_that_changes_in_the_middle_is_read_again(folder: Path) -> 
 async def test_two_servers_that_want_one_name_b30_the_later_gives_way(folder: Path) -> None:
     with anyio.fail_after(180):
         async with servers(folder, odd(name="a b"), odd(name="a_b"), limits=GOOD) as world:
-            assert [one.state for one in (now(world, "a b"), now(world, "a_b"))] == ["connected", "failed"]
-            assert "a b" in now(world, "a_b").why
-            await echoes(world, "a_b")
+            assert [one.state for one in (status_of(world, "a b"), status_of(world, "a_b"))] == ["connected", "failed"]
+            assert "a b" in status_of(world, "a_b").why
+            await check_echo(world, "a_b")
 
 
 @pytest.mark.parametrize("what", ["longline", "huge", "large"])
@@ -213,12 +213,12 @@ async def test_what_is_too_much_is_dropped_or_kept_in_a_file_and_memory_stays_bo
     with anyio.fail_after(300):
         async with servers(folder, odd(ODD_SIZE=str(size)), odd(name="good"), limits=GOOD) as world:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            said = await outcome(world, what)
-            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH
+            said = await call_fault(world, what)
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KB
             assert {"longline": "sprayed", "huge": "16,777,216", "large": ".out"}[what] in said
             assert len(said) < 200_000
-            await echoes(world, "odd")
-            await echoes(world)
+            await check_echo(world, "odd")
+            await check_echo(world)
 
 
 @pytest.mark.soak

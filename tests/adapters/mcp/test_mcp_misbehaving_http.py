@@ -1,4 +1,4 @@
-"""Remote MCP servers that misbehave: each is told, none is waited for beyond its time, the next call works."""
+"""Misbehaving remote MCP servers: each fault is reported, none outlasts its timeout, and the next call works."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.mcp.mcp_world import GROWTH, McpWorld, servers, words_of
+from tests.adapters.mcp.mcp_world import MAX_GROWTH_KB, McpWorld, servers, text_of
 from tests.adapters.mcp.odd_http_server import odd_http
 
 from callboard.core.mcp.limits import McpLimits
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import ServerEntry, ServerNow
+from callboard.types.mcp import ServerEntry, ServerStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -35,14 +35,14 @@ def remote(url: str, name: str = "odd") -> ServerEntry:
     return ServerEntry(name, "http", "run", "a test", url=url)
 
 
-def now(world: McpWorld, name: str = "odd") -> ServerNow:
+def status_of(world: McpWorld, name: str = "odd") -> ServerStatus:
     return next(one for one in world.manager.now() if one.name == name)
 
 
-async def outcome(world: McpWorld, what: str) -> str:
-    """What the agent reads of a call."""
+async def call_fault(world: McpWorld, what: str) -> str:
+    """Return the text that the agent reads after a call."""
     try:
-        return words_of(await world.call("mcp__odd__do", what=what))
+        return text_of(await world.call("mcp__odd__do", what=what))
     except ToolRefused as refused:
         return str(refused)
 
@@ -54,7 +54,7 @@ async def test_one_that_cannot_be_connected_says_why_and_the_other_is_there(fold
         closed = remote("http://127.0.0.1:1/mcp", "closed")
         async with servers(folder, *entries, closed, remote(f"{address}/mcp"), limits=QUICK) as world:
             for path, why in {**wrong, "closed": ""}.items():
-                failed = now(world, path)
+                failed = status_of(world, path)
                 assert failed.state == "failed", failed
                 assert failed.why, failed
                 assert why in failed.why, failed
@@ -65,9 +65,9 @@ async def test_one_that_never_answers_is_left_when_its_time_is_over(folder: Path
     with odd_http() as address, anyio.fail_after(180):
         entries = [remote(f"{address}/{path}", path) for path in ("silent", "redirect")]
         async with servers(folder, *entries, limits=McpLimits(start=2.0)) as world:
-            assert now(world, "silent").state == "failed"
-            assert "not ready within" in now(world, "silent").why
-            assert now(world, "redirect").state == "failed"
+            assert status_of(world, "silent").state == "failed"
+            assert "not ready within" in status_of(world, "silent").why
+            assert status_of(world, "redirect").state == "failed"
 
 
 async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Pat
     with odd_http() as address, anyio.fail_after(120):
         async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
             for what, words in told.items():
-                said = await outcome(world, what)
+                said = await call_fault(world, what)
                 assert said, what
                 assert words in said, (what, said)
                 assert await world.text("mcp__odd__echo", text=what) == what
@@ -96,8 +96,8 @@ async def test_an_answer_that_is_too_large_is_not_read(folder: Path) -> None:
     with odd_http() as address, anyio.fail_after(120):
         async with servers(folder, remote(f"{address}/mcp"), limits=McpLimits(start=10, call=30, idle=30)) as world:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            said = await outcome(world, "huge")
-            # The server stands in this process too: its own copies of the answer are 40 MB each.
-            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH + 160_000
+            said = await call_fault(world, "huge")
+            # The server runs in this process too: its own copies of the answer are 40 MB each.
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KB + 160_000
             assert len(said) < 10_000
             assert await world.text("mcp__odd__echo", text="hello") == "hello"

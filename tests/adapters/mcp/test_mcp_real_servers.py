@@ -1,4 +1,4 @@
-"""The real servers of the registries, each through a scripted session over a real manager."""
+"""Real servers from the registries, each in a scripted session under a real manager."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.adapters.mcp.mcp_world import McpWorld, npm_server, python_server, servers, words_of
+from tests.adapters.mcp.mcp_world import McpWorld, npm_server, python_server, servers, text_of
 
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import AnsweredBack, ServerEntry, Transport
+from callboard.types.mcp import ElicitationAnswer, ServerEntry, Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -39,9 +39,9 @@ def _stdio(name: str, program: str, *words: str) -> ServerEntry:
 
 
 def _free_port() -> int:
-    """Return a port that nothing uses, for a server that has to be told one.
+    """Return an unused port, for a server that needs a fixed one.
 
-    It lies below those that the system gives out: else another process could be given it before that server starts.
+    The port is below the range that the system assigns, so no other process gets it before that server starts.
     """
     while True:
         port = random.SystemRandom().randint(20_000, 30_000)
@@ -51,8 +51,8 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _listening(mode: str, port: int) -> Generator[None]:
-    """server-everything behind a port of this machine."""
+def _run_server(mode: str, port: int) -> Generator[None]:
+    """Run server-everything on a port of this machine."""
     told = {**os.environ, "PORT": str(port)}
     process = subprocess.Popen(
         [npm_server("mcp-server-everything"), mode], env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -60,7 +60,7 @@ def _listening(mode: str, port: int) -> Generator[None]:
     assert process.stdout is not None
     try:
         while b"port" not in (line := process.stdout.readline()):
-            assert line, "server-everything ended before it listened"
+            assert line, "server-everything exited before it listened"
         threading.Thread(target=process.stdout.read, daemon=True).start()
         yield
     finally:
@@ -69,8 +69,8 @@ def _listening(mode: str, port: int) -> Generator[None]:
         process.stdout.close()
 
 
-async def _everything(world: McpWorld) -> None:
-    """What both transports must do."""
+async def _check_features(world: McpWorld) -> None:
+    """Check everything that both transports must support."""
     (now,) = world.manager.now()
     assert (now.state, now.version) == ("connected", "mcp-servers/everything 2.0.0")
     assert 0 < len(now.instructions) <= 2_000
@@ -88,11 +88,11 @@ async def _everything(world: McpWorld) -> None:
     assert structured.data["structuredContent"]["temperature"]
     await world.text("mcp__all__trigger-long-running-operation", duration=0.4, steps=2)
     assert world.progress[0].startswith("1/2")
-    world.answer = lambda asked: AnsweredBack("accept", {"name": "Ada"})
+    world.answer = lambda asked: ElicitationAnswer("accept", {"name": "Ada"})
     assert "Name: Ada" in await world.text("mcp__all__trigger-elicitation-request")
-    assert world.asked[0].server == "all"
-    assert "name" in world.asked[0].schema["properties"]
-    world.answer = lambda asked: AnsweredBack("decline")
+    assert world.elicitations[0].server == "all"
+    assert "name" in world.elicitations[0].schema["properties"]
+    world.answer = lambda asked: ElicitationAnswer("decline")
     assert "declined" in await world.text("mcp__all__trigger-elicitation-request")
     assert str(world.folder) in await world.text("mcp__all__get-roots-list")
 
@@ -113,19 +113,19 @@ async def _prompts_and_resources(world: McpWorld) -> None:
 
 async def test_server_everything_over_stdio(workspace: Path) -> None:
     async with servers(workspace, _stdio("all", "mcp-server-everything")) as world:
-        await _everything(world)
+        await _check_features(world)
         await _prompts_and_resources(world)
-        # Tools that depend on what the client can do came by a change of the list: there is none for sampling.
+        # Tools that depend on client capabilities arrive with a list change: there is none for sampling.
         assert not [name for name in world.manager.tools() if "sampling" in name]
 
 
 @pytest.mark.parametrize(("transport", "mode", "path"), [("http", "streamableHttp", "mcp"), ("sse", "sse", "sse")])
 async def test_server_everything_over_http(workspace: Path, transport: Transport, mode: str, path: str) -> None:
     port = _free_port()
-    with _listening(mode, port):
+    with _run_server(mode, port):
         entry = ServerEntry("all", transport, "run", "a test", url=f"http://127.0.0.1:{port}/{path}")
         async with servers(workspace, entry) as world:
-            await _everything(world)
+            await _check_features(world)
             await _prompts_and_resources(world)
 
 
@@ -133,12 +133,12 @@ async def test_a_remote_server_that_was_started_anew_is_reached_by_the_next_call
     port = _free_port()
     entry = ServerEntry("all", "http", "run", "a test", url=f"http://127.0.0.1:{port}/mcp")
     with ExitStack() as first:
-        first.enter_context(_listening("streamableHttp", port))
+        first.enter_context(_run_server("streamableHttp", port))
         async with servers(workspace, entry) as world:
             assert await world.text("mcp__all__echo", message="one") == "Echo: one"
             first.close()
-            with _listening("streamableHttp", port):
-                # The old server is gone: only the new one can answer, within the deadline of the call.
+            with _run_server("streamableHttp", port):
+                # The old server is gone: only the new one can answer within the deadline of the call.
                 assert await world.text("mcp__all__echo", message="two") == "Echo: two"
 
 
@@ -153,7 +153,7 @@ async def test_server_filesystem(workspace: Path) -> None:
         assert "notes.txt" in listed
         outside = await world.call("mcp__files__read_text_file", path="/etc/hostname")
         assert outside.is_error
-        assert "denied" in words_of(outside).lower()
+        assert "denied" in text_of(outside).lower()
         tools = world.manager.tools()
         assert tools["mcp__files__read_text_file"].spec.effect == "read"
         assert tools["mcp__files__write_file"].spec.effect == "unknown"
@@ -167,7 +167,7 @@ async def test_server_time(workspace: Path) -> None:
         assert "time_difference" in await world.text("mcp__time__convert_time", **given)
         wrong = await world.call("mcp__time__get_current_time", timezone="Mars/Olympus")
         assert wrong.is_error
-        assert "Mars/Olympus" in words_of(wrong)
+        assert "Mars/Olympus" in text_of(wrong)
 
 
 async def test_server_git(workspace: Path) -> None:
@@ -199,7 +199,7 @@ class _Pages(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 async def test_server_fetch(workspace: Path) -> None:

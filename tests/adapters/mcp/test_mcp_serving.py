@@ -1,4 +1,4 @@
-"""Plain callables as an MCP server: faults, progress, cancellation, and who may speak to it over HTTP."""
+"""Plain callables as an MCP server: faults, progress, cancellation, and access over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import mcp
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from callboard.adapters.mcp.server import McpService, Offered, Report, server_of, serving_http
+from callboard.adapters.mcp.server import McpService, OfferedTool, Report, server_of, serving_http
 from callboard.types.errors import UsageError
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 
 class Tools:
-    """What is served here."""
+    """The tools that are served."""
 
     def __init__(self) -> None:
         self.cancelled = anyio.Event()
@@ -54,12 +54,12 @@ class Tools:
             self.cancelled.set()
         return {}
 
-    def offered(self) -> Sequence[Offered]:
+    def offered(self) -> Sequence[OfferedTool]:
         number = {"type": "integer"}
         numbers = {"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]}
         sums = {"type": "object", "properties": {"sum": number}, "required": ["sum"]}
-        others = [Offered(one.__name__, "", "", ANY, ANY, one) for one in (self.refuse, self.fail, self.hang)]
-        return [Offered("add", "Add", "Adds.", numbers, sums, self.add, reads=True), *others]
+        others = [OfferedTool(one.__name__, "", "", ANY, ANY, one) for one in (self.refuse, self.fail, self.hang)]
+        return [OfferedTool("add", "Add", "Adds.", numbers, sums, self.add, reads=True), *others]
 
     def service(self) -> McpService:
         return McpService("test", "1", "Use it.", self.offered())
@@ -87,7 +87,7 @@ async def test_results_are_structured_and_faults_are_results_too() -> None:
             wrong = await client.call_tool(tool, given)
             assert wrong.is_error
             assert words in text_of(wrong)
-        with pytest.raises(MCPError, match="there is no tool"):
+        with pytest.raises(MCPError, match="unknown tool 'none'"):
             await client.call_tool("none", {})
         assert not (await client.call_tool("add", {"a": 1, "b": 2})).is_error
 
@@ -104,7 +104,7 @@ async def test_a_call_that_the_client_gives_up_is_cancelled_and_the_next_one_wor
 
 async def test_http_serves_this_machine_and_refuses_what_a_web_page_could_send() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the web server's own parts
+        warnings.simplefilter("ignore", DeprecationWarning)  # in the web server's own dependencies
         async with serving_http(Tools().service(), "127.0.0.1", 0) as port:
             address = f"http://127.0.0.1:{port}/mcp"
             async with mcp.Client(address) as client:

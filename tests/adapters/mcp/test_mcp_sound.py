@@ -1,4 +1,4 @@
-"""Schemas of servers' tools, as any request can carry them: checked with the metaschema that the service goes by."""
+"""Schemas of servers' tools are made valid for any request: they pass the metaschema that the service uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from callboard.adapters.mcp.tools import sound
+from callboard.adapters.mcp.tools import repaired_schema
 
 REPAIRED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"a": {"type": "no such type", "description": "d"}}, {"a": {"description": "d"}}),
@@ -30,7 +30,7 @@ REPAIRED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_what_the_service_would_refuse_is_taken_out_and_the_rest_stays(
     properties: dict[str, Any], left: dict[str, Any]
 ) -> None:
-    schema, wrong = sound({"type": "object", "properties": properties, "required": list(properties)})
+    schema, wrong = repaired_schema({"type": "object", "properties": properties, "required": list(properties)})
     assert schema["properties"] == left
     assert schema["required"] == list(left)
     assert wrong
@@ -39,12 +39,12 @@ def test_what_the_service_would_refuse_is_taken_out_and_the_rest_stays(
 def test_a_sound_schema_is_what_it_was_and_a_tree_may_refer_to_itself() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
     given_ = {"type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
-    assert sound(given_) == (given_, "")
+    assert repaired_schema(given_) == (given_, "")
     knot = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
-    schema, wrong = sound(knot)
+    schema, wrong = repaired_schema(knot)
     assert "$ref" not in schema["properties"]["x"]
     assert wrong
-    assert given_["$defs"] == {"node": node}  # the server's own is not touched
+    assert given_["$defs"] == {"node": node}  # the server's own schema is unchanged
 
 
 JSON = st.recursive(
@@ -65,7 +65,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_a_server_calls_a_schema_a_request_can_carry_it(schema: object) -> None:
-    found, _ = sound(schema)
+    found, _ = repaired_schema(schema)
     Draft202012Validator.check_schema(found)
     assert found["type"] == "object"
     assert all(re.fullmatch("[a-zA-Z0-9_.-]{1,64}", name) for name in found.get("properties", {}))

@@ -1,4 +1,4 @@
-"""A model service that says exactly the bytes it is told to, rightly or wrongly. For the adapter's tests."""
+"""Model service for the adapter's tests that sends exactly the given bytes, valid or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from callboard.adapters.models.anthropic.client import AnthropicModel
 from callboard.ports.model import CallFault, Delta, ModelRequest
 
-Say = Callable[["Exchange"], Awaitable[None]]
+Respond = Callable[["Exchange"], Awaitable[None]]
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nrequest-id: req_1\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -55,13 +55,13 @@ def hello() -> bytes:
 
 @dataclass
 class Exchange:
-    """One request, and the connection to answer it on."""
+    """One request, and the connection for its answer."""
 
     head: bytes
     body: bytes
     writer: asyncio.StreamWriter
     reader: asyncio.StreamReader
-    gone: asyncio.Event
+    disconnected: asyncio.Event
 
     async def chunk(self, data: bytes) -> None:
         if data:
@@ -69,7 +69,7 @@ class Exchange:
             await self.writer.drain()
 
     async def stream(self, *parts: bytes) -> None:
-        """A whole, well-ended stream; each part arrives by itself."""
+        """Send a complete stream; each part arrives separately."""
         self.writer.write(HEAD)
         for part in parts:
             await self.chunk(part)
@@ -92,11 +92,11 @@ class Exchange:
 
 @dataclass
 class Wire:
-    """The service: what it says next, and what it was asked."""
+    """The service: its next answers, and the requests that it received."""
 
-    say: Say
+    respond: Respond
     url: str = ""
-    asked: list[Exchange] = field(default_factory=list)
+    requests: list[Exchange] = field(default_factory=list)
     connections: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -107,18 +107,18 @@ class Wire:
                 sizes = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"content-length" in line]
                 body = await reader.readexactly(int(sizes[0]))
                 exchange = Exchange(head, body, writer, reader, asyncio.Event())
-                self.asked.append(exchange)
-                await self.say(exchange)
+                self.requests.append(exchange)
+                await self.respond(exchange)
         except (asyncio.IncompleteReadError, ConnectionError):
-            for exchange in self.asked[-1:]:
-                exchange.gone.set()
+            for exchange in self.requests[-1:]:
+                exchange.disconnected.set()
         finally:
             writer.close()
 
 
 @asynccontextmanager
-async def wired(say: Say) -> AsyncGenerator[Wire, None]:
-    wire = Wire(say)
+async def run_service(respond: Respond) -> AsyncGenerator[Wire, None]:
+    wire = Wire(respond)
     server = await asyncio.start_server(wire.serve, "127.0.0.1", 0, limit=1 << 24, backlog=512)
     wire.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
@@ -152,8 +152,8 @@ def request(**changes: Any) -> ModelRequest:
     return ModelRequest(**fields | changes)
 
 
-class Shown:
-    """What was streamed to the screen."""
+class RecordedDeltas:
+    """Deltas streamed to the screen."""
 
     def __init__(self) -> None:
         self.deltas: list[Delta] = []
@@ -166,29 +166,31 @@ class Shown:
 
 
 async def fault_of(
-    say: Say, asked: ModelRequest | None = None, shown: Shown | None = None, **options: object
+    respond: Respond, asked: ModelRequest | None = None, shown: RecordedDeltas | None = None, **options: object
 ) -> CallFault:
-    """Make a call that must fail and another one on the same pool that must not, twice: a client's first call is the
-    SDK's, later ones are like it, and both are to end in the same fault. Returns the first."""
+    """Make a failing call and a working one on the same pool, twice, and return the first fault.
+
+    A client's first call uses the SDK and later ones do not, but both must end in the same fault.
+    """
     faults: list[CallFault] = []
 
     async def a_fault_then_hello(exchange: Exchange) -> None:
-        await (exchange.stream(hello()) if len(wire.asked) % 2 == 0 else say(exchange))
+        await (exchange.stream(hello()) if len(wire.requests) % 2 == 0 else respond(exchange))
 
-    async with wired(a_fault_then_hello) as wire, model_at(wire.url, **options) as model:
-        for screen in (shown or Shown(), Shown()):
+    async with run_service(a_fault_then_hello) as wire, model_at(wire.url, **options) as model:
+        for screen in (shown or RecordedDeltas(), RecordedDeltas()):
             with anyio.fail_after(180):
                 with pytest.raises(CallFault) as caught:
                     await model.complete(asked or request(), screen)
-                assert (await model.complete(request(), Shown())).stop_reason == "end_turn"
+                assert (await model.complete(request(), RecordedDeltas())).stop_reason == "end_turn"
             faults.append(caught.value)
-        assert len(wire.asked) == 4, "a call is one request: retries are made elsewhere"
+        assert len(wire.requests) == 4, "a call is one request; other code retries it"
     first, later = (one.fault for one in faults)
     assert later == first
     return faults[0]
 
 
-def streaming(*parts: bytes) -> Say:
+def respond_with(*parts: bytes) -> Respond:
     async def say(exchange: Exchange) -> None:
         await exchange.stream(*parts)
 

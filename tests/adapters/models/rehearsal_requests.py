@@ -1,4 +1,4 @@
-"""Requests to the Messages API, as tests write them down."""
+"""Requests to the Messages API, in the form that tests write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ Json = dict[str, Any]
 
 RULES = CheckContext(CATALOGUE)
 
-OLD = CheckContext({"old": ModelSpec("old", sampling=True, prefill=True, system_messages=False)}, version="2023-06-01")
+OLD_API = CheckContext(
+    {"old": ModelSpec("old", sampling=True, prefill=True, system_messages=False)}, version="2023-06-01"
+)
 
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}, {"name": "bash", "input_schema": {"type": "object"}}]
 
@@ -20,7 +22,7 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
 def request(*messages: Json, **fields: Any) -> Json:
-    """A request for `rehearsal` with two tools."""
+    """Return a request for `rehearsal` with two tools."""
     body = {"model": "rehearsal", "max_tokens": 4_000, "messages": list(messages) or [user("hello")], "tools": TOOLS}
     return {name: value for name, value in {**body, **fields}.items() if value is not ...}
 
@@ -33,8 +35,8 @@ def assistant(*blocks: Json | str) -> Json:
     return {**user(*blocks), "role": "assistant"}
 
 
-def text(words: str, **more: Any) -> Json:
-    return {"type": "text", "text": words, **more}
+def text(content: str, **more: Any) -> Json:
+    return {"type": "text", "text": content, **more}
 
 
 def call(number: int, name: str = "read", **given: Any) -> Json:
@@ -45,11 +47,11 @@ def result(number: int, content: Any = "ok", **more: Any) -> Json:
     return {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": content, **more}
 
 
-def thought(words: str, model: str = "rehearsal") -> Json:
-    return {"type": "thinking", "thinking": words, "signature": sign(model, words)}
+def signed(thinking: str, model: str = "rehearsal") -> Json:
+    return {"type": "thinking", "thinking": thinking, "signature": sign(model, thinking)}
 
 
-def refused(body: object, rules: CheckContext = RULES) -> ApiError:
+def rejection_of(body: object, rules: CheckContext = RULES) -> ApiError:
     error = check_request(body, rules)
     assert error is not None
     return error

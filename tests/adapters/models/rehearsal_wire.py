@@ -1,4 +1,4 @@
-"""The emulator and the clients that its tests ask it with."""
+"""The emulator, and the clients that its tests use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def body(**fields: Any) -> Json:
 
 
 @asynccontextmanager
-async def served(
+async def run_emulator(
     scenario: Scenario | Callable[[SimulatedRequest], SimulatedReply], **options: Any
 ) -> AsyncIterator[Emulator]:
     scenario = scenario if isinstance(scenario, Scenario) else Scenario.from_callable(scenario)
@@ -64,18 +64,18 @@ async def post(
 
 
 async def events(emulator: Emulator, request: Json) -> list[tuple[str, Json]]:
-    """The named events of a stream, as sent."""
+    """Return the named events of a stream, as sent."""
     _, raw = await post(emulator, {**request, "stream": True})
     parts = [part.split("\n") for part in raw.strip().split("\n\n")]
     return [(part[0].removeprefix("event: "), json.loads(part[1].removeprefix("data: "))) for part in parts]
 
 
-def once(*faults: SimulatedFault, blocks: int = 1) -> Callable[[SimulatedRequest], SimulatedReply]:
+def faulty_reply(*faults: SimulatedFault, blocks: int = 1) -> Callable[[SimulatedRequest], SimulatedReply]:
     return lambda _: SimulatedReply((text("word " * 40), tool_use("read", {"path": "x" * 200})), faults=faults)
 
 
-async def whole(emulator: Emulator, headers: dict[str, str]) -> bool:
-    """Whether one attempt brought a whole message."""
+async def completes(emulator: Emulator, headers: dict[str, str]) -> bool:
+    """Return whether a single attempt produced a whole message."""
     try:
         status, raw = await post(emulator, body(stream=True), **headers)
     except aiohttp.ClientError:

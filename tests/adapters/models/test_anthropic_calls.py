@@ -1,4 +1,4 @@
-"""A good call: what goes out, what comes back, how connections are used, and what many at once cost."""
+"""Successful calls: the request, the reply, the use of connections, and the cost of many at once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 from tests.adapters.models.anthropic_wire import (
     HEAD,
     Exchange,
-    Shown,
+    RecordedDeltas,
     call,
     end,
     event,
     hello,
     model_at,
     request,
+    respond_with,
+    run_service,
     start,
-    streaming,
     text,
-    wired,
 )
 
 from callboard.adapters.models.anthropic.client import AnthropicModel
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # the SDK's transport runs nowhere else
+    return "asyncio"  # the SDK's transport runs only on asyncio
 
 
 async def say_hello(exchange: Exchange) -> None:
@@ -49,8 +49,8 @@ async def say_hello(exchange: Exchange) -> None:
 
 
 async def test_a_reply_comes_back_whole_and_streams_on_the_way() -> None:
-    shown = Shown()
-    async with wired(say_hello) as wire, model_at(wire.url) as model:
+    shown = RecordedDeltas()
+    async with run_service(say_hello) as wire, model_at(wire.url) as model:
         reply = await model.complete(request(), shown)
     assert reply.blocks == ({"type": "text", "text": "Hello"},)
     assert (reply.stop_reason, reply.model, reply.message_id) == ("end_turn", "m-1", "msg_1")
@@ -69,9 +69,9 @@ async def test_the_body_is_what_was_ready_and_the_headers_say_who_asks() -> None
         tools=b'[{"name":"bash","input_schema":{"type":"object"}}]',
         messages=[b'{"role":"user","content":"a"}', b'{"role":"assistant","content":"b"}'],
     )
-    async with wired(say_hello) as wire, model_at(wire.url) as model:
-        await model.complete(asked, Shown())
-    sent = wire.asked[0]
+    async with run_service(say_hello) as wire, model_at(wire.url) as model:
+        await model.complete(asked, RecordedDeltas())
+    sent = wire.requests[0]
     body = json.loads(sent.body)
     assert list(body) == ["model", "max_tokens", "stream", "system", "tools", "messages"]
     assert (body["model"], body["max_tokens"], body["stream"]) == ("claude-test", 100, True)
@@ -95,12 +95,12 @@ def lines_of(head: bytes) -> set[bytes]:
 
 
 async def test_later_calls_say_what_the_sdk_said_in_the_first() -> None:
-    async with wired(streaming(hello())) as wire, model_at(wire.url) as model:
-        await model.complete(request(ordinal=1), Shown())
-        await model.complete(request(ordinal=2, agent="ä/b", max_tokens=7), Shown())
-    first, second = (one.head for one in wire.asked)
+    async with run_service(respond_with(hello())) as wire, model_at(wire.url) as model:
+        await model.complete(request(ordinal=1), RecordedDeltas())
+        await model.complete(request(ordinal=2, agent="ä/b", max_tokens=7), RecordedDeltas())
+    first, second = (one.head for one in wire.requests)
     assert first.splitlines()[0] == second.splitlines()[0] == b"POST /v1/messages HTTP/1.1"
-    size = len(wire.asked[1].body)
+    size = len(wire.requests[1].body)
     assert lines_of(second) - lines_of(first) == {
         b"content-length: %d" % size,
         b"x-callboard-agent: s1/%c3%a4/b",
@@ -108,17 +108,17 @@ async def test_later_calls_say_what_the_sdk_said_in_the_first() -> None:
     }
     assert {line.split(b":")[0] for line in lines_of(first)} == {line.split(b":")[0] for line in lines_of(second)}
     assert any(b"sk-test-0123456789" in line for line in lines_of(second))
-    assert json.loads(wire.asked[1].body)["max_tokens"] == 7
+    assert json.loads(wire.requests[1].body)["max_tokens"] == 7
 
 
 @pytest.mark.parametrize("calls_before", [0, 1])
 async def test_a_call_after_the_end_is_a_fault(calls_before: int) -> None:
-    async with wired(streaming(hello())) as wire, model_at(wire.url) as model:
+    async with run_service(respond_with(hello())) as wire, model_at(wire.url) as model:
         for _ in range(calls_before):
-            await model.complete(request(), Shown())
+            await model.complete(request(), RecordedDeltas())
         await model.aclose()
         with pytest.raises(CallFault) as caught:
-            await model.complete(request(), Shown())
+            await model.complete(request(), RecordedDeltas())
     assert caught.value.fault.kind == "connection"
 
 
@@ -129,17 +129,17 @@ async def test_empty_tools_and_system_are_left_out() -> None:
 
 async def test_a_body_of_many_megabytes_arrives_whole() -> None:
     big = json.dumps({"role": "user", "content": "x" * 3_000_000}).encode()
-    async with wired(say_hello) as wire, model_at(wire.url) as model:
-        await model.complete(request(messages=[big]), Shown())
-    assert json.loads(wire.asked[0].body)["messages"] == [json.loads(big)]
-    assert b"content-length: %d\r\n" % len(wire.asked[0].body) in wire.asked[0].head.lower()
+    async with run_service(say_hello) as wire, model_at(wire.url) as model:
+        await model.complete(request(messages=[big]), RecordedDeltas())
+    assert json.loads(wire.requests[0].body)["messages"] == [json.loads(big)]
+    assert b"content-length: %d\r\n" % len(wire.requests[0].body) in wire.requests[0].head.lower()
 
 
 async def test_an_auth_token_goes_out_as_a_bearer() -> None:
-    async with wired(say_hello) as wire, model_at(wire.url, api_key=None, auth_token="tok") as model:
-        await model.complete(request(), Shown())
-    assert b"\r\nauthorization: bearer tok\r\n" in wire.asked[0].head.lower()
-    assert b"x-api-key" not in wire.asked[0].head.lower()
+    async with run_service(say_hello) as wire, model_at(wire.url, api_key=None, auth_token="tok") as model:
+        await model.complete(request(), RecordedDeltas())
+    assert b"\r\nauthorization: bearer tok\r\n" in wire.requests[0].head.lower()
+    assert b"x-api-key" not in wire.requests[0].head.lower()
 
 
 @pytest.mark.parametrize("key", [None, "", "  ", "two words", "line\nbreak", "schlüssel"])
@@ -165,21 +165,21 @@ def test_an_unusable_base_url_of_the_environment_is_refused_by_name(url: str, mo
 
 
 async def test_calls_share_one_connection_one_after_the_other() -> None:
-    async with wired(say_hello) as wire, model_at(wire.url) as model:
+    async with run_service(say_hello) as wire, model_at(wire.url) as model:
         for _ in range(5):
-            await model.complete(request(), Shown())
-    assert (len(wire.asked), wire.connections) == (5, 1)
+            await model.complete(request(), RecordedDeltas())
+    assert (len(wire.requests), wire.connections) == (5, 1)
 
 
 async def test_the_reply_does_not_wait_for_the_end_of_the_connection() -> None:
     async def say(exchange: Exchange) -> None:
         exchange.writer.write(HEAD)
         await exchange.chunk(hello())
-        await exchange.reader.read()  # the chunked ending never comes
+        await exchange.reader.read()  # the last chunk never comes
 
-    async with wired(say) as wire, model_at(wire.url) as model:
+    async with run_service(say) as wire, model_at(wire.url) as model:
         with anyio.fail_after(180):
-            reply = await model.complete(request(), Shown())
+            reply = await model.complete(request(), RecordedDeltas())
     assert reply.stop_reason == "end_turn"
 
 
@@ -192,9 +192,9 @@ async def test_cancelling_ends_the_connection_and_leaves_the_pool_whole() -> Non
             return
         exchange.writer.write(HEAD)
         await exchange.chunk(start() + text(0, "half"))
-        await exchange.reader.readexactly(1)  # ends when the client leaves
+        await exchange.reader.readexactly(1)  # returns when the client leaves
 
-    async with wired(say) as wire, model_at(wire.url) as model:
+    async with run_service(say) as wire, model_at(wire.url) as model:
         streaming = asyncio.Event()
         for _ in range(20):
             streaming.clear()
@@ -203,10 +203,10 @@ async def test_cancelling_ends_the_connection_and_leaves_the_pool_whole() -> Non
                 await streaming.wait()
                 tasks.cancel_scope.cancel()
         with anyio.fail_after(180):
-            for exchange in wire.asked:
-                await exchange.gone.wait()
+            for exchange in wire.requests:
+                await exchange.disconnected.wait()
         stuck = False
-        reply = await model.complete(request(), Shown())
+        reply = await model.complete(request(), RecordedDeltas())
     assert reply.stop_reason == "end_turn"
 
 
@@ -219,7 +219,7 @@ async def test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_r
     date = b"Date: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 
     async def say(exchange: Exchange) -> None:
-        if len(wire.asked) == 1:
+        if len(wire.requests) == 1:
             exchange.writer.write(HEAD.replace(b"request-id", date + left + b"request-id"))
             await exchange.chunk(hello())
             exchange.writer.write(b"0\r\n\r\n")
@@ -227,13 +227,13 @@ async def test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_r
         headers = (date + left.replace(b": 9", b": 0")).decode().split("\r\n")[:-1]
         await exchange.error("429 Slow", "rate_limit_error", "slow", *headers)
 
-    async with wired(say) as wire, model_at(wire.url) as model:
-        await model.complete(replace(request(), on_head=told.append), Shown())
+    async with run_service(say) as wire, model_at(wire.url) as model:
+        await model.complete(replace(request(), on_head=told.append), RecordedDeltas())
         assert told == [{"requests": Allowance(10, 9, 6)}]
         with pytest.raises(CallFault, match="slow") as refused:
-            await model.complete(replace(request(), on_head=told.append), Shown())
+            await model.complete(replace(request(), on_head=told.append), RecordedDeltas())
     assert refused.value.rates == {"requests": Allowance(10, 0, 6)}
-    assert len(told) == 1, "a refusal is told with its fault, and not twice"
+    assert len(told) == 1, "a refusal is reported once, with its fault"
 
 
 async def test_against_the_emulator_every_kind_of_block_comes_back_fit_to_be_sent_again() -> None:
@@ -251,12 +251,12 @@ async def test_against_the_emulator_every_kind_of_block_comes_back_fit_to_be_sen
     try:
         async with model_at(emulator.url) as model:
             asked = request(model=model_id, tools=json.dumps([look]).encode(), max_tokens=4000)
-            first = await model.complete(request(**_with(asked, history, 1)), Shown())
+            first = await model.complete(request(**_next_request(asked, history, 1)), RecordedDeltas())
             history.append({"role": "assistant", "content": list(first.blocks)})
             calls = [b for b in first.blocks if b["type"] == "tool_use"]
             results = [{"type": "tool_result", "tool_use_id": b["id"], "content": "ok"} for b in calls]
             history.append({"role": "user", "content": results})
-            second = await model.complete(request(**_with(asked, history, 2)), Shown())
+            second = await model.complete(request(**_next_request(asked, history, 2)), RecordedDeltas())
     finally:
         await emulator.aclose()
     assert first.stop_reason == "tool_use"
@@ -264,7 +264,7 @@ async def test_against_the_emulator_every_kind_of_block_comes_back_fit_to_be_sen
     assert second.blocks == ({"type": "text", "text": "done"},)
 
 
-def _with(asked: ModelRequest, history: list[dict[str, object]], ordinal: int) -> dict[str, object]:
+def _next_request(asked: ModelRequest, history: list[dict[str, object]], ordinal: int) -> dict[str, object]:
     return {
         "model": asked.model,
         "tools": asked.tools,
@@ -282,15 +282,15 @@ async def test_two_hundred_calls_at_once_wait_for_the_service_once() -> None:
         asked += 1
         if asked == 200:
             all_asked.set()
-        await all_asked.wait()  # answered only when all have asked: one that waits for another's answer waits for ever
+        await all_asked.wait()  # answered only when all requests are in, so no call may wait for another
         await exchange.stream(hello())
 
-    async with wired(say) as wire, model_at(wire.url) as model:
+    async with run_service(say) as wire, model_at(wire.url) as model:
         replies = 0
 
         async def one(number: int) -> None:
             nonlocal replies
-            await model.complete(request(agent=f"mate-{number}"), Shown())
+            await model.complete(request(agent=f"mate-{number}"), RecordedDeltas())
             replies += 1
 
         with anyio.fail_after(180):
@@ -304,10 +304,10 @@ async def test_a_call_costs_little_and_no_more_when_the_history_is_long() -> Non
     message = json.dumps({"role": "user", "content": "x" * 2_000}).encode()
 
     async def calls_of(length: int) -> float:
-        """Function calls in this thread, the server's with them, for one model call with a history of this length."""
+        """Return the function calls in this thread, client and server, for a call with a history of this length."""
         asked = request(messages=[message] * length)
         for _ in range(3):
-            await model.complete(asked, Shown())
+            await model.complete(asked, RecordedDeltas())
         made = 0
 
         def count(frame: FrameType, event: str, arg: object) -> None:
@@ -317,15 +317,15 @@ async def test_a_call_costs_little_and_no_more_when_the_history_is_long() -> Non
         sys.setprofile(count)
         try:
             for _ in range(5):
-                await model.complete(asked, Shown())
+                await model.complete(asked, RecordedDeltas())
         finally:
             sys.setprofile(None)
         return made / 5
 
-    async with wired(say_hello) as wire, model_at(wire.url) as model:
+    async with run_service(say_hello) as wire, model_at(wire.url) as model:
         short, long = await calls_of(1), await calls_of(200)
-        wire.asked.clear()
-    assert long - short < 5 * 200, f"{short:.0f}, then {long:.0f}: too much is done for each of 200 messages"
+        wire.requests.clear()
+    assert long - short < 5 * 200, f"{short:.0f}, then {long:.0f}: too much work for each of 200 messages"
     assert short < 4_000
 
 
@@ -335,7 +335,7 @@ async def test_calls_of_many_blocks_keep_their_places() -> None:
     async def say(exchange: Exchange) -> None:
         await exchange.stream(event("ping"), parts, event("ping"))
 
-    async with wired(say) as wire, model_at(wire.url) as model:
-        reply = await model.complete(request(), Shown())
+    async with run_service(say) as wire, model_at(wire.url) as model:
+        reply = await model.complete(request(), RecordedDeltas())
     assert [b["type"] for b in reply.blocks] == ["tool_use", "text"]
     assert reply.blocks[0]["input"] == {"a": 1}

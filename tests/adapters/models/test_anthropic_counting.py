@@ -1,4 +1,4 @@
-"""How long a request is, asked of the service: the same bytes, and a typed no from one that cannot tell."""
+"""The service counts a request's tokens: it gets the same bytes, and one that cannot count gives a typed error."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from tests.adapters.models.anthropic_wire import Exchange, model_at, request, wired
-from tests.adapters.models.rehearsal_wire import served
+from tests.adapters.models.anthropic_wire import Exchange, model_at, request, run_service
+from tests.adapters.models.rehearsal_wire import run_emulator
 from tests.engine.agent.test_one_agent import Echo, tools
 
 from callboard.adapters.models.anthropic.http import body_pieces
@@ -32,11 +32,11 @@ async def test_what_is_counted_are_the_bytes_of_the_call_without_its_output() ->
     async def answer(exchange: Exchange) -> None:
         await exchange.answer("200 OK", b'{"input_tokens": 2095}', "content-type: application/json")
 
-    async with wired(answer) as wire, model_at(wire.url) as model:
+    async with run_service(answer) as wire, model_at(wire.url) as model:
         assert await model.count(counting()) == 2_095
-        assert wire.asked[0].head.startswith(b"POST /v1/messages/count_tokens ")
+        assert wire.requests[0].head.startswith(b"POST /v1/messages/count_tokens ")
     call = json.loads(b"".join(body_pieces(request(system=counting().system, tools=counting().tools))))
-    assert json.loads(wire.asked[0].body) == {k: v for k, v in call.items() if k not in ("max_tokens", "stream")}
+    assert json.loads(wire.requests[0].body) == {k: v for k, v in call.items() if k not in ("max_tokens", "stream")}
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "429 Slow", "500 Oops", "413 Large"])
@@ -44,12 +44,12 @@ async def test_a_service_that_cannot_is_a_typed_no(status: str) -> None:
     async def refuse(exchange: Exchange) -> None:
         await exchange.error(status, "not_found_error", "no such thing for sk-test-0123456789")
 
-    async with wired(refuse) as wire, model_at(wire.url) as model:
+    async with run_service(refuse) as wire, model_at(wire.url) as model:
         with pytest.raises(CannotCount, match=status[:3]) as caught:
             await model.count(counting())
-        assert len(wire.asked) == 1, "never tried again"
+        assert len(wire.requests) == 1, "not retried"
     assert "sk-test" not in str(caught.value)
-    assert caught.value.fault is not None, "how it failed: whether it is worth asking again"
+    assert caught.value.fault is not None, "the fault shows if a retry makes sense"
     assert (caught.value.fault.status, "sk-test" in caught.value.fault.message) == (int(status[:3]), False)
 
 
@@ -58,7 +58,7 @@ async def test_an_answer_without_a_count_is_a_no(body: bytes) -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.answer("200 OK", body, "content-type: application/json")
 
-    async with wired(answer) as wire, model_at(wire.url) as model:
+    async with run_service(answer) as wire, model_at(wire.url) as model:
         with pytest.raises(CannotCount):
             await model.count(counting())
 
@@ -70,10 +70,10 @@ async def test_a_lost_connection_and_silence_are_a_no() -> None:
     async def wait(exchange: Exchange) -> None:
         await anyio.sleep_forever()
 
-    async with wired(leave) as wire, model_at(wire.url) as model:
+    async with run_service(leave) as wire, model_at(wire.url) as model:
         with pytest.raises(CannotCount) as lost:
             await model.count(counting())
-    async with wired(wait) as wire, model_at(wire.url) as model:
+    async with run_service(wait) as wire, model_at(wire.url) as model:
         with pytest.raises(CannotCount, match="no answer") as silent:
             await model.count(counting(total_timeout=0.05))
     assert [no.value.fault and no.value.fault.kind for no in (lost, silent)] == ["connection", "silence"]
@@ -87,7 +87,7 @@ async def test_a_session_over_http_counts_once_and_the_strict_service_takes_it()
 
     spec = {"model": "rehearsal", "models": {"rehearsal": {"window": 50_000, "max_output": 8_000}}}
     async with (
-        served(lambda asked: SimulatedReply((replies[int(asked.ordinal) - 1],))) as emulator,
+        run_emulator(lambda asked: SimulatedReply((replies[int(asked.ordinal) - 1],))) as emulator,
         model_at(emulator.url) as model,
     ):
         world = World(cast("Any", model), tools(Echo(act=long)), spec=spec)

@@ -1,4 +1,4 @@
-"""HTTP errors of a model service: classed by type, then by status, by wording only where the API has nothing better."""
+"""HTTP errors are classed by type, then by status, and by message only where the API has nothing better."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import email.utils
 import pytest
 from tests.adapters.models.anthropic_wire import Exchange, fault_of
 
-from callboard.adapters.models.anthropic.faults import ErrorResponse, Wording, fault_of_answer, retry_after
+from callboard.adapters.models.anthropic.faults import ErrorResponse, FaultTexts, fault_of_answer, retry_after
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # the SDK's transport runs nowhere else
+    return "asyncio"  # the SDK's transport runs only on asyncio
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ async def test_an_http_error_is_classed_by_type_then_status(
     ],
 )
 def test_a_status_says_it_where_nothing_else_does(status: int, expected: str) -> None:
-    """A gateway's answer without the API's error object, and numbers in its text."""
+    """A gateway's answer without the API's error object, and with numbers in its text."""
     for body in ("529 429 upstream", {"detail": "429"}, {"error": "529"}, None):
         answer = ErrorResponse(status, {}, body, now=0.0)
-        fault = fault_of_answer(answer, Wording())
+        fault = fault_of_answer(answer, FaultTexts())
         assert (fault.kind, fault.status, fault.may_bill) == (expected, status, False)
 
 
@@ -109,7 +109,7 @@ async def test_other_services_words_can_be_set() -> None:
     async def say(exchange: Exchange) -> None:
         await exchange.error("400 Bad", "invalid_request_error", "Der Text ist zu LANG")
 
-    wording = Wording(too_long=("zu lang",))
+    wording = FaultTexts(too_long=("zu lang",))
     assert (await fault_of(say, wording=wording)).fault.kind == "too_long"
     assert (await fault_of(say)).fault.kind == "invalid"
 

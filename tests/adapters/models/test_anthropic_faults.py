@@ -1,6 +1,6 @@
-"""Every way a model service can fail, as the adapter tells it: on a real connection, byte by byte.
+"""Every way in which a model service can fail, as the adapter reports it: on a real connection, byte by byte.
 
-The rows of docs/model.md, "What can go wrong". Nothing but `CallFault` may leave the adapter.
+The rows of docs/model.md, "What can go wrong". The adapter raises nothing but `CallFault`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from tests.adapters.models.anthropic_wire import (
     HEAD,
     Exchange,
-    Shown,
+    RecordedDeltas,
     call,
     end,
     event,
@@ -20,10 +20,10 @@ from tests.adapters.models.anthropic_wire import (
     hello,
     model_at,
     request,
+    respond_with,
+    run_service,
     start,
-    streaming,
     text,
-    wired,
 )
 
 from callboard.ports.model import CallFault, Reply
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # the SDK's transport runs nowhere else
+    return "asyncio"  # the SDK's transport runs only on asyncio
 
 
 HALF = (
@@ -42,32 +42,35 @@ HALF = (
     + text(0, "Half a ")
     + event("content_block_start", index=1, content_block={"type": "text", "text": "re"})
 )
-"""A reply that was cut in its second block."""
+"""A reply that ends in the middle of its second block."""
 
 
-# What the SDK shows as a good message: a stream that ended early.
+# A stream that ended early, which the SDK returns as a complete message.
 
 
 @pytest.mark.parametrize("cut", [start(), HALF, start() + call(0, '{"command": "rm -r'), start() + text(0, "all")])
 async def test_a_stream_that_ends_before_message_stop_is_a_lost_connection(cut: bytes) -> None:
-    fault = (await fault_of(streaming(cut))).fault
+    fault = (await fault_of(respond_with(cut))).fault
     assert fault.kind == "connection"
-    assert fault.usage is not None, "tokens were counted: they may be billed"
+    assert fault.usage is not None, "tokens were counted, so they may be billed"
 
 
 @pytest.mark.parametrize("depth", [150, 900, 5_000, 100_000])
 async def test_an_input_that_is_nested_too_deeply_is_an_error_of_the_call(depth: int) -> None:
     deep = '{"a":' * depth + "1" + "}" * depth
-    async with wired(streaming(start() + call(0, deep) + end("tool_use"))) as wire, model_at(wire.url) as model:
-        reply = await model.complete(request(), Shown())
+    async with (
+        run_service(respond_with(start() + call(0, deep) + end("tool_use"))) as wire,
+        model_at(wire.url) as model,
+    ):
+        reply = await model.complete(request(), RecordedDeltas())
     assert reply.blocks[0]["input"] == {}
     assert "nested too deeply" in reply.bad_inputs[0]
 
 
 async def test_a_call_cut_at_the_token_limit_is_marked_as_unusable() -> None:
     cut = start() + call(0, '{"command": "rm -r') + end("max_tokens")
-    async with wired(streaming(cut)) as wire, model_at(wire.url) as model:
-        reply = await model.complete(request(), Shown())
+    async with run_service(respond_with(cut)) as wire, model_at(wire.url) as model:
+        reply = await model.complete(request(), RecordedDeltas())
     assert reply.stop_reason == "max_tokens"
     assert reply.blocks[0]["input"] == {}
     assert "not valid JSON" in reply.bad_inputs[0]
@@ -76,12 +79,12 @@ async def test_a_call_cut_at_the_token_limit_is_marked_as_unusable() -> None:
 
 @pytest.mark.parametrize("reason", [None, "tool_use", "a_new_reason"])
 async def test_a_whole_reply_with_an_odd_stop_reason_is_a_reply_and_an_empty_one_is_not(reason: str | None) -> None:
-    whole = streaming(start() + text(0, "x") + end(reason))
-    async with wired(whole) as wire, model_at(wire.url) as model:
-        reply = await model.complete(request(), Shown())
+    whole = respond_with(start() + text(0, "x") + end(reason))
+    async with run_service(whole) as wire, model_at(wire.url) as model:
+        reply = await model.complete(request(), RecordedDeltas())
     assert (reply.stop_reason, reply.blocks) == (reason or "", ({"type": "text", "text": "x"},))
     if reason != "a_new_reason":
-        assert (await fault_of(streaming(start() + end(reason)))).fault.kind == "bad_reply"
+        assert (await fault_of(respond_with(start() + end(reason)))).fault.kind == "bad_reply"
 
 
 # Errors in the middle of a stream.
@@ -105,16 +108,16 @@ async def test_a_whole_reply_with_an_odd_stop_reason_is_a_reply_and_an_empty_one
     ],
 )
 async def test_an_error_event_is_classed_by_its_type_not_by_the_status_200(kind: str, expected: str) -> None:
-    shown = Shown()
+    shown = RecordedDeltas()
     error = event("error", error={"type": kind, "message": "429 is only a number here"})
-    caught = await fault_of(streaming(HALF + error), shown=shown)
+    caught = await fault_of(respond_with(HALF + error), shown=shown)
     fault = caught.fault
     assert (fault.kind, fault.type, fault.status, fault.request_id) == (expected, kind, 200, "req_1")
     assert fault.may_bill
     assert fault.usage is not None
     assert fault.usage.cache_read_input_tokens == 500
     assert caught.partial == "Half a re"
-    assert expected in shown.of("dropped"), "what was shown is void, and the screen is told"
+    assert expected in shown.of("dropped"), "the shown text is void, and the screen is notified"
 
 
 @pytest.mark.parametrize("sent", [b"", start()[:40], HALF, HALF[:-10]])
@@ -123,7 +126,7 @@ async def test_a_reset_anywhere_is_a_lost_connection(sent: bytes) -> None:
         if sent:
             exchange.writer.write(HEAD)
             await exchange.chunk(sent)
-            await asyncio.sleep(0.01)  # so that the bytes are out before the reset
+            await asyncio.sleep(0.01)  # so that the bytes are sent before the reset
         exchange.reset()
 
     assert (await fault_of(say)).fault.kind == "connection"
@@ -142,14 +145,14 @@ async def test_a_reset_before_or_inside_of_each_event_is_a_lost_connection_and_m
         async def say(exchange: Exchange, sent: bytes = sent) -> None:
             exchange.writer.write(HEAD)
             await exchange.chunk(sent)
-            await asyncio.sleep(0.01)  # so that the bytes are out before the reset
+            await asyncio.sleep(0.01)  # so that the bytes are sent before the reset
             exchange.reset()
 
-        shown = Shown()
+        shown = RecordedDeltas()
         caught = await fault_of(say, shown=shown)
         assert (caught.fault.kind, caught.fault.may_bill) == ("connection", True)
         assert (caught.fault.usage is None) == (whole == 0)
-        assert bool(shown.of("dropped")) == (whole > 1), "what was shown is void"
+        assert bool(shown.of("dropped")) == (whole > 1), "the shown text is void"
 
 
 async def test_a_connection_that_closes_inside_a_chunk_is_lost() -> None:
@@ -164,16 +167,17 @@ async def test_a_connection_that_closes_inside_a_chunk_is_lost() -> None:
 async def test_a_service_that_is_not_there_is_a_lost_connection() -> None:
     async with model_at("http://127.0.0.1:1") as model:
         with pytest.raises(CallFault) as caught:
-            await model.complete(request(), Shown())
+            await model.complete(request(), RecordedDeltas())
     assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
-    assert "127.0.0.1" in caught.value.fault.message
+    assert caught.value.fault.message == "cannot connect to 127.0.0.1:1: Connection refused"
 
 
 async def test_a_name_that_nobody_knows_is_a_lost_connection_and_cannot_be_billed() -> None:
     async with model_at("http://no-such-service.invalid") as model:
         with pytest.raises(CallFault) as caught:
-            await model.complete(request(), Shown())
+            await model.complete(request(), RecordedDeltas())
     assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
+    assert caught.value.fault.message.startswith("cannot connect to no-such-service.invalid:80: ")
 
 
 async def test_a_proxy_that_is_not_there_is_a_lost_connection_and_cannot_be_billed(
@@ -182,7 +186,7 @@ async def test_a_proxy_that_is_not_there_is_a_lost_connection_and_cannot_be_bill
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     async with model_at("https://service.invalid") as model:
         with pytest.raises(CallFault) as caught:
-            await model.complete(request(), Shown())
+            await model.complete(request(), RecordedDeltas())
     assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
     assert "127.0.0.1" in caught.value.fault.message
 
@@ -195,7 +199,7 @@ async def test_plain_http_on_a_tls_url_is_a_lost_connection() -> None:
     server = await asyncio.start_server(say_plainly, "127.0.0.1", 0)
     async with model_at(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}") as model:
         with pytest.raises(CallFault) as caught:
-            await model.complete(request(), Shown())
+            await model.complete(request(), RecordedDeltas())
     server.close()
     assert (caught.value.fault.kind, caught.value.fault.may_bill) == ("connection", False)
 
@@ -269,11 +273,11 @@ async def test_pings_between_contents_do_not_hurt() -> None:
     async def say(exchange: Exchange) -> None:
         await exchange.stream(event("ping"), start(), event("ping"), text(0, "a"), event("ping"), end())
 
-    async with wired(say) as wire, model_at(wire.url) as model:
-        assert (await model.complete(request(), Shown())).blocks[0]["text"] == "a"
+    async with run_service(say) as wire, model_at(wire.url) as model:
+        assert (await model.complete(request(), RecordedDeltas())).blocks[0]["text"] == "a"
 
 
-# Answers of a wrong shape.
+# Malformed answers.
 
 
 @pytest.mark.parametrize("body", [b'{"ok": true}', b"<html></html>", b"null"])
@@ -327,7 +331,7 @@ OPEN = event("content_block_start", index=0, content_block={"type": "text", "tex
     ],
 )
 async def test_events_of_a_wrong_shape_are_a_bad_reply(parts: bytes) -> None:
-    assert (await fault_of(streaming(parts))).fault.kind == "bad_reply"
+    assert (await fault_of(respond_with(parts))).fault.kind == "bad_reply"
 
 
 async def test_unknown_events_are_passed_over() -> None:
@@ -335,8 +339,11 @@ async def test_unknown_events_are_passed_over() -> None:
         event("a_new_kind", x=1) + raw('{"no": "type"}') + raw('{"type": ["list"]}') + b"id: 4\nretry: 5\nevent: x\n\n"
     )
 
-    async with wired(streaming(odd + start() + odd + text(0, "ok") + odd + end())) as wire, model_at(wire.url) as model:
-        reply: Reply = await model.complete(request(), Shown())
+    async with (
+        run_service(respond_with(odd + start() + odd + text(0, "ok") + odd + end())) as wire,
+        model_at(wire.url) as model,
+    ):
+        reply: Reply = await model.complete(request(), RecordedDeltas())
     assert reply.blocks == ({"type": "text", "text": "ok"},)
 
 

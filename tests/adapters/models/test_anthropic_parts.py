@@ -1,4 +1,4 @@
-"""Events and replies without a network: wherever chunks and lines end, whatever a call's JSON holds."""
+"""Events and replies without a network: any split into chunks and lines, and any JSON in a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.adapters.models.anthropic_wire import Shown, block, call, end, event, request, start, text
+from tests.adapters.models.anthropic_wire import RecordedDeltas, block, call, end, event, request, start, text
 
 from callboard.adapters.models.anthropic import reply as anthropic_sse
 from callboard.adapters.models.anthropic.http import body_pieces
@@ -18,14 +18,14 @@ from callboard.adapters.models.anthropic.reply import (
     BadEvent,
     EventReader,
     ReplyBuilder,
-    mended,
     strict_input,
+    with_whole_characters,
 )
 from callboard.ports.model import Reply
 
 
-def replied(stream: bytes, shown: Shown | None = None) -> Reply:
-    builder, reader = ReplyBuilder(shown or Shown()), EventReader()
+def replied(stream: bytes, shown: RecordedDeltas | None = None) -> Reply:
+    builder, reader = ReplyBuilder(shown or RecordedDeltas()), EventReader()
     for taken in reader.feed(stream):
         builder.take(taken)
     assert builder.complete
@@ -60,17 +60,17 @@ def test_thinking_and_its_signature_are_kept_word_for_word() -> None:
 def test_chunks_may_end_anywhere_and_lines_in_any_way(cuts: list[int], ending: bytes) -> None:
     data = GOOD.replace(b"\n", ending)
     places = [0, *sorted(cuts), len(data)]
-    builder, reader = ReplyBuilder(Shown()), EventReader()
+    builder, reader = ReplyBuilder(RecordedDeltas()), EventReader()
     for begin, until in pairwise(places):
         for taken in reader.feed(data[begin:until]):
             builder.take(taken)
-    for taken in reader.feed(b"\n\n"):  # a last lone \r waits for its \n
+    for taken in reader.feed(b"\n\n"):  # a trailing \r alone waits for its \n
         builder.take(taken)
     assert builder.reply() == WHOLE
 
 
 def test_every_single_byte_as_a_chunk() -> None:
-    builder, reader = ReplyBuilder(Shown()), EventReader()
+    builder, reader = ReplyBuilder(RecordedDeltas()), EventReader()
     for at in range(len(GOOD)):
         for taken in reader.feed(GOOD[at : at + 1]):
             builder.take(taken)
@@ -122,13 +122,14 @@ def test_an_event_without_end_is_refused_before_it_fills_the_memory(
         ('{"a": NaN}', "NaN"),
         ('{"a": -Infinity}', "Infinity"),
         ('{"a": 1e999}', "out of range"),
+        ('{"a": ' + "9" * 10_000 + "}", "a number of 10,000 digits"),
         ('{"a": ' + "[" * 100_000, "nested"),
     ],
 )
 def test_a_call_whose_input_is_no_clean_object_is_marked_and_its_input_is_empty(raw: str, why: str) -> None:
     reply = replied(start() + text(0, "  ") + text(1, "hm") + call(2, raw) + end("tool_use"))
     assert reply.blocks[1]["input"] == {}
-    assert why in reply.bad_inputs[1], "by its place in the reply as it is kept, without the empty text"
+    assert why in reply.bad_inputs[1], "counted in the reply as stored, without the empty text"
 
 
 @pytest.mark.parametrize("pieces", [(), ("",), ("", ""), ("{}",), ("", "{", "}")])
@@ -187,7 +188,7 @@ def test_halves_of_a_character_are_joined_and_a_lone_one_can_still_be_sent() -> 
     ]
     stream = start() + event("content_block_start", index=0, content_block={"type": "text", "text": ""})
     stream += b"".join(f"data: {line}\n\n".encode() for line in raw)
-    shown = Shown()
+    shown = RecordedDeltas()
     reply = replied(stream + event("content_block_stop", index=0) + end(), shown)
     assert reply.blocks[0]["text"] == "🙂 \ufffd"
     shown.of("text").encode()
@@ -205,7 +206,7 @@ def test_the_body_is_one_json_object_however_large_the_messages_are(sizes: list[
 @settings(max_examples=150)
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=20))
 def test_whatever_text_comes_it_can_be_encoded_and_good_text_is_untouched(words: str) -> None:
-    encoded = mended(words).encode()
+    encoded = with_whole_characters(words).encode()
     assert encoded.decode() == words or any("\ud800" <= char <= "\udfff" for char in words)
 
 
@@ -233,7 +234,7 @@ def test_any_clean_input_comes_back_as_it_was_and_can_be_sent(value: dict[str, A
 
 
 def test_text_of_every_kind_is_shown_as_it_comes() -> None:
-    shown = Shown()
+    shown = RecordedDeltas()
     replied(GOOD, shown)
     assert shown.of("thinking") == "日本 → 🙂"
     assert shown.of("text").startswith("Grüße")
@@ -245,5 +246,5 @@ def test_the_input_of_a_call_is_taken_up_to_its_size_limit() -> None:
     most = json.dumps({"text": "x" * (LARGEST_INPUT - frame)})
     assert len(most) == LARGEST_INPUT
     assert len(strict_input(most)["text"]) == LARGEST_INPUT - frame
-    with pytest.raises(ValueError, match="4,000,001 characters, and at most 4,000,000 are taken"):
+    with pytest.raises(ValueError, match="4,000,001 characters, and at most 4,000,000 are accepted"):
         strict_input(most + " ")

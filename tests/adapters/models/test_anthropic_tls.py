@@ -1,4 +1,4 @@
-"""A real TLS server with a certificate of its own: unknown to the machine, then named in SSL_CERT_FILE."""
+"""A real TLS server with a self-signed certificate: unknown to the machine, then named in SSL_CERT_FILE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from tests.adapters.models.anthropic_wire import Exchange, Shown, Wire, hello, model_at, request
+from tests.adapters.models.anthropic_wire import Exchange, RecordedDeltas, Wire, hello, model_at, request
 
 from callboard.ports.model import CallFault, CannotCount
 from callboard.testing import World
@@ -22,7 +22,7 @@ OPENSSL = shutil.which("openssl")
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(OPENSSL is None, reason="no openssl command here to make a certificate with"),
+    pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed, so there is no certificate"),
 ]
 
 
@@ -33,10 +33,10 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Key and self-signed certificate of `localhost`, in one file."""
+    """Return a file with the key and the self-signed certificate of `localhost`."""
     folder = tmp_path_factory.mktemp("tls")
     key, cert = folder / "key.pem", folder / "cert.pem"
-    assert OPENSSL is not None, "else it is skipped"
+    assert OPENSSL is not None, "tests without openssl are skipped"
     named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
     files = ["-keyout", str(key), "-out", str(cert)]
     made = [OPENSSL, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *named]
@@ -47,7 +47,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def over_tls(certificate: Path) -> AsyncGenerator[Wire]:
-    """A service that says hello, over TLS."""
+    """Serve a short reply over TLS."""
 
     async def say(exchange: Exchange) -> None:
         await exchange.stream(hello())
@@ -67,14 +67,14 @@ async def test_a_certificate_that_nobody_trusts_is_named_and_neither_key_nor_wor
     async with over_tls(certificate) as wire, model_at(wire.url) as model:
         with anyio.fail_after(180):
             with pytest.raises(CallFault) as caught:
-                await model.complete(request(), Shown())
+                await model.complete(request(), RecordedDeltas())
             with pytest.raises(CannotCount, match=r"(?i)certificate"):
                 await model.count(request(purpose="count"))
-        assert wire.asked == []
+        assert wire.requests == []
     fault = caught.value.fault
     assert fault.kind == "connection"
     assert "certificate verify failed" in fault.message.lower()
-    assert "SSL_CERT_FILE" in fault.message, "what to do"
+    assert "SSL_CERT_FILE" in fault.message, "the message names the remedy"
     assert fault.retry is False
     assert not fault.may_bill
 
@@ -85,9 +85,9 @@ async def test_one_that_is_named_in_the_environment_is_trusted(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.with_name("cert.pem")))
     async with over_tls(certificate) as wire, model_at(wire.url) as model:
         with anyio.fail_after(180):
-            assert (await model.complete(request(), Shown())).stop_reason == "end_turn"
-            assert (await model.complete(request(), Shown())).stop_reason == "end_turn"
-        assert len(wire.asked) == 2
+            assert (await model.complete(request(), RecordedDeltas())).stop_reason == "end_turn"
+            assert (await model.complete(request(), RecordedDeltas())).stop_reason == "end_turn"
+        assert len(wire.requests) == 2
 
 
 async def test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_again(certificate: Path) -> None:
@@ -102,4 +102,4 @@ async def test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_a
             assert "1 attempt in" in state.turns.last_why
             assert "SSL_CERT_FILE" in state.turns.last_why
             assert "certificate verify failed" in state.turns.last_why.lower()
-        assert wire.asked == []
+        assert wire.requests == []

@@ -1,4 +1,4 @@
-"""A session recorded and played back: on another machine, by agents in another order, up to the first difference."""
+"""A recorded session is replayed: on another machine, by agents in another order, up to the first difference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from callboard.adapters.models.cassette.format import (
     ComparableRequest,
-    Packing,
     Placeholders,
     RequestNormalizer,
+    RequestPacking,
     difference,
 )
 from callboard.adapters.models.cassette.recorder import Cassette, CassetteModel, Recording, RecordingModel
@@ -37,8 +37,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class Scripted:
-    """A model that answers from a function."""
+class ScriptedModel:
+    """Model whose replies come from a function."""
 
     def __init__(self, answer: Callable[[ModelRequest], Reply | CallFault]) -> None:
         self._answer = answer
@@ -59,7 +59,7 @@ class Scripted:
 
 
 def request(places: Placeholders, ordinal: int = 1, agent: str = "lead", **changes: Any) -> ModelRequest:
-    """The `ordinal`th call of a growing conversation that speaks of the places of its machine."""
+    """Return request `ordinal` of a growing conversation that mentions paths of its machine."""
     where = places.values["workspace"]
     texts = [f"message {number} about {where}/ünï.py and {places.values['home']}/x" for number in range(ordinal)]
     messages = [json.dumps({"role": "user", "content": [{"type": "text", "text": text}]}).encode() for text in texts]
@@ -77,7 +77,7 @@ def request(places: Placeholders, ordinal: int = 1, agent: str = "lead", **chang
     return replace(plain, **changes)
 
 
-def read_a_file(asked: ModelRequest) -> Reply:
+def file_reply(asked: ModelRequest) -> Reply:
     path = json.loads(asked.messages[-1])["content"][0]["text"].split()[3]
     block = {"type": "tool_use", "id": f"toolu_{asked.agent}_{asked.ordinal}", "name": "read", "input": {"path": path}}
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
@@ -85,8 +85,8 @@ def read_a_file(asked: ModelRequest) -> Reply:
     return Reply((thought, {"type": "text", "text": "Let me"}, block), "tool_use", usage, "m", "msg_1", {2: "twice"})
 
 
-async def recorded(path: Path, *requests: ModelRequest, answer: Any = read_a_file) -> None:
-    model = RecordingModel(Scripted(answer), Recording(path, HERE, {"model": "claude-test"}))
+async def record(path: Path, *requests: ModelRequest, answer: Any = file_reply) -> None:
+    model = RecordingModel(ScriptedModel(answer), Recording(path, HERE, {"model": "claude-test"}))
     for asked in requests:
         try:
             await model.complete(asked, lambda _: None)
@@ -95,14 +95,14 @@ async def recorded(path: Path, *requests: ModelRequest, answer: Any = read_a_fil
     await model.aclose()
 
 
-async def played(path: Path, asked: ModelRequest, places: Placeholders = THERE) -> Reply:
+async def replay(path: Path, asked: ModelRequest, places: Placeholders = THERE) -> Reply:
     return await CassetteModel(Cassette(path, places)).complete(asked, lambda _: None)
 
 
 async def test_a_replay_on_another_machine_speaks_of_that_machine(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", *(request(HERE, n) for n in (1, 2, 3)))
-    reply = await played(tmp_path / "c", request(THERE, 2))
-    assert reply == read_a_file(request(THERE, 2))
+    await record(tmp_path / "c", *(request(HERE, n) for n in (1, 2, 3)))
+    reply = await replay(tmp_path / "c", request(THERE, 2))
+    assert reply == file_reply(request(THERE, 2))
     assert reply.blocks[2]["input"] == {"path": "/srv/copy/ünï.py"}
     text = (tmp_path / "c").read_text()
     assert not any(place in text for place in HERE.values.values())
@@ -110,7 +110,7 @@ async def test_a_replay_on_another_machine_speaks_of_that_machine(tmp_path: Path
 
 async def test_agents_may_play_in_any_order_and_all_at_once(tmp_path: Path) -> None:
     agents = [f"mate-{n}" for n in range(10)]
-    model = RecordingModel(Scripted(read_a_file), Recording(tmp_path / "c", HERE, {"model": "m"}))
+    model = RecordingModel(ScriptedModel(file_reply), Recording(tmp_path / "c", HERE, {"model": "m"}))
 
     async def work(agent: str) -> None:
         for ordinal in range(1, 6):
@@ -124,25 +124,25 @@ async def test_agents_may_play_in_any_order_and_all_at_once(tmp_path: Path) -> N
     for agent in reversed(agents):
         for ordinal in (1, 2, 3, 4, 5):
             asked = request(THERE, ordinal, agent)
-            assert await replay.complete(asked, lambda _: None) == read_a_file(asked)
+            assert await replay.complete(asked, lambda _: None) == file_reply(asked)
 
 
 async def test_faults_are_played_too_attempt_by_attempt(tmp_path: Path) -> None:
     def fail_once(asked: ModelRequest) -> Reply | CallFault:
         fault = Fault(kind="overloaded", message="busy", status=529, usage=Usage(input_tokens=5))
-        return CallFault(fault, "half a") if asked.attempt == 1 else read_a_file(asked)
+        return CallFault(fault, "half a") if asked.attempt == 1 else file_reply(asked)
 
-    await recorded(tmp_path / "c", request(HERE, 1), request(HERE, 1, attempt=2), answer=fail_once)
+    await record(tmp_path / "c", request(HERE, 1), request(HERE, 1, attempt=2), answer=fail_once)
     with pytest.raises(CallFault) as caught:
-        await played(tmp_path / "c", request(THERE, 1))
+        await replay(tmp_path / "c", request(THERE, 1))
     assert (caught.value.fault.kind, caught.value.partial) == ("overloaded", "half a")
     assert caught.value.fault.usage == Usage(input_tokens=5)
-    assert (await played(tmp_path / "c", request(THERE, 1, attempt=2))).stop_reason == "tool_use"
-    assert (await played(tmp_path / "c", request(THERE, 1, attempt=7))).stop_reason == "tool_use"
+    assert (await replay(tmp_path / "c", request(THERE, 1, attempt=2))).stop_reason == "tool_use"
+    assert (await replay(tmp_path / "c", request(THERE, 1, attempt=7))).stop_reason == "tool_use"
 
 
 async def test_what_is_played_is_shown(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", request(HERE, 1))
+    await record(tmp_path / "c", request(HERE, 1))
     shown: list[Delta] = []
     await CassetteModel(Cassette(tmp_path / "c", THERE)).complete(request(THERE, 1), shown.append)
     assert [(delta.kind, delta.text) for delta in shown] == [("thinking", "hm"), ("text", "Let me"), ("tool", "read")]
@@ -164,9 +164,9 @@ async def test_what_is_played_is_shown(tmp_path: Path) -> None:
 async def test_the_first_difference_is_told_with_its_place_and_both_texts(
     changes: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    await recorded(tmp_path / "c", *(request(HERE, n) for n in (1, 2, 3)))
+    await record(tmp_path / "c", *(request(HERE, n) for n in (1, 2, 3)))
     with pytest.raises(CallFault) as caught:
-        await played(tmp_path / "c", request(THERE, 3, **changes))
+        await replay(tmp_path / "c", request(THERE, 3, **changes))
     assert caught.value.fault.kind == "invalid", "an invalid call is never retried"
     assert "call 3 of lead (turn)" in caught.value.fault.message
     assert told in caught.value.fault.message
@@ -174,27 +174,27 @@ async def test_the_first_difference_is_told_with_its_place_and_both_texts(
 
 
 async def test_the_model_may_have_another_name_in_a_replay(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", request(HERE, 1))
+    await record(tmp_path / "c", request(HERE, 1))
     assert Cassette(tmp_path / "c", THERE).model == "claude-test"
-    assert (await played(tmp_path / "c", request(THERE, 1, model="cassette:c"))).stop_reason == "tool_use"
+    assert (await replay(tmp_path / "c", request(THERE, 1, model="cassette:c"))).stop_reason == "tool_use"
 
 
 async def test_an_unknown_call_is_told_with_what_there_is(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", request(HERE, 1), request(HERE, 2), request(HERE, 1, purpose="summary"))
+    await record(tmp_path / "c", request(HERE, 1), request(HERE, 2), request(HERE, 1, purpose="summary"))
     for asked in (request(THERE, 3), request(THERE, 1, "alice"), request(THERE, 2, purpose="summary")):
         with pytest.raises(CallFault, match=r"lead \(summary\) 1 to 1, lead \(turn\) 1 to 2") as caught:
-            await played(tmp_path / "c", asked)
+            await replay(tmp_path / "c", asked)
         assert caught.value.fault.kind == "invalid"
 
 
 async def test_the_file_grows_with_the_session_and_not_with_its_square(tmp_path: Path) -> None:
-    await recorded(tmp_path / "short", *(request(HERE, n) for n in range(1, 21)))
-    await recorded(tmp_path / "long", *(request(HERE, n) for n in range(1, 81)))
+    await record(tmp_path / "short", *(request(HERE, n) for n in range(1, 21)))
+    await record(tmp_path / "long", *(request(HERE, n) for n in range(1, 81)))
     assert (tmp_path / "long").stat().st_size < 4.5 * (tmp_path / "short").stat().st_size
 
 
 async def test_a_recording_is_private_and_never_written_over(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", request(HERE, 1))
+    await record(tmp_path / "c", request(HERE, 1))
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
     with pytest.raises(UsageError, match="exists already"):
         Recording(tmp_path / "c", HERE, {"model": "m"})
@@ -203,11 +203,11 @@ async def test_a_recording_is_private_and_never_written_over(tmp_path: Path) -> 
 
 
 async def test_a_disk_that_refuses_the_line_ends_the_call_and_says_so(tmp_path: Path) -> None:
-    model = RecordingModel(Scripted(read_a_file), Recording(tmp_path / "c", HERE, {"model": "m"}))
+    model = RecordingModel(ScriptedModel(file_reply), Recording(tmp_path / "c", HERE, {"model": "m"}))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # what a full disk is to a write
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # the effect of a full disk on a write
     try:
-        with pytest.raises(CallFault, match="recording cannot go on: File too large") as caught:
+        with pytest.raises(CallFault, match="recording cannot continue: File too large") as caught:
             await model.complete(request(HERE, 1), lambda _: None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -240,12 +240,12 @@ async def test_a_missing_cassette_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_recording_killed_in_the_middle_of_a_line_can_be_played_up_to_there(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", request(HERE, 1), request(HERE, 2))
+    await record(tmp_path / "c", request(HERE, 1), request(HERE, 2))
     whole = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(whole[:-20])
-    assert (await played(tmp_path / "c", request(THERE, 1))).stop_reason == "tool_use"
+    assert (await replay(tmp_path / "c", request(THERE, 1))).stop_reason == "tool_use"
     with pytest.raises(CallFault, match="holds no call 2"):
-        await played(tmp_path / "c", request(THERE, 2))
+        await replay(tmp_path / "c", request(THERE, 2))
 
 
 async def test_the_tape_gives_back_what_it_was_given_on_another_machine(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ async def test_the_tape_gives_back_what_it_was_given_on_another_machine(tmp_path
     assert back.header["session"] == "s-111"
     assert [back.draw("session", 0.9) for _ in range(3)] == [0.25, 0.5, 0.9]
     assert (back.new_id("person", "x"), back.new_id("person", "x")) == ("n1", "x")
-    assert back.value_of("tool", "call_a") == {"text": "in /srv/copy"}, "the newest counts"
+    assert back.value_of("tool", "call_a") == {"text": "in /srv/copy"}, "the newest value counts"
     assert back.value_of("ends", "/srv/copy/bg.out") == {"text": "done"}
     assert back.value_of("tool", "call_b") is None
     assert [value["text"] for _, value in back.all_of("tool")] == ["first", "in /srv/copy"]
@@ -275,23 +275,23 @@ async def test_a_disk_that_refuses_a_result_is_told_by_the_next_call(tmp_path: P
         recording.keep("tool", "call_a", {"text": "a result"})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    model = RecordingModel(Scripted(read_a_file), recording)
-    with pytest.raises(CallFault, match="recording cannot go on"):
+    model = RecordingModel(ScriptedModel(file_reply), recording)
+    with pytest.raises(CallFault, match="recording cannot continue"):
         await model.complete(request(HERE, 1), lambda _: None)
     await model.aclose()
 
 
 async def test_two_calls_of_one_number_are_played_in_their_order(tmp_path: Path) -> None:
-    """Two lives of a name, or the parts of a long summary."""
+    """Two agents of one name, or the parts of a long summary."""
     later = replace(request(HERE, 1), max_tokens=99)
-    await recorded(tmp_path / "c", request(HERE, 1), later)
+    await record(tmp_path / "c", request(HERE, 1), later)
     replay = CassetteModel(Cassette(tmp_path / "c", THERE))
     await replay.complete(request(THERE, 1), lambda _: None)
     await replay.complete(replace(request(THERE, 1), max_tokens=99), lambda _: None)
 
 
 async def test_a_cassette_knows_what_was_not_played(tmp_path: Path) -> None:
-    await recorded(tmp_path / "c", request(HERE, 1), request(HERE, 2))
+    await record(tmp_path / "c", request(HERE, 1), request(HERE, 2))
     cassette = Cassette(tmp_path / "c", THERE)
     replay = CassetteModel(cassette)
     await replay.complete(request(THERE, 1), lambda _: None)
@@ -313,7 +313,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
-ASKED = st.builds(
+REQUESTS = st.builds(
     lambda tokens, system, messages: ComparableRequest("m", tokens, _dump(system), "[]", tuple(map(_dump, messages))),
     st.integers(1, 3),
     JSON,
@@ -326,16 +326,16 @@ def _dump(value: object) -> str:
 
 
 @settings(max_examples=100)
-@given(st.lists(ASKED, min_size=1, max_size=4))
+@given(st.lists(REQUESTS, min_size=1, max_size=4))
 def test_any_requests_come_back_from_their_short_form(requests: list[ComparableRequest]) -> None:
-    pack, unpack = Packing(), Packing()
+    pack, unpack = RequestPacking(), RequestPacking()
     for asked in requests:
         line = json.loads(json.dumps(pack.packed(asked)))
         assert unpack.unpacked(line) == asked
 
 
 @settings(max_examples=100)
-@given(ASKED, ASKED)
+@given(REQUESTS, REQUESTS)
 def test_two_requests_differ_in_words_exactly_when_their_digests_do(
     first: ComparableRequest, second: ComparableRequest
 ) -> None:
@@ -357,7 +357,7 @@ def test_a_home_that_is_the_root_hides_nothing() -> None:
 
 
 async def test_what_the_service_counted_is_counted_again_and_so_is_that_it_could_not(tmp_path: Path) -> None:
-    recording = RecordingModel(Scripted(read_a_file), Recording(tmp_path / "c", HERE, {"model": "m"}))
+    recording = RecordingModel(ScriptedModel(file_reply), Recording(tmp_path / "c", HERE, {"model": "m"}))
     fine, refused = request(HERE, 3, attempt=0, purpose="count"), request(HERE, 4, attempt=1, purpose="count")
     assert await recording.count(fine) == 1_234
     with pytest.raises(CannotCount):

@@ -1,4 +1,4 @@
-"""A rehearsal in the same process speaks without the SDK, and a service cannot tell the difference that counts."""
+"""A rehearsal in the same process works without the SDK, and a service sees no relevant difference."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from tests.adapters.models.anthropic_wire import (
     HEAD,
     Exchange,
-    Say,
-    Shown,
+    RecordedDeltas,
+    Respond,
     hello,
     model_at,
     request,
+    respond_with,
+    run_service,
     start,
-    streaming,
     text,
-    wired,
 )
 
 from callboard.adapters.models.anthropic.http import HttpModel
@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def rehearsed_at(url: str) -> AsyncGenerator[HttpModel, None]:
+async def open_model(url: str) -> AsyncGenerator[HttpModel, None]:
     model = HttpModel(Loopback(url))
     try:
         yield model
@@ -47,20 +47,20 @@ async def rehearsed_at(url: str) -> AsyncGenerator[HttpModel, None]:
 
 async def fault_in(model: HttpModel, asked: ModelRequest) -> Fault:
     with pytest.raises(CallFault) as raised:
-        await model.complete(asked, Shown())
+        await model.complete(asked, RecordedDeltas())
     return raised.value.fault
 
 
 async def test_its_calls_say_all_that_a_service_wants_to_hear() -> None:
-    async with wired(streaming(hello())) as wire, rehearsed_at(wire.url) as model:
-        replies = [await model.complete(request(ordinal=number), Shown()) for number in (1, 2)]
+    async with run_service(respond_with(hello())) as wire, open_model(wire.url) as model:
+        replies = [await model.complete(request(ordinal=number), RecordedDeltas()) for number in (1, 2)]
     assert [reply.blocks for reply in replies] == [({"type": "text", "text": "Hello"},)] * 2
-    for sent in wire.asked:
+    for sent in wire.requests:
         head = sent.head.lower()
         assert head.startswith(b"post /v1/messages http/1.1\r\n")
         for line in (b"anthropic-version: 2023-06-01", b"x-api-key: ", b"content-type: application/json"):
             assert b"\r\n" + line in head
-    assert wire.asked[0].body == wire.asked[1].body
+    assert wire.requests[0].body == wire.requests[1].body
 
 
 async def overloaded(exchange: Exchange) -> None:
@@ -74,8 +74,8 @@ async def cut(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("say", [overloaded, cut])
-async def test_a_fault_is_of_the_kind_that_it_has_through_the_sdk_in_every_call(say: Say) -> None:
-    async with wired(say) as wire, rehearsed_at(wire.url) as ours, model_at(wire.url) as sdk:
+async def test_a_fault_is_of_the_kind_that_it_has_through_the_sdk_in_every_call(say: Respond) -> None:
+    async with run_service(say) as wire, open_model(wire.url) as ours, model_at(wire.url) as sdk:
         faults = [await fault_in(model, request(ordinal=n)) for model in (ours, sdk) for n in (1, 2)]
     told = {(fault.kind, fault.status, fault.retry_after) for fault in faults}
     assert len(told) == 1

@@ -1,4 +1,4 @@
-"""The emulator over real HTTP: what clients see of replies, streams, faults and limits is what the API shows."""
+"""The emulator over real HTTP: replies, streams, faults, and limits look to clients like those of the API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import anthropic
 import pytest
-from tests.adapters.models.rehearsal_wire import HEADERS, body, events, post, sdk, served
+from tests.adapters.models.rehearsal_wire import HEADERS, body, events, post, run_emulator, sdk
 
 from callboard.adapters.models.rehearsal.api import ModelSpec
 from callboard.adapters.models.rehearsal.emulator import Emulator, EmulatorOptions, serve
@@ -43,7 +43,7 @@ async def test_the_sdk_reads_a_streamed_reply_with_every_kind_of_block() -> None
         (thinking("let me see"), text("I will read it. " * 9), tool_use("read", {"path": "ä.py", "n": [1]}))
     )
     async with (
-        served(lambda _: reply) as emulator,
+        run_emulator(lambda _: reply) as emulator,
         sdk(emulator) as client,
         client.messages.stream(**body(thinking={"type": "adaptive"})) as stream,
     ):
@@ -59,7 +59,7 @@ async def test_the_sdk_reads_a_streamed_reply_with_every_kind_of_block() -> None
 
 
 async def test_a_stream_has_the_events_of_the_api_in_its_order() -> None:
-    async with served(lambda _: SimulatedReply((text("hi"), tool_use("read", {"path": "x" * 100})))) as emulator:
+    async with run_emulator(lambda _: SimulatedReply((text("hi"), tool_use("read", {"path": "x" * 100})))) as emulator:
         seen = await events(emulator, body())
     assert [name for name, _ in seen] == [
         "message_start",
@@ -86,7 +86,7 @@ async def test_a_stream_has_the_events_of_the_api_in_its_order() -> None:
 
 async def test_the_input_of_a_call_is_cut_at_the_limit_of_the_request() -> None:
     lengths = list[int]()
-    async with served(lambda _: call("read", {"path": "x" * 100_000})) as emulator:
+    async with run_emulator(lambda _: call("read", {"path": "x" * 100_000})) as emulator:
         for limit in (1_000, 2_000):
             seen = await events(emulator, body(max_tokens=limit))
             pieces = [data["delta"]["partial_json"] for name, data in seen if name == "content_block_delta"]
@@ -98,7 +98,7 @@ async def test_the_input_of_a_call_is_cut_at_the_limit_of_the_request() -> None:
 
 
 async def test_a_reply_that_does_not_stream_is_one_message() -> None:
-    async with served(lambda _: call("read", {"path": "a"})) as emulator, sdk(emulator) as client:
+    async with run_emulator(lambda _: call("read", {"path": "a"})) as emulator, sdk(emulator) as client:
         message = await client.messages.create(**body())
     assert message.content[0].type == "tool_use"
     assert message.stop_reason == "tool_use"
@@ -114,7 +114,7 @@ async def test_a_whole_tool_loop_goes_back_and_forth() -> None:
         return say("done")
 
     conversation: list[Any] = [{"role": "user", "content": "go"}]
-    async with served(answer) as emulator, sdk(emulator) as client:
+    async with run_emulator(answer) as emulator, sdk(emulator) as client:
         while True:
             request = body(messages=conversation, thinking={"type": "adaptive"})
             async with client.messages.stream(**request) as stream:
@@ -137,7 +137,7 @@ async def test_a_whole_tool_loop_goes_back_and_forth() -> None:
 
 async def test_dropped_thinking_is_refused_over_the_wire() -> None:
     reply = SimulatedReply((thinking("why"), tool_use("read", {"n": 1})))
-    async with served(lambda _: reply) as emulator:
+    async with run_emulator(lambda _: reply) as emulator:
         request = body(thinking={"type": "adaptive"})
         _, message = await post(emulator, request)
         answer = [{"type": "tool_result", "tool_use_id": message["content"][1]["id"], "content": "ok"}]
@@ -168,7 +168,7 @@ async def test_dropped_thinking_is_refused_over_the_wire() -> None:
 async def test_a_refusal_has_the_status_and_shape_of_the_api(
     request_body: Json | bytes, headers: dict[str, str], status: int, kind: str
 ) -> None:
-    async with served(lambda _: say("x")) as emulator:
+    async with run_emulator(lambda _: say("x")) as emulator:
         got, error = await post(emulator, request_body, **headers)
     assert (got, error["type"], error["error"]["type"]) == (status, "error", kind)
     assert error["request_id"].startswith("req_")
@@ -176,14 +176,14 @@ async def test_a_refusal_has_the_status_and_shape_of_the_api(
 
 
 async def test_only_given_keys_are_taken_when_keys_are_given() -> None:
-    async with served(lambda _: say("x"), keys=frozenset({"good"})) as emulator:
+    async with run_emulator(lambda _: say("x"), keys=frozenset({"good"})) as emulator:
         assert (await post(emulator, body()))[0] == 401
         assert (await post(emulator, body(), **{"x-api-key": "good"}))[0] == 200
 
 
 async def test_a_prompt_over_the_window_is_too_long_in_the_words_of_the_api() -> None:
     scenario = Scenario.from_callable(lambda _: say("x"), models={"tiny": ModelSpec("tiny", window=200)})
-    async with served(scenario) as emulator:
+    async with run_emulator(scenario) as emulator:
         long = [{"role": "user", "content": "word " * 300}]
         status, error = await post(emulator, body(model="tiny", messages=long))
     assert status == 400
@@ -192,7 +192,7 @@ async def test_a_prompt_over_the_window_is_too_long_in_the_words_of_the_api() ->
 
 
 async def test_unknown_paths_and_methods_are_refused() -> None:
-    async with served(lambda _: say("x")) as emulator:
+    async with run_emulator(lambda _: say("x")) as emulator:
         assert (await post(emulator, body(), "/v1/complete"))[0] == 404
         assert (await post(emulator, body(), "/v1/models"))[0] == 405
 
@@ -201,7 +201,7 @@ async def test_a_bug_of_a_model_in_code_is_a_500_and_not_a_hang() -> None:
     def broken(_: SimulatedRequest) -> SimulatedReply:
         raise ZeroDivisionError
 
-    async with served(broken) as emulator:
+    async with run_emulator(broken) as emulator:
         assert (await post(emulator, body()))[0] == 500
 
 
@@ -209,7 +209,7 @@ async def test_a_bug_of_a_model_in_code_is_a_500_and_not_a_hang() -> None:
 
 
 async def test_models_are_listed_and_told_one_by_one() -> None:
-    async with served(lambda _: say("x")) as emulator, sdk(emulator) as client:
+    async with run_emulator(lambda _: say("x")) as emulator, sdk(emulator) as client:
         names = [model.id async for model in client.models.list()]
         one = await client.models.retrieve("rehearsal")
         with pytest.raises(anthropic.NotFoundError):
@@ -219,7 +219,7 @@ async def test_models_are_listed_and_told_one_by_one() -> None:
 
 
 async def test_counted_tokens_are_those_of_the_usage() -> None:
-    async with served(lambda _: say("x")) as emulator, sdk(emulator) as client:
+    async with run_emulator(lambda _: say("x")) as emulator, sdk(emulator) as client:
         request = body()
         counted = await client.messages.count_tokens(**{n: v for n, v in request.items() if n != "max_tokens"})
         message = await client.messages.create(**request)
@@ -231,7 +231,7 @@ async def test_counted_tokens_are_those_of_the_usage() -> None:
 async def test_a_fan_out_reads_the_cache_only_after_the_first_reply_began() -> None:
     system = [{"type": "text", "text": "long " * 2_000, "cache_control": {"type": "ephemeral"}}]
     scenario = Scenario.from_callable(lambda _: say("x"), latency_ms=30)
-    async with served(scenario) as emulator:
+    async with run_emulator(scenario) as emulator:
         request = body(system=system)
         both = await asyncio.gather(post(emulator, request), post(emulator, request))
         _, later = await post(emulator, request)
@@ -239,12 +239,12 @@ async def test_a_fan_out_reads_the_cache_only_after_the_first_reply_began() -> N
     assert later["usage"]["cache_read_input_tokens"] > 2_000
 
 
-# Who asks, and what is remembered.
+# Clients, and the state that the emulator keeps.
 
 
 async def test_headers_tell_who_asks_for_which_call() -> None:
     scenario = load_scenario("agents:\n  alice: [{reply: a}]\n  '*': [{reply: b}, {reply: c}]\n")
-    async with served(scenario) as emulator:
+    async with run_emulator(scenario) as emulator:
         alice = {"x-callboard-agent": "s1/alice", "x-callboard-call": "7", "x-callboard-purpose": "turn"}
         assert (await post(emulator, body(), **alice))[1]["content"][0]["text"] == "a"
         assert (await post(emulator, body(), **alice))[1]["content"][0]["text"] == "a"
@@ -260,7 +260,7 @@ async def test_headers_tell_who_asks_for_which_call() -> None:
 
 
 async def test_a_scenario_that_leads_nowhere_is_a_400_that_says_so() -> None:
-    async with served(load_scenario("name: short\nagents: {lead: [{reply: one}]}\n")) as emulator:
+    async with run_emulator(load_scenario("name: short\nagents: {lead: [{reply: one}]}\n")) as emulator:
         await post(emulator, body(), **{"x-callboard-call": "1"})
         status, error = await post(emulator, body(), **{"x-callboard-call": "2"})
     assert status == 400
@@ -268,7 +268,7 @@ async def test_a_scenario_that_leads_nowhere_is_a_400_that_says_so() -> None:
 
 
 async def test_the_log_keeps_only_as_many_bodies_as_it_was_told(tmp_path: Path) -> None:
-    async with served(lambda _: say("x"), keep_bodies=2, log_file=tmp_path / "log") as emulator:
+    async with run_emulator(lambda _: say("x"), keep_bodies=2, log_file=tmp_path / "log") as emulator:
         for _ in range(4):
             await post(emulator, body())
     assert [logged.body is not None for logged in emulator.log] == [False, False, True, True]
@@ -279,7 +279,10 @@ async def test_the_log_keeps_only_as_many_bodies_as_it_was_told(tmp_path: Path) 
 
 async def test_many_callers_are_served_at_once() -> None:
     scenario = Scenario.from_callable(lambda request: say(request.agent), latency_ms=200)
-    async with served(scenario) as emulator, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with (
+        run_emulator(scenario) as emulator,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
 
         async def one(number: int) -> str:
             headers = {**HEADERS, "x-callboard-agent": f"s/a{number}"}
@@ -343,7 +346,7 @@ async def test_as_a_process_it_refuses_a_bad_scenario_with_its_place(tmp_path: P
 async def test_over_its_rate_a_client_is_told_when_to_come_back() -> None:
     now = [1_000.0]
     scenario = load_scenario("rate: {requests: 2}\nagents: {lead: [{reply: x, repeat: forever}]}\n")
-    async with served(scenario, clock=lambda: now[0]) as emulator, sdk(emulator) as client:
+    async with run_emulator(scenario, clock=lambda: now[0]) as emulator, sdk(emulator) as client:
         first = await client.messages.with_raw_response.create(**body())
         assert first.headers["anthropic-ratelimit-requests-remaining"] == "1"
         assert first.headers["anthropic-ratelimit-requests-reset"] == "1970-01-01T00:17:40Z"

@@ -1,4 +1,4 @@
-"""The faults that the emulator plays are those of the real service, as a client meets them."""
+"""A client sees the emulator's faults as it sees those of the real service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import aiohttp
 import anthropic
 import httpx2
 import pytest
-from tests.adapters.models.rehearsal_wire import body, events, once, post, sdk, served, whole
+from tests.adapters.models.rehearsal_wire import body, completes, events, faulty_reply, post, run_emulator, sdk
 
 from callboard.adapters.models.rehearsal.chaos import Chaos
 from callboard.adapters.models.rehearsal.replies import SimulatedFault, SimulatedReply, say, text, tool_use
@@ -38,7 +38,7 @@ def anyio_backend() -> str:
     ],
 )
 async def test_a_fault_is_met_once_and_then_the_reply_comes(fault: SimulatedFault, error: type[Exception]) -> None:
-    async with served(once(fault)) as emulator, sdk(emulator) as client:
+    async with run_emulator(faulty_reply(fault)) as emulator, sdk(emulator) as client:
         with pytest.raises(error):
             async with client.messages.stream(**body()) as stream:
                 await stream.get_final_message()
@@ -51,7 +51,10 @@ async def test_a_fault_is_met_once_and_then_the_reply_comes(fault: SimulatedFaul
 
 async def test_a_rate_limit_says_when_to_come_back_and_a_spend_limit_says_what_it_is() -> None:
     spend = SimulatedFault(status=429, code="spend_limit_reached", message="You have reached your limit")
-    async with served(once(SimulatedFault(status=429, retry_after=7), spend)) as emulator, sdk(emulator) as client:
+    async with (
+        run_emulator(faulty_reply(SimulatedFault(status=429, retry_after=7), spend)) as emulator,
+        sdk(emulator) as client,
+    ):
         with pytest.raises(anthropic.RateLimitError) as first:
             await client.messages.create(**body())
         with pytest.raises(anthropic.RateLimitError) as second:
@@ -62,13 +65,13 @@ async def test_a_rate_limit_says_when_to_come_back_and_a_spend_limit_says_what_i
 
 @pytest.mark.parametrize("drop", ["after_headers", "mid_stream"])
 async def test_a_lost_connection_is_a_broken_stream(drop: str) -> None:
-    async with served(once(SimulatedFault(drop=drop))) as emulator:
+    async with run_emulator(faulty_reply(SimulatedFault(drop=drop))) as emulator:
         with pytest.raises(aiohttp.ClientError):
             await post(emulator, body(stream=True))
 
 
 async def test_a_stream_cut_before_its_stop_ends_cleanly_with_half_a_call() -> None:
-    async with served(once(SimulatedFault(drop="before_stop"))) as emulator:
+    async with run_emulator(faulty_reply(SimulatedFault(drop="before_stop"))) as emulator:
         seen = await events(emulator, body())
         assert seen[-1][0] == "content_block_delta"
         pieces = [
@@ -80,25 +83,25 @@ async def test_a_stream_cut_before_its_stop_ends_cleanly_with_half_a_call() -> N
 
 
 async def test_silence_outlasts_a_read_time_out_and_pings_do_not_break_it() -> None:
-    async with served(once(SimulatedFault(silence_s=30))) as emulator, sdk(emulator) as client:
+    async with run_emulator(faulty_reply(SimulatedFault(silence_s=30))) as emulator, sdk(emulator) as client:
         with pytest.raises(httpx2.ReadTimeout):
             async with client.with_options(timeout=httpx2.Timeout(180, read=0.2)).messages.stream(**body()) as stream:
                 await stream.get_final_message()
-    async with served(once(SimulatedFault(pings_s=0.4))) as emulator:
+    async with run_emulator(faulty_reply(SimulatedFault(pings_s=0.4))) as emulator:
         names = [name for name, _ in await events(emulator, body())]
     assert names.count("ping") == 3
     assert names[-1] == "message_stop"
 
 
 async def test_bad_json_and_a_wrong_shape_reach_the_client() -> None:
-    async with served(once(SimulatedFault(bad_json=True), SimulatedFault(wrong_shape=True))) as emulator:
+    async with run_emulator(faulty_reply(SimulatedFault(bad_json=True), SimulatedFault(wrong_shape=True))) as emulator:
         with pytest.raises(json.JSONDecodeError):
             await events(emulator, body())
         assert await post(emulator, body()) == (200, {"ok": True, "data": None})
 
 
 async def test_a_reply_cut_at_max_tokens_holds_half_a_call() -> None:
-    async with served(lambda _: SimulatedReply((text("ok"), tool_use("read", {"path": "x" * 900})))) as emulator:
+    async with run_emulator(lambda _: SimulatedReply((text("ok"), tool_use("read", {"path": "x" * 900})))) as emulator:
         seen = await events(emulator, body(max_tokens=40))
     assert seen[-2][1]["delta"]["stop_reason"] == "max_tokens"
     assert seen[-2][1]["usage"]["output_tokens"] == 40
@@ -109,7 +112,7 @@ async def test_a_reply_cut_at_max_tokens_holds_half_a_call() -> None:
 
 async def test_a_model_can_write_bad_json_into_a_call() -> None:
     steps = 'agents: {lead: [{reply: [{tool_use: {name: read, raw_input: \'{"a": 1, "a": 2\'}}]}]}'
-    async with served(load_scenario(steps)) as emulator:
+    async with run_emulator(load_scenario(steps)) as emulator:
         seen = await events(emulator, body())
         _, whole_message = await post(emulator, body())
     assert (
@@ -121,9 +124,9 @@ async def test_a_model_can_write_bad_json_into_a_call() -> None:
 
 async def test_under_chaos_every_call_goes_through_in_the_end() -> None:
     chaos = Chaos(3, {"overloaded": 0.3, "lost_mid_stream": 0.3, "truncated": 0.2}, at_most=2)
-    async with served(lambda _: say("word " * 40), chaos=chaos) as emulator:
+    async with run_emulator(lambda _: say("word " * 40), chaos=chaos) as emulator:
         for ordinal in range(12):
             headers = {"x-callboard-agent": "s/lead", "x-callboard-call": str(ordinal)}
-            tries = [await whole(emulator, headers) for _ in range(3)]
-            assert tries[-1], f"call {ordinal} did not go through in three attempts"
+            tries = [await completes(emulator, headers) for _ in range(3)]
+            assert tries[-1], f"call {ordinal} did not succeed in three attempts"
     assert {logged.fault for logged in emulator.log} >= {"", "status 529", "drop mid_stream"}

@@ -1,4 +1,4 @@
-"""What a scenario file says wrong is told with its place; chaos comes from its seed; the page is true."""
+"""Errors in a scenario file are reported with their position; chaos depends on its seed; the page is correct."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-# What a file says wrong.
+# Errors in a file.
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def anyio_backend() -> str:
     [
         ("agents: {}\n", "s.yaml:1: agents: names the agents and their steps; there are none"),
         ("agents:\n  lead: []\n", "s.yaml:2: agents.lead: is a list of steps"),
-        ("agents:\n  lead:\n    - rply: x\n", "s.yaml:3: agents.lead[0].rply: is not a field here; there are: when,"),
+        ("agents:\n  lead:\n    - rply: x\n", "s.yaml:3: agents.lead[0].rply: is not a field here: choose when,"),
         ("agents:\n  lead:\n    - repeat: 2\n", "s.yaml:3: agents.lead[0].reply: says what is answered; it is missing"),
         ("agents:\n  lead:\n    - {reply: x, repeat: 0}\n",
          "agents.lead[0].repeat: is a whole number from 1 up, or forever"),
@@ -113,7 +113,7 @@ def test_a_call_goes_through_after_as_many_faults_as_are_allowed() -> None:
 
 
 def test_rates_that_are_no_chances_are_refused() -> None:
-    with pytest.raises(ValueError, match="no such faults: meteor"):
+    with pytest.raises(ValueError, match="unknown faults 'meteor'"):
         Chaos(1, {"meteor": 0.1})
     with pytest.raises(ValueError, match="chances"):
         Chaos(1, {"overloaded": 0.7, "html": 0.7})

@@ -1,4 +1,4 @@
-"""Random conversations: each valid one is taken, each with one thing broken refused, and all get an answer."""
+"""Random conversations: valid ones are accepted, those with one fault are rejected, and all get an answer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.adapters.models.rehearsal_requests import (
     Json,
     assistant,
     call,
-    refused,
+    rejection_of,
     request,
     result,
+    signed,
     text,
-    thought,
     user,
 )
 
@@ -34,7 +34,7 @@ inputs = st.dictionaries(st.sampled_from(["path", "n"]), st.one_of(words, st.int
 
 @st.composite
 def exchanges(draw: st.DrawFn, with_calls: bool = False) -> list[Json]:
-    """A valid conversation that ends with a user message; with calls: with at least one exchange of them."""
+    """Return a valid conversation that ends with a user message. `with_calls`: it has at least one tool exchange."""
     number = iter(range(1, 1_000))
     messages = [user(draw(words))]
     for step in range(draw(st.integers(1 if with_calls else 0, 4))):
@@ -56,7 +56,7 @@ def test_every_valid_conversation_is_taken(messages: list[Json]) -> None:
 
 
 def _exchange(messages: list[Json]) -> tuple[Json, Json]:
-    """The first assistant message with calls, and the user message after it."""
+    """Return the first assistant message with calls, and the user message after it."""
     at = next(
         n for n, m in enumerate(messages) if any(b["type"] == "tool_use" for b in m["content"] if isinstance(b, dict))
     )
@@ -145,11 +145,11 @@ MUTATIONS: list[Callable[[list[Json]], None]] = [
 def test_one_thing_broken_is_one_400(mutation: Callable[[list[Json]], None], messages: list[Json]) -> None:
     broken = copy.deepcopy(messages)
     mutation(broken)
-    error = refused(request(*broken))
+    error = rejection_of(request(*broken))
     assert (error.status, error.type) == (400, "invalid_request_error")
 
 
-# Whatever is sent, the check answers: a bug in it would look like a fault of the service.
+# The check answers every input: an exception in it would look like a fault of the service.
 
 json_values = st.recursive(
     st.one_of(
@@ -166,7 +166,7 @@ json_values = st.recursive(
 
 FULL = request(
     user(text("a", cache_control={"type": "ephemeral", "ttl": "5m"})),
-    assistant(thought("hm"), {"type": "redacted_thinking", "data": redact("rehearsal", "x")}, call(1, path="a")),
+    assistant(signed("hm"), {"type": "redacted_thinking", "data": redact("rehearsal", "x")}, call(1, path="a")),
     user(
         result(1, [text("x"), {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}])
     ),
@@ -192,7 +192,7 @@ FULL = request(
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a JSON value."""
+    """Return the path of every value inside a JSON value."""
     inner = (
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     )

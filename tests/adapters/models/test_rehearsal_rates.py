@@ -1,5 +1,4 @@
-"""How the rehearsal keeps its rate limits: a window that is whole again at once, and a bucket that refills all the
-time."""
+"""Rate limits of the rehearsal: a window that resets at once, and a bucket that refills continuously."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def test_a_bucket_is_full_at_first_and_refills_all_the_time() -> None:
     assert (told[f"{REQUESTS}-remaining"], told[f"{REQUESTS}-reset"]) == ("0", "2026-01-01T00:01:00Z")
     refused = meter.admit(1, START + 4)
     assert refused is not None
-    assert refused.retry_after == 6, "one request is there after 10 s"
+    assert refused.retry_after == 6, "one request is available after 10 s"
     assert meter.admit(1, START + 10) is None
     told = meter.headers(START + 15)
     assert (told[f"{REQUESTS}-remaining"], told[f"{REQUESTS}-reset"]) == ("0", "2026-01-01T00:01:10Z")

@@ -1,21 +1,21 @@
-"""The emulator takes what the Messages API takes, and refuses what it refuses, with the status and words of the API."""
+"""The emulator accepts and rejects the same requests as the Messages API, with the API's statuses and messages."""
 
 from __future__ import annotations
 
 import pytest
 from tests.adapters.models.rehearsal_requests import (
-    OLD,
+    OLD_API,
     PNG,
     RULES,
     TOOLS,
     Json,
     assistant,
     call,
-    refused,
+    rejection_of,
     request,
     result,
+    signed,
     text,
-    thought,
     user,
 )
 
@@ -43,7 +43,7 @@ from callboard.adapters.models.rehearsal.strict import (
         request(user("a"), assistant(call(1)), user({"type": "tool_result", "tool_use_id": "toolu_1"})),
         request(user("a"), assistant(call(1)), user(result(1)), {"role": "system", "content": "now be brief"}),
         request(user("a"), {"role": "system", "content": [text("x")]}, assistant("b"), user("c")),
-        request(user("a"), assistant(thought("hm"), call(1)), user(result(1)), thinking={"type": "adaptive"}),
+        request(user("a"), assistant(signed("hm"), call(1)), user(result(1)), thinking={"type": "adaptive"}),
         request(user("a"), assistant({"type": "redacted_thinking", "data": redact("rehearsal",
          "x")}, text("b")), user("c")),
         request(thinking={"type": "enabled", "budget_tokens": 1_024}),
@@ -152,8 +152,8 @@ REFUSALS: list[tuple[Json, str]] = [
     (request(user("a"), assistant(call(1)), {"role": "system", "content": "x"}, user(result(1))), "a system message"),
     (request(user("a"), assistant({"type": "thinking", "thinking": "x", "signature": "bm8="}, text("b")), user("c")),
      "messages.1.content.0: Invalid `signature` in `thinking` block"),
-    (request(user("a"), assistant({**thought("x"), "thinking": "y"}, text("b")), user("c")), "Invalid `signature`"),
-    (request(user("a"), assistant(thought("x", "claude-opus-5-5"), text("b")), user("c")), "Invalid `signature`"),
+    (request(user("a"), assistant({**signed("x"), "thinking": "y"}, text("b")), user("c")), "Invalid `signature`"),
+    (request(user("a"), assistant(signed("x", "claude-opus-5-5"), text("b")), user("c")), "Invalid `signature`"),
     (request(user("a"), assistant({"type": "redacted_thinking", "data": "x"}, text("b")), user("c")), "Invalid `data`"),
     (request(user("a"), assistant(call(1)), user(result(1)), thinking={"type": "enabled", "budget_tokens": 1_024}),
      "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`"),
@@ -162,7 +162,7 @@ REFUSALS: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("body", "words"), REFUSALS)
 def test_what_the_api_refuses_is_refused_in_its_words(body: Json, words: str) -> None:
-    error = refused(body)
+    error = rejection_of(body)
     assert (error.status, error.type) == (400, "invalid_request_error")
     assert words in error.message
 
@@ -193,18 +193,18 @@ PAIRS: list[tuple[list[Json], str]] = [
 
 @pytest.mark.parametrize(("messages", "words"), PAIRS)
 def test_calls_and_results_that_do_not_pair_are_refused(messages: list[Json], words: str) -> None:
-    assert words in refused(request(*messages)).message
+    assert words in rejection_of(request(*messages)).message
 
 
 def test_five_cache_marks_are_one_too_many() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     blocks = [text(f"t{n}", **mark) for n in range(4)]
     assert check_request(request(user(*blocks)), RULES) is None
-    error = refused(request(user(*blocks), system=[text("s", **mark)]))
+    error = rejection_of(request(user(*blocks), system=[text("s", **mark)]))
     assert error.message == "A maximum of 4 blocks with cache_control may be provided. Found 5."
-    assert "Found 5" in refused(request(user(*blocks), **mark)).message
+    assert "Found 5" in rejection_of(request(user(*blocks), **mark)).message
     inner = request(user("a"), assistant(call(1)), user(result(1, [text("x", **mark)]), *blocks))
-    assert "Found 5" in refused(inner).message
+    assert "Found 5" in rejection_of(inner).message
 
 
 def test_a_longer_lived_mark_never_follows_a_shorter_one() -> None:
@@ -212,21 +212,21 @@ def test_a_longer_lived_mark_never_follows_a_shorter_one() -> None:
     good = request(user(text("b", cache_control=minutes)), system=[text("a", cache_control=hour)])
     assert check_request(good, RULES) is None
     bad = request(user(text("b", cache_control=hour)), system=[text("a", cache_control=minutes)])
-    assert "must not come after a ttl='5m'" in refused(bad).message
+    assert "must not come after a ttl='5m'" in rejection_of(bad).message
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    error = refused(request(model="gpt"))
+    error = rejection_of(request(model="gpt"))
     assert (error.status, error.type, error.message) == (404, "not_found_error", "model: gpt")
 
 
 def test_an_older_model_takes_what_newer_ones_refuse_and_the_other_way_round() -> None:
-    assert check_request(request(user("a"), assistant("So"), model="old", temperature=0.3, top_k=5), OLD) is None
+    assert check_request(request(user("a"), assistant("So"), model="old", temperature=0.3, top_k=5), OLD_API) is None
     body = request(user("a"), {"role": "system", "content": "x"}, model="old")
-    assert "role 'system' is not supported on this model" in refused(body, OLD).message
-    assert "temperature: range" in refused(request(model="old", temperature=2), OLD).message
+    assert "role 'system' is not supported on this model" in rejection_of(body, OLD_API).message
+    assert "temperature: range" in rejection_of(request(model="old", temperature=2), OLD_API).message
     newer = CheckContext(CATALOGUE, version="2023-06-01")
-    assert "`temperature` is deprecated for this model" in refused(request(temperature=1), newer).message
+    assert "`temperature` is deprecated for this model" in rejection_of(request(temperature=1), newer).message
 
 
 def test_a_paused_turn_is_sent_back_as_it_stands() -> None:
@@ -235,15 +235,15 @@ def test_a_paused_turn_is_sent_back_as_it_stands() -> None:
 
 
 def test_thinking_comes_back_unchanged_while_its_tool_loop_lasts() -> None:
-    blocks = [thought("why"), call(1, path="a")]
+    blocks = [signed("why"), call(1, path="a")]
     rules = CheckContext(CATALOGUE, {calls_digest(blocks): frozenset({thinking_marks(blocks)})})
     renamed = {**blocks[1], "id": "call_of_ours"}
     answer = user({**result(1), "tool_use_id": "call_of_ours"})
     thinking = {"thinking": {"type": "adaptive"}}
     assert check_request(request(user("a"), assistant(blocks[0], renamed), answer, **thinking), rules) is None
-    dropped = refused(request(user("a"), assistant(renamed), answer, **thinking), rules)
+    dropped = rejection_of(request(user("a"), assistant(renamed), answer, **thinking), rules)
     assert "blocks in the latest assistant message cannot be modified" in dropped.message
-    swapped = refused(request(user("a"), assistant(thought("other"), renamed), answer, **thinking), rules)
+    swapped = rejection_of(request(user("a"), assistant(signed("other"), renamed), answer, **thinking), rules)
     assert "cannot be modified" in swapped.message
     ended = [user("a"), assistant(renamed), answer, assistant("done"), user("next")]
     assert check_request(request(*ended, **thinking), rules) is None
@@ -267,4 +267,4 @@ def test_headers_are_checked_as_the_api_does() -> None:
 
 @pytest.mark.parametrize("body", [[], "x", None, 5])
 def test_a_body_that_is_no_object_is_refused(body: object) -> None:
-    assert refused(body).status == 400
+    assert rejection_of(body).status == 400

@@ -1,10 +1,10 @@
-"""Limits that services state in a refusal, in the words of several of them."""
+"""Limits that services state in a refusal, in the wording of several services."""
 
 from __future__ import annotations
 
 import pytest
 
-from callboard.adapters.models.anthropic.faults import ErrorResponse, Wording, fault_of_answer
+from callboard.adapters.models.anthropic.faults import ErrorResponse, FaultTexts, fault_of_answer
 from callboard.adapters.models.anthropic.stated_limits import stated_limits
 
 OUTPUT = {
@@ -54,7 +54,7 @@ def test_a_stated_output_limit_is_read(words: str) -> None:
 def test_a_stated_window_is_read_and_means_that_the_prompt_is_too_long(words: str) -> None:
     assert stated_limits(words) == (None, WINDOW[words])
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
-    fault = fault_of_answer(ErrorResponse(400, {}, body, 0.0), Wording())
+    fault = fault_of_answer(ErrorResponse(400, {}, body, 0.0), FaultTexts())
     assert (fault.kind, fault.window) == ("too_long", WINDOW[words])
 
 

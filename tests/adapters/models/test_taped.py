@@ -1,4 +1,4 @@
-"""Tools, commands, rulings and answers of a recorded run, given back without doing anything."""
+"""Tool calls, commands, decisions, and answers of a recorded run are replayed without any effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from callboard.adapters.models.cassette.format import Placeholders
-from callboard.adapters.models.cassette.mail_order import CourseRecorder, DeliveryOrder
+from callboard.adapters.models.cassette.mail_order import DeliveryOrder, DeliveryRecorder
 from callboard.adapters.models.cassette.recorder import Cassette, Recording
 from callboard.adapters.models.cassette.wrappers import (
     RecordedTool,
@@ -47,7 +47,7 @@ THERE = Placeholders({"workspace": "/srv/copy", "session": "s1"})
 
 @dataclass
 class Probe:
-    """A tool that counts how often it was run."""
+    """Tool that counts its runs."""
 
     effect: Any = "unknown"
     writes: tuple[Write, ...] = ()
@@ -78,13 +78,13 @@ class Probe:
         return await self.run(given, context)
 
 
-class Tapes:
+class CassetteRun:
     """One cassette: recorded with `course`, then opened by `replay`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "c"
         self.recording = Recording(self.path, HERE, {"model": "m", "session": "s1"})
-        self.course = CourseRecorder(self.recording)
+        self.course = DeliveryRecorder(self.recording)
         self.clock = SystemClock()
         self.played: list[DeliveryOrder] = []
 
@@ -103,8 +103,8 @@ class Tapes:
 
 
 @pytest.fixture
-def tapes(tmp_path: Path) -> Generator[Tapes]:
-    made = Tapes(tmp_path)
+def tapes(tmp_path: Path) -> Generator[CassetteRun]:
+    made = CassetteRun(tmp_path)
     yield made
     made.recording.close()
     for course in made.played:
@@ -112,11 +112,11 @@ def tapes(tmp_path: Path) -> Generator[Tapes]:
 
 
 def context(call: str = "call_a") -> CallContext:
-    """What is taped goes by the call's id and looks at nothing else."""
+    """Return a context with only a call id, which is all that a replay uses."""
     return cast("CallContext", SimpleNamespace(call=call))
 
 
-async def test_a_recorded_tool_runs_and_a_replayed_one_does_not(tapes: Tapes) -> None:
+async def test_a_recorded_tool_runs_and_a_replayed_one_does_not(tapes: CassetteRun) -> None:
     real = RecordedTool(Probe(), tapes.recording)
     assert await real.prepare({}, context()) == {"mark": 1}
     assert (await real.run({}, context())).content == "now"
@@ -133,21 +133,21 @@ async def test_a_recorded_tool_runs_and_a_replayed_one_does_not(tapes: Tapes) ->
     assert (again.spec.name, again.key({}, Folders(Path("/w"), Path("/r"), Path("/t")))) == ("probe", "k")
 
 
-async def test_a_repaired_call_is_kept_with_what_it_changed(tapes: Tapes) -> None:
+async def test_a_repaired_call_is_kept_with_what_it_changed(tapes: CassetteRun) -> None:
     await RecordedTool(Probe(), tapes.recording).repair({}, {}, context())
     tapes.finished("call_a", "repaired")
     cassette, _ = tapes.replay()
     assert len((await ReplayedTool(Probe(), cassette).run({}, context())).events) == 1
 
 
-async def test_a_call_that_was_not_recorded_is_an_error_result(tapes: Tapes) -> None:
+async def test_a_call_that_was_not_recorded_is_an_error_result(tapes: CassetteRun) -> None:
     cassette, _ = tapes.replay()
     outcome = await ReplayedTool(Probe(), cassette).run({}, context("call_other"))
     assert outcome.is_error
     assert "holds no result of this call" in str(outcome.content)
 
 
-async def test_a_tool_of_the_store_writes_again_and_says_what_it_said(tapes: Tapes) -> None:
+async def test_a_tool_of_the_store_writes_again_and_says_what_it_said(tapes: CassetteRun) -> None:
     tapes.finished("call_a", "alice is idle", effect="store")
     cassette, course = tapes.replay()
     probe = Probe("store", (Put("k", b"v"),), says="alice is working")
@@ -156,7 +156,7 @@ async def test_a_tool_of_the_store_writes_again_and_says_what_it_said(tapes: Tap
     assert outcome.content == [{"type": "text", "text": "alice is idle"}]
 
 
-async def test_a_refusal_of_a_tool_of_the_store_is_said_as_it_was(tapes: Tapes) -> None:
+async def test_a_refusal_of_a_tool_of_the_store_is_said_as_it_was(tapes: CassetteRun) -> None:
     tapes.finished("call_a", "refused then", is_error=True, effect="store")
     tapes.finished("call_b", "it was fine then", effect="store")
     cassette, course = tapes.replay(patience=0)
@@ -166,7 +166,7 @@ async def test_a_refusal_of_a_tool_of_the_store_is_said_as_it_was(tapes: Tapes) 
         await tool.run({}, context("call_b"))
 
 
-async def test_the_board_changes_in_its_recorded_order(tapes: Tapes) -> None:
+async def test_the_board_changes_in_its_recorded_order(tapes: CassetteRun) -> None:
     tapes.finished("call_a", "first", effect="store")
     tapes.finished("call_b", "second", effect="store")
     cassette, course = tapes.replay()
@@ -185,7 +185,7 @@ async def test_the_board_changes_in_its_recorded_order(tapes: Tapes) -> None:
     assert order == ["call_a", "call_b"]
 
 
-async def test_a_check_of_a_task_ends_as_it_did_and_in_its_turn(tapes: Tapes) -> None:
+async def test_a_check_of_a_task_ends_as_it_did_and_in_its_turn(tapes: CassetteRun) -> None:
     check = {"exit_code": 2, "output": "1 failed in /home/ada/work"}
     tapes.finished("call_a", "first", effect="store")
     tapes.saw(ev.ToolStarted, call="call_b", effect="attach")
@@ -197,12 +197,12 @@ async def test_a_check_of_a_task_ends_as_it_did_and_in_its_turn(tapes: Tapes) ->
     assert (ended.exit_code, ended.output, ended.timed_out) == (2, "1 failed in /srv/copy", False)
     with anyio.move_on_after(0.05) as waited:
         await course.turn_of("call_b")
-    assert waited.cancelled_caught, "what changed the board before it has not done so yet"
+    assert waited.cancelled_caught, "the earlier change to the board has not been replayed yet"
     course.on_event("lead", 1, ev.ToolFinished(at=1.0, call="call_a", content=()))
     await course.turn_of("call_b")
 
 
-async def test_nothing_is_started_or_ended_in_a_replay(tapes: Tapes) -> None:
+async def test_nothing_is_started_or_ended_in_a_replay(tapes: CassetteRun) -> None:
     began: Json = {"id": "bg_1", "command": "x", "pid": 1, "started": 1.0, "output": "/home/ada/work/bg_1.out"}
     tapes.saw(ev.BackgroundStarted, **began)
     tapes.saw(ev.BackgroundEnded, id="bg_1", status="failed", exit_code=3)
@@ -216,7 +216,7 @@ async def test_nothing_is_started_or_ended_in_a_replay(tapes: Tapes) -> None:
             await start
 
 
-async def test_a_command_that_was_stopped_ends_when_it_is_stopped_again(tapes: Tapes) -> None:
+async def test_a_command_that_was_stopped_ends_when_it_is_stopped_again(tapes: CassetteRun) -> None:
     tapes.saw(ev.BackgroundStarted, id="bg_1", command="x", pid=1, started=1.0, output="/o/bg_1.out")
     tapes.saw(ev.BackgroundEnded, id="bg_1", status="stopped")
     cassette, course = tapes.replay()
@@ -227,7 +227,7 @@ async def test_a_command_that_was_stopped_ends_when_it_is_stopped_again(tapes: T
         course.on_event("lead", 1, ev.BackgroundEnded(at=1.0, id="bg_1", status="stopped"))
 
 
-async def test_tails_and_rulings_come_from_the_cassette(tapes: Tapes) -> None:
+async def test_tails_and_rulings_come_from_the_cassette(tapes: CassetteRun) -> None:
     call, spec = ToolCall(id="call_a", use_id="u", name="probe", input={}), cast("AgentSpec", None)
     archive, folders = MemoryArchive(), cast("Any", None)
     said = await TapedArchive(archive, tapes.recording).ends_of("/home/ada/work/x")
@@ -241,7 +241,7 @@ async def test_tails_and_rulings_come_from_the_cassette(tapes: Tapes) -> None:
 
 
 @pytest.mark.parametrize(("by", "answers"), [("person", True), ("policy", True), ("lead", False)])
-async def test_people_and_policies_answer_as_they_did(tapes: Tapes, by: str, answers: bool) -> None:
+async def test_people_and_policies_answer_as_they_did(tapes: CassetteRun, by: str, answers: bool) -> None:
     bell: Json = {"id": "env_1", "sender": by, "recipient": "alice", "type": "plan_approval_response", "content": "no"}
     envelope = Envelope.model_validate({**bell, "request_id": "req_1", "metadata": {"status": "rejected"}})
     tapes.saw(ev.EnvelopeReceived, "alice", envelope=envelope)
@@ -252,7 +252,7 @@ async def test_people_and_policies_answer_as_they_did(tapes: Tapes, by: str, ans
         assert (given.status, given.by, given.reason) == ("rejected", by, "no")
 
 
-async def test_an_option_and_an_edited_text_are_said_again(tapes: Tapes) -> None:
+async def test_an_option_and_an_edited_text_are_said_again(tapes: CassetteRun) -> None:
     bell: Json = {"id": "env_1", "sender": "person", "recipient": "alice", "type": "plan_approval_response"}
     word = {"status": "approved", "option": 2, "plan": "in /home/ada/work"}
     envelope = Envelope.model_validate({**bell, "request_id": "req_1", "metadata": word})
@@ -263,7 +263,7 @@ async def test_an_option_and_an_edited_text_are_said_again(tapes: Tapes) -> None
     assert given.word == AnswerDetails(2, "in /srv/copy")
 
 
-async def test_a_commit_that_was_looked_up_is_found_again(tapes: Tapes) -> None:
+async def test_a_commit_that_was_looked_up_is_found_again(tapes: CassetteRun) -> None:
     class Repository:
         async def look(self, spec: AgentSpec, now: float) -> ReminderFacts:
             return ReminderFacts(datetime.fromtimestamp(now, UTC))
@@ -276,18 +276,18 @@ async def test_a_commit_that_was_looked_up_is_found_again(tapes: Tapes) -> None:
     cassette, _ = tapes.replay()
     replayed = TapedSurroundings(Repository(), cassette)
     assert await replayed.commit("/b", "call_1") == "call_1 in /a"
-    assert await replayed.commit("/b", "call_2") == "call_2 in /b", "what was not looked up then is looked up now"
+    assert await replayed.commit("/b", "call_2") == "call_2 in /b", "a fact that was not recorded is looked up now"
     assert (await replayed.look(AgentSpec(name="a", kind="lead", agent_type="l", model="m"), 0.0)).git is None
 
 
-async def test_what_nobody_answered_is_refused_at_last(tapes: Tapes) -> None:
+async def test_what_nobody_answered_is_refused_at_last(tapes: CassetteRun) -> None:
     cassette, course = tapes.replay(patience=0)
     given = await ReplayedApprover(cassette, course).answer(Request(id="req_9", kind="plan", asked_by="alice"))
     assert given is not None
     assert given.status == "rejected"
 
 
-def test_the_course_knows_what_was_delivered_before_which_call(tapes: Tapes) -> None:
+def test_the_course_knows_what_was_delivered_before_which_call(tapes: CassetteRun) -> None:
     tapes.saw(ev.TurnBegan, turn="t", cause="env_1")
     tapes.saw(ev.EnvelopesDelivered, ids=("env_1",), blocks=())
     tapes.saw(ev.EnvelopesDelivered, ids=("env_2", "env_3"), blocks=())
@@ -303,20 +303,20 @@ def test_the_course_knows_what_was_delivered_before_which_call(tapes: Tapes) -> 
         (Delivery(("env_4",), False),),
         (),
     ]
-    assert tapes.course.expected("lead", 1, 0, 0) is None, "nothing is prescribed while it is recorded"
+    assert tapes.course.expected("lead", 1, 0, 0) is None, "nothing is prescribed while recording"
 
 
-def test_other_mail_than_recorded_ends_the_prescription(tapes: Tapes) -> None:
+def test_other_mail_than_recorded_ends_the_prescription(tapes: CassetteRun) -> None:
     tapes.saw(ev.EnvelopesDelivered, ids=("env_1",), blocks=())
     _, course = tapes.replay()
     course.on_event("lead", 1, ev.EnvelopesDelivered(at=1.0, ids=("env_2",), blocks=()))
     assert course.expected("lead", 1, 0, 1) is None
 
 
-def test_what_was_waited_for_in_vain_is_prescribed_no_longer(tapes: Tapes) -> None:
+def test_what_was_waited_for_in_vain_is_prescribed_no_longer(tapes: CassetteRun) -> None:
     _, course = tapes.replay(patience=0)
     course.on_event("lead", 1, ev.EnvelopeReceived(at=1.0, envelope=_note("env_1")))
-    assert course.expected("lead", 1, 0, 0) is not None, "silence that mail ends was nobody's wait"
+    assert course.expected("lead", 1, 0, 0) is not None, "nobody waited for a silence that mail ended"
     course.on_event("lead", 1, ev.TurnBegan(at=1.0, turn="t", cause="env_1"))
     assert course.expected("lead", 1, 0, 0) is None
 
@@ -325,7 +325,7 @@ def _note(name: str) -> Envelope:
     return Envelope(id=name, sender="alice", recipient="lead", type="message")
 
 
-async def test_what_a_schedule_sent_comes_again_before_its_call(tapes: Tapes) -> None:
+async def test_what_a_schedule_sent_comes_again_before_its_call(tapes: CassetteRun) -> None:
     sent: Json = {"id": "schedule:c:1", "sender": "schedule", "recipient": "lead", "type": "scheduled", "seq": 4}
     tapes.saw(ev.ModelCalled, ordinal=1, attempt=1, model="m", max_tokens=1)
     tapes.saw(ev.EnvelopeReceived, envelope=Envelope.model_validate(sent))
@@ -336,7 +336,7 @@ async def test_what_a_schedule_sent_comes_again_before_its_call(tapes: Tapes) ->
     assert (course.outside.receive_nowait().id, course.outside.statistics().current_buffer_used) == ("schedule:c:1", 0)
 
 
-def test_what_the_runtime_knew_at_a_compaction_is_known_again(tapes: Tapes) -> None:
+def test_what_the_runtime_knew_at_a_compaction_is_known_again(tapes: CassetteRun) -> None:
     then, now = StateBlock(teammates=("alice: idle",)), StateBlock(teammates=("alice: working",))
     assert tapes.course.known_state("lead", 1, 0, then) == then
     _, course = tapes.replay()

@@ -1,4 +1,4 @@
-"""The MCP servers of a recorded session stand in its replay as they stood then, and nobody is reached."""
+"""In a replay, MCP servers have the recorded state, and no server is contacted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from callboard.types.records import Json
 pytestmark = pytest.mark.anyio
 
 
-class Tape:
-    """Keeps what it is given, as JSON."""
+class JsonRecorder:
+    """Recorder that stores values as JSON."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], str] = {}
@@ -40,7 +40,7 @@ class Tape:
 
 
 async def test_what_servers_offered_is_kept_when_it_changes_and_replayed_without_them() -> None:
-    tape, servers = Tape(), MemoryServers()
+    tape, servers = JsonRecorder(), MemoryServers()
     assert replayed_servers(tape) is None
     servers.put("shop", [Echo(name="mcp__shop__list")], instructions="Ask first.", always_load=True)
     servers.put_prompt("shop", McpPrompt("shop", "greet", "hi", (("who", "a name", True),)), [])

@@ -1,7 +1,7 @@
-"""A workspace, a home with keys, a folder outside and the runtime's own folders, and a launcher at a level round them.
+"""A workspace, a home with keys, an outside folder, the runtime's own folders, and a launcher at a sandbox level.
 
-The folder outside lies where commands can see it (not in /tmp, of which each has its own), so that only the walls keep
-them from changing it.
+The outside folder is visible to commands (it is not in /tmp, because each command has its own), so only the sandbox
+keeps them from changing it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from callboard.ports.tool import Finished
 
 PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 VISIBLE = Path(__file__).resolve().parents[3] / ".pytest_cache"
-"""Ignored by git, and no part of /tmp where the checkout is none: there the walls shut it beside the rest of /tmp."""
+"""Ignored by git, and outside /tmp if the checkout is: in /tmp the sandbox would hide it together with the rest."""
 
 
 @cache
 def machine() -> Machine:
-    """What this machine can do."""
+    """Return the sandbox features of this machine."""
     return examine(Path("/nowhere"), {"PATH": PATH})
 
 
-def need(level: int) -> None:
-    """Skip the test where the machine cannot do the level."""
+def require_level(level: int) -> None:
+    """Skip the test if the machine does not support the level."""
     if machine().best < level:
         pytest.skip(f"level {level}: {machine().reason(level)}")
 
 
 @dataclass(frozen=True)
 class Cage:
-    """`level` 0 shows that an attack works where nothing stops it."""
+    """Folders of an attack and a launcher. `level` 0 shows that the attack works without a sandbox."""
 
     base: Path
     level: int
@@ -86,18 +86,18 @@ class Cage:
         return ShellLauncher(self.workspace, environment, (), sandbox)
 
     async def run(self, command: str, timeout: float = 20, folder: Path | None = None) -> Finished:
-        """The command at this level, in the workspace."""
+        """Run a command at this level, in the workspace."""
         keep = self.base / "data" / "session" / "call.out"
         return await self.launcher.run(command, folder or self.workspace, timeout=timeout, keep=keep)
 
-    def git(self, *words: str) -> str:
-        """Git outside of any sandbox."""
-        ran = subprocess.run(["git", *words], cwd=self.workspace, capture_output=True, text=True, check=True)
+    def git(self, *arguments: str) -> str:
+        """Run git outside of any sandbox."""
+        ran = subprocess.run(["git", *arguments], cwd=self.workspace, capture_output=True, text=True, check=True)
         return ran.stdout
 
 
-def build(base: Path) -> None:
-    """The folders, and what there is to steal and to spoil."""
+def create_folders(base: Path) -> None:
+    """Create the folders, with files to steal and to damage."""
     for name in ("work", "outside", "home/.ssh", "home/.config/gh", "state", "data/session", "data/other", "claude"):
         (base / name).mkdir(parents=True)
     (base / "outside" / "kept").write_text("kept\n")
@@ -113,30 +113,30 @@ def build(base: Path) -> None:
     (base / "data" / "session" / "early.out").write_text("an earlier result\n")
     work = base / "work"
     (work / "file").write_text("one\n")
-    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"]):
+    for arguments in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"]):
         identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
-        subprocess.run(["git", *identity, *words], cwd=work, check=True)
+        subprocess.run(["git", *identity, *arguments], cwd=work, check=True)
 
 
-def alive(mark: str) -> list[int]:
-    """The processes whose command line holds the mark and that do not end in a moment; this one aside."""
-    return [pid for pid in _marked(mark) if not _ends(pid)]
+def running_processes(mark: str) -> list[int]:
+    """Return other processes whose command line contains the mark and that do not end soon."""
+    return [pid for pid in _marked(mark) if not _ends_soon(pid)]
 
 
 def _marked(mark: str) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = entry.read_bytes()
+            command_line = entry.read_bytes()
         except OSError:
             continue
-        if mark.encode() in words and int(entry.parent.name) != os.getpid():
-            found.append(int(entry.parent.name))
-    return found
+        if mark.encode() in command_line and int(entry.parent.name) != os.getpid():
+            pids.append(int(entry.parent.name))
+    return pids
 
 
-def _ends(pid: int) -> bool:
-    """What was killed may take a moment on a busy machine."""
+def _ends_soon(pid: int) -> bool:
+    """Return whether the process ends; on a busy machine this may take a moment after a kill."""
     started = started_at(pid)
     descriptor = None if started is None else open_pid(pid, started)
     if descriptor is None:

@@ -1,6 +1,7 @@
-"""Background commands over restarts: found again by pid, start time and boot, or lost, and told as that.
+"""Background commands after a restart: found again by pid, start time, and boot, or reported as lost.
 
-Real processes. Whoever killed what, the exit code is the right one or none, and nobody else's process is touched.
+The tests use real processes. Whatever was killed, the exit code is correct or absent, and no foreign process is
+touched.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.processes.test_launcher import Place, die, gone, place
+from tests.adapters.processes.test_launcher import Place, has_ended, place, run_killed_host
 
 from callboard.adapters.processes.launcher import exit_code, find_process
 from callboard.adapters.processes.pids import is_same, kill_session, started_at, this_boot
@@ -38,24 +39,24 @@ async def test_a_command_whose_watcher_is_killed_is_lost_and_nothing_of_it_goes_
     await place.ready()
     os.kill(pid, signal.SIGKILL)
     assert await place.launcher.wait(pid, started, place.keep) is None
-    assert [await gone(one) for one in place.pids("pids")] == [True]
+    assert [await has_ended(one) for one in place.pids("pids")] == [True]
     assert not Path(f"{place.keep}.pid").exists()
 
 
 async def test_a_watcher_killed_while_nobody_hosted_leaves_a_lost_command_and_nothing_of_it(place: Place) -> None:
-    await anyio.to_thread.run_sync(die, "free", place.folder)
+    await anyio.to_thread.run_sync(run_killed_host, "free", place.folder)
     await place.ready()
     output = place.folder / "out.txt"
     process = find_process(output)
     assert process is not None
     os.kill(process[0], signal.SIGKILL)
-    assert await gone(process[0])
+    assert await has_ended(process[0])
     assert await place.launcher.wait(*process, output) is None
-    assert [await gone(one) for one in place.pids("pids")] == [True]
+    assert [await has_ended(one) for one in place.pids("pids")] == [True]
 
 
 async def test_what_a_reboot_cut_off_is_lost_and_what_ended_before_it_is_known(place: Place) -> None:
-    """The same pid and start time, in another boot: some other process, which is left alone."""
+    """The same pid and start time in another boot is a different process, which is left alone."""
     pid, started = await place.launcher.start("echo > ready; sleep 300", place.folder, place.keep)
     await place.ready()
     mark = Path(f"{place.keep}.pid")
@@ -98,14 +99,14 @@ async def test_an_output_folder_that_is_removed_costs_the_output_and_not_the_exi
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
         await place.open_gate()
-    assert codes == [3], "its host is told by the process itself"
-    assert await place.launcher.wait(pid, started, keep) is None, "who comes later cannot know"
-    assert [await gone(one) for one in place.pids("pids")] == [True, True]
+    assert codes == [3], "the host that started the process gets its exit code"
+    assert await place.launcher.wait(pid, started, keep) is None, "a later host cannot know it"
+    assert [await has_ended(one) for one in place.pids("pids")] == [True, True]
 
 
 @pytest.mark.parametrize(("room", "noted"), [(8, 3), (0, None)])
 async def test_a_full_disk_drops_output_and_keeps_the_exit_code(place: Place, room: int, noted: int | None) -> None:
-    """A file size limit stands for the full disk: no byte goes beyond it, but for the room that was taken before."""
+    """A file size limit simulates a full disk: no byte can be written beyond it, except into space reserved before."""
     pid, started = await place.launcher.start(f"{HELD.replace('exit 3', 'seq 9999; exit 3')}", place.folder, place.keep)
     await place.ready()
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (room, room))
@@ -133,6 +134,6 @@ def test_how_a_command_ended_in_words() -> None:
 def test_a_record_names_a_process_in_its_own_boot_only() -> None:
     assert process_of(7, 9.0, "a", "a") == (7, 9.0)
     assert process_of(7, 9.0, "a", "b") == (0, 0.0)
-    assert process_of(7, 9.0, "", "b") == (7, 9.0), "an older version noted no boot"
-    assert process_of(7, 9.0, "a", "") == (7, 9.0), "a world without boots"
+    assert process_of(7, 9.0, "", "b") == (7, 9.0), "an older version recorded no boot"
+    assert process_of(7, 9.0, "a", "") == (7, 9.0), "a system without boot ids"
     assert sys.platform != "linux" or this_boot()

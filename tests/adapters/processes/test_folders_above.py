@@ -1,4 +1,4 @@
-"""Agents and skills of the folders above a workspace, up to the root of its repository: the nearest wins."""
+"""Agents and skills come from the folders above a workspace, up to the repository's root; the nearest wins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths, folders_above
 from callboard.adapters.extensions.skills import load_skills
-from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.extensions.trust import read_claims
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def _agent(folder: Path, name: str, description: str) -> None:
 def test_the_nearest_wins_and_nothing_above_the_repository_counts(places: ExtensionPaths, read: bool) -> None:
     assert places.workspace is not None
     if read:
-        places = replace(places, brought=read_brought(places.workspace))
+        places = replace(places, workspace_claims=read_claims(places.workspace))
     loaded = load_agents(places)
     assert {name: one.description for name, one in loaded.items.items()} == {
         "same": "at 0",
@@ -51,11 +51,11 @@ def test_the_nearest_wins_and_nothing_above_the_repository_counts(places: Extens
 
 def test_what_stands_above_is_part_of_what_is_trusted(places: ExtensionPaths) -> None:
     assert places.workspace is not None
-    before = read_brought(places.workspace)
+    before = read_claims(places.workspace)
     assert "../../.claude/agents/only2.md" in before.content
     _agent(places.workspace.parents[1], "only2", "other words")
-    assert read_brought(places.workspace).digest != before.digest
-    assert load_agents(replace(places, brought=before)).items["only2"].description == "at 2"
+    assert read_claims(places.workspace).digest != before.digest
+    assert load_agents(replace(places, workspace_claims=before)).items["only2"].description == "at 2"
 
 
 def test_an_untrusted_workspace_has_nothing_of_it(places: ExtensionPaths) -> None:

@@ -1,4 +1,4 @@
-"""The network that comes with an allowed command: by whom it was allowed, at which level, for which hosts."""
+"""Network access of an allowed command depends on the source of the permission, the sandbox level, and the hosts."""
 
 from __future__ import annotations
 
@@ -26,64 +26,67 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def granted(
+async def judge_call(
     root: Path, given: Json, *rules: str, mode: PermissionMode = "default", level: int = 2, network: bool = False
 ) -> tuple[str, list[str]]:
-    """The decision, and the hosts that come with it."""
+    """Return the decision, and the hosts that it grants."""
     allow = parse_rules(rules, "test")
     judge = PolicyJudge(allow, (), (), sandbox=lambda: level, network_open=lambda: network)
     spec = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m", permission_mode=mode)
     folders = Folders(root, root / "results", root / "transcripts")
     call = ToolCall(id="c", use_id="p", name="bash", input=given)
     query = PermissionQuery(call=call, tool=Bash().spec, spec=spec, folders=folders, authority="person")
-    ruling = await judge.judge(query)
-    return ruling.decision, [grant.host for grant in ruling.grants if isinstance(grant, HostGrant)]
+    decision = await judge.judge(query)
+    return decision.decision, [grant.host for grant in decision.grants if isinstance(grant, HostGrant)]
 
 
 async def test_an_approval_includes_the_hosts_that_the_command_needs(tmp_path: Path) -> None:
-    assert await granted(tmp_path, {"command": f"npm install {REGISTRY}"}) == ("ask", NPM)
-    assert await granted(tmp_path, {"command": "make"}) == ("ask", [])
-    assert await granted(tmp_path, {"command": "curl $X"}) == ("ask", ["*"])
-    assert await granted(tmp_path, {"command": f"npm install {REGISTRY}"}, level=1) == ("ask", ["*"])
+    assert await judge_call(tmp_path, {"command": f"npm install {REGISTRY}"}) == ("ask", NPM)
+    assert await judge_call(tmp_path, {"command": "make"}) == ("ask", [])
+    assert await judge_call(tmp_path, {"command": "curl $X"}) == ("ask", ["*"])
+    assert await judge_call(tmp_path, {"command": f"npm install {REGISTRY}"}, level=1) == ("ask", ["*"])
 
 
 async def test_an_allow_rule_includes_them_too(tmp_path: Path) -> None:
-    assert await granted(tmp_path, {"command": f"npm install x {REGISTRY}"}, *RULES) == ("allow", NPM)
-    assert await granted(tmp_path, {"command": "curl https://example.org"}, *RULES) == ("allow", ["example.org"])
-    assert await granted(tmp_path, {"command": "make"}, *RULES) == ("allow", [])
-    assert await granted(tmp_path, {"command": f"npm install x {REGISTRY}"}, *RULES, mode="dontAsk") == ("allow", NPM)
+    assert await judge_call(tmp_path, {"command": f"npm install x {REGISTRY}"}, *RULES) == ("allow", NPM)
+    assert await judge_call(tmp_path, {"command": "curl https://example.org"}, *RULES) == ("allow", ["example.org"])
+    assert await judge_call(tmp_path, {"command": "make"}, *RULES) == ("allow", [])
+    assert await judge_call(tmp_path, {"command": f"npm install x {REGISTRY}"}, *RULES, mode="dontAsk") == (
+        "allow",
+        NPM,
+    )
 
 
 @pytest.mark.parametrize("mode", ["default", "acceptEdits", "sandboxed"])
 async def test_what_nobody_allowed_has_no_network(tmp_path: Path, mode: PermissionMode) -> None:
     assert SANDBOX_NEEDED <= 2
     for command in ("ls", "cat file", *(("touch x",) if mode != "default" else ())):
-        assert await granted(tmp_path, {"command": command}, mode=mode) == ("allow", [])
+        assert await judge_call(tmp_path, {"command": command}, mode=mode) == ("allow", [])
     if mode == "sandboxed":
         for command in ("make", "npm install", "pip install x"):
-            assert await granted(tmp_path, {"command": command}, mode=mode) == ("allow", [])
+            assert await judge_call(tmp_path, {"command": command}, mode=mode) == ("allow", [])
 
 
 async def test_bypassing_asks_for_nothing_and_has_the_network(tmp_path: Path) -> None:
     for command in ("make", "npm install", "ls", "python fetch.py"):
-        assert await granted(tmp_path, {"command": command}, mode="bypassPermissions") == ("allow", ["*"])
-    decision, hosts = await granted(tmp_path, {"command": "sudo make"}, mode="bypassPermissions")
+        assert await judge_call(tmp_path, {"command": command}, mode="bypassPermissions") == ("allow", ["*"])
+    decision, hosts = await judge_call(tmp_path, {"command": "sudo make"}, mode="bypassPermissions")
     assert (decision, hosts) == ("deny", [])
 
 
 async def test_hosts_that_a_call_names_are_always_asked_for(tmp_path: Path) -> None:
     wanted: Json = {"command": "make", "hosts": ["api.example.org"]}
-    assert await granted(tmp_path, wanted) == ("ask", ["api.example.org"])
-    assert await granted(tmp_path, wanted, *RULES) == ("ask", ["api.example.org"])
-    assert await granted(tmp_path, wanted, mode="sandboxed") == ("ask", ["api.example.org"])
-    assert (await granted(tmp_path, wanted, mode="dontAsk"))[0] == "deny"
-    assert (await granted(tmp_path, wanted, mode="plan"))[0] == "deny"
-    assert await granted(tmp_path, {"command": "ls", "hosts": ["*"]}) == ("ask", ["*"])
+    assert await judge_call(tmp_path, wanted) == ("ask", ["api.example.org"])
+    assert await judge_call(tmp_path, wanted, *RULES) == ("ask", ["api.example.org"])
+    assert await judge_call(tmp_path, wanted, mode="sandboxed") == ("ask", ["api.example.org"])
+    assert (await judge_call(tmp_path, wanted, mode="dontAsk"))[0] == "deny"
+    assert (await judge_call(tmp_path, wanted, mode="plan"))[0] == "deny"
+    assert await judge_call(tmp_path, {"command": "ls", "hosts": ["*"]}) == ("ask", ["*"])
 
 
 async def test_nothing_is_granted_where_the_network_is_open_anyway(tmp_path: Path) -> None:
-    assert await granted(tmp_path, {"command": f"npm install {REGISTRY}"}, level=0) == ("ask", [])
-    assert await granted(tmp_path, {"command": f"npm install {REGISTRY}"}, network=True) == ("ask", [])
+    assert await judge_call(tmp_path, {"command": f"npm install {REGISTRY}"}, level=0) == ("ask", [])
+    assert await judge_call(tmp_path, {"command": f"npm install {REGISTRY}"}, network=True) == ("ask", [])
 
 
 def test_remotes_are_read_as_git_reads_them(tmp_path: Path) -> None:

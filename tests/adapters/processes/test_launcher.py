@@ -1,4 +1,4 @@
-"""The launcher leaves nothing behind, whoever dies first, and tells nothing that a command should not know."""
+"""The launcher leaves nothing behind, whichever process dies first, and hides secrets from commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 class Place:
-    """A folder to work in and the launcher for it."""
+    """A folder to work in, and its launcher."""
 
     def __init__(self, base: Path, **environment: str) -> None:
         self.folder = base / "work"
@@ -50,11 +50,11 @@ class Place:
         return [int(word) for word in (self.folder / name).read_text().split()]
 
     async def ready(self) -> None:
-        """Until the command has said `echo > ready`."""
+        """Wait until the command has run `echo > ready`."""
         await anyio.to_thread.run_sync((self.folder / "ready").read_text)
 
     async def open_gate(self) -> None:
-        """Let the command go on that waits in `read line < gate`."""
+        """Release a command that waits in `read line < gate`."""
         await anyio.to_thread.run_sync((self.folder / "gate").write_text, "go\n")
 
 
@@ -63,8 +63,8 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-async def gone(pid: int) -> bool:
-    """Whether the process has ended, or does within three minutes."""
+async def has_ended(pid: int) -> bool:
+    """Return whether the process has ended, or ends within three minutes."""
     started = started_at(pid)
     descriptor = None if started is None else open_pid(pid, started)
     if descriptor is None:
@@ -125,7 +125,7 @@ async def test_the_command_runs_at_level_l0(place: Place, tmp_path: Path) -> Non
     umask, core, files, privileges, descriptors, stdin = finished.output.split("\n")[:6]
     assert (umask, core, privileges.split()[1], stdin) == ("0077", "0", "1", "/dev/null")
     assert int(files) <= 4096
-    assert int(descriptors) == 4, "0, 1, 2 and the folder that ls reads"
+    assert int(descriptors) == 4, "0, 1, 2, and the folder that ls reads"
 
 
 async def test_it_has_a_session_and_a_process_group_of_its_own(place: Place) -> None:
@@ -142,7 +142,7 @@ async def test_a_closed_pipe_ends_a_writer_as_in_any_shell(place: Place) -> None
 
 async def test_a_time_out_ends_grandchildren_in_sessions_of_their_own(place: Place) -> None:
     stubborn = "trap '' TERM; echo $$ >> pids; sleep 300"
-    for patience in (1.5, 6.0, 24.0):  # on a slow machine they are not all there in time
+    for patience in (1.5, 6.0, 24.0):  # on a slow machine the processes may not have started in time
         (place.folder / "pids").unlink(missing_ok=True)
         finished = await place.run(
             f'echo $$ >> pids; setsid bash -c "{stubborn.replace("$", chr(92) + "$")}; sleep 300" &\n'
@@ -154,7 +154,7 @@ async def test_a_time_out_ends_grandchildren_in_sessions_of_their_own(place: Pla
     assert finished.timed_out
     assert finished.exit_code == 128 + signal.SIGTERM
     assert len(place.pids("pids")) == 3
-    assert [await gone(pid) for pid in place.pids("pids")] == [True] * 3
+    assert [await has_ended(pid) for pid in place.pids("pids")] == [True] * 3
 
 
 async def test_a_cancelled_command_is_ended(place: Place) -> None:
@@ -162,7 +162,7 @@ async def test_a_cancelled_command_is_ended(place: Place) -> None:
         group.start_soon(place.run, "echo $$ > pids; echo > ready; sleep 300")
         await place.ready()
         group.cancel_scope.cancel()
-    assert await gone(place.pids("pids")[0])
+    assert await has_ended(place.pids("pids")[0])
 
 
 async def test_what_a_command_leaves_behind_is_ended_and_told(place: Place) -> None:
@@ -171,7 +171,7 @@ async def test_what_a_command_leaves_behind_is_ended_and_told(place: Place) -> N
     assert finished.output.startswith("done\n")
     assert "were ended (1)" in finished.output
     assert "run_in_background" in finished.output
-    assert await gone(place.pids("pids")[0])
+    assert await has_ended(place.pids("pids")[0])
 
 
 async def test_what_ends_by_itself_a_moment_later_is_waited_for(place: Place) -> None:
@@ -182,7 +182,7 @@ async def test_what_ends_by_itself_a_moment_later_is_waited_for(place: Place) ->
 async def test_a_command_that_kills_its_watcher_does_not_escape(place: Place) -> None:
     finished = await place.run("echo $$ > pids; kill -9 $PPID; sleep 300")
     assert finished.exit_code == 137
-    assert await gone(place.pids("pids")[0])
+    assert await has_ended(place.pids("pids")[0])
 
 
 async def test_a_long_output_keeps_head_and_tail_and_the_whole_in_its_file(place: Place) -> None:
@@ -261,9 +261,9 @@ async def test_ending_a_background_command_ends_all_of_it(place: Place) -> None:
     await place.ready()
     assert find_process(place.keep) == (pid, started)
     assert await place.launcher.end(pid, started)
-    assert [await gone(one) for one in place.pids("pids")] == [True, True]
+    assert [await has_ended(one) for one in place.pids("pids")] == [True, True]
     assert exit_code(place.keep) == 143
-    assert not await place.launcher.end(pid, started), "it is gone already"
+    assert not await place.launcher.end(pid, started), "it has already ended"
 
 
 async def test_whoever_waits_hears_of_an_end_that_somebody_else_made(place: Place) -> None:
@@ -306,18 +306,18 @@ anyio.run(main, sys.argv[1], Path(sys.argv[2]))
 """
 
 
-def die(mode: str, base: Path) -> None:
+def run_killed_host(mode: str, base: Path) -> None:
     """Run a host that is killed while its command runs."""
     host = subprocess.run([sys.executable, "-c", textwrap.dedent(HOST), mode, str(base)], check=False)
     assert host.returncode == -signal.SIGKILL
 
 
 async def test_a_background_command_outlives_its_host_and_its_end_is_known(place: Place) -> None:
-    await anyio.to_thread.run_sync(die, "free", place.folder)
+    await anyio.to_thread.run_sync(run_killed_host, "free", place.folder)
     output = place.folder / "out.txt"
     await place.ready()
     process = find_process(output)
-    assert process is not None, "found again by another process"
+    assert process is not None, "another process finds it again"
     await place.open_gate()
     assert await place.launcher.wait(*process, output) == 5
     assert output.read_text() == "late\n"
@@ -325,8 +325,8 @@ async def test_a_background_command_outlives_its_host_and_its_end_is_known(place
 
 
 async def test_a_foreground_command_ends_with_its_host(place: Place) -> None:
-    await anyio.to_thread.run_sync(die, "hold", place.folder)
-    assert await gone(place.pids("pids")[0])
+    await anyio.to_thread.run_sync(run_killed_host, "hold", place.folder)
+    assert await has_ended(place.pids("pids")[0])
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100 * int(os.environ.get("SOAK", "1")), marks=pytest.mark.soak)])
@@ -345,7 +345,7 @@ def test_a_host_killed_at_any_moment_leaves_no_foreground_command(tmp_path: Path
         if number % 2:
             (folder / "begun").read_text()
         else:
-            time.sleep(dice.random() * 0.04)  # the moment is the point: anywhere in the start of a command
+            time.sleep(dice.random() * 0.04)  # the moment is random: anywhere in the start of a command
         host.kill()
         host.wait()
         assert all_ended(mark), f"kill {number}"
@@ -368,9 +368,9 @@ anyio.run(main, Path(sys.argv[1]), sys.argv[2])
 
 
 def all_ended(mark: str) -> bool:
-    """Whether every process whose environment holds the mark ends within three minutes."""
+    """Return whether all processes whose environment contains the mark end within three minutes."""
     end = time.monotonic() + 180
-    while marked := [path for path in Path("/proc").glob("[0-9]*/environ") if holds(path, mark)]:
+    while marked := [path for path in Path("/proc").glob("[0-9]*/environ") if contains_mark(path, mark)]:
         if time.monotonic() > end:
             return False
         pid = int(marked[0].parent.name)
@@ -382,7 +382,7 @@ def all_ended(mark: str) -> bool:
     return True
 
 
-def holds(path: Path, mark: str) -> bool:
+def contains_mark(path: Path, mark: str) -> bool:
     try:
         return mark.encode() in path.read_bytes().split(b"\0")
     except OSError:
@@ -398,5 +398,5 @@ async def test_programs_are_found_outside_the_workspace_only(tmp_path: Path) -> 
         (folder / "rg").chmod(0o755)
     (links / "rg").symlink_to(work / "rg")
     path = f".:{work}:{links}:{tools}"
-    assert find_program("rg", work, path) == str(tools / "rg"), "a sibling whose name begins alike is outside"
+    assert find_program("rg", work, path) == str(tools / "rg"), "a sibling with the same prefix is outside"
     assert find_program("rg", tmp_path, path) is None

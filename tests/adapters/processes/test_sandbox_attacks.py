@@ -1,5 +1,8 @@
-"""Commands that try to get out. Each attack really runs, and each works at level 0 where that can be shown without
-harm; what is looked at afterwards is the machine, never what the command says of itself."""
+"""Commands that try to leave the sandbox.
+
+Each attack really runs, and it succeeds at level 0 if that can be shown without harm. The tests check the machine
+afterwards, never the output of the command.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from types import TracebackType
 
 import anyio
 import pytest
-from tests.adapters.processes.cage import VISIBLE, Cage, alive, build, machine, need
+from tests.adapters.processes.cage import VISIBLE, Cage, create_folders, machine, require_level, running_processes
 
 from callboard.adapters.processes.pids import started_at
 from callboard.adapters.processes.sandbox.levels import SandboxLimits
@@ -34,14 +37,14 @@ def anyio_backend() -> str:
 def base() -> Iterator[Path]:
     VISIBLE.mkdir(exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="cage-", dir=VISIBLE))
-    build(made)
+    create_folders(made)
     yield made
     shutil.rmtree(made)
 
 
 @pytest.fixture(params=LEVELS)
 def cage(base: Path, request: pytest.FixtureRequest) -> Iterator[Cage]:
-    need(request.param)
+    require_level(request.param)
     yield Cage(base, request.param)
     kept = sorted(path.name for path in (base / "outside").iterdir())
     assert (kept, (base / "outside" / "kept").read_text()) == (["kept"], "kept\n")
@@ -52,8 +55,8 @@ def open_cage(base: Path) -> Cage:
     return Cage(base, 0)
 
 
-class Listening:
-    """Somebody on this machine who would hear of it: a socket, and whether anything came."""
+class Listener:
+    """Listener on this machine: a socket, and the data that arrived."""
 
     def __init__(self, family: socket.AddressFamily, kind: socket.SocketKind, address: tuple[str, int] | str) -> None:
         self._socket = socket.socket(family, kind)
@@ -63,14 +66,14 @@ class Listening:
         self._socket.setblocking(False)
         self.address = self._socket.getsockname()
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> Listener:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self._socket.close()
 
     @property
-    def heard(self) -> bool:
+    def connected(self) -> bool:
         try:
             if self._socket.type == socket.SOCK_STREAM:
                 self._socket.accept()[0].close()
@@ -82,11 +85,11 @@ class Listening:
 
 
 def python(code: str) -> str:
-    """A command that runs this code."""
+    """Return a command that runs this code."""
     return f"{PYTHON} -c '{code}'"
 
 
-# What must work all the same
+# Permitted actions
 
 
 async def test_what_a_command_is_for_works(cage: Cage) -> None:
@@ -108,7 +111,7 @@ async def test_results_of_the_session_can_be_read_again(cage: Cage) -> None:
 
 
 async def test_no_attack_is_stopped_at_level_0(open_cage: Cage) -> None:
-    """These tests can fail: the same words do their harm where no wall stands."""
+    """Validate these tests: the same commands do harm where there is no sandbox."""
     ran = await open_cage.run(f"echo x > {open_cage.outside}/made && cat {open_cage.home}/.ssh/id_ed25519")
     assert "SECRET" in ran.output
     (open_cage.outside / "made").unlink()
@@ -211,21 +214,21 @@ async def test_no_listener_of_this_machine_is_reached(
     cage: Cage, open_cage: Cage, family: socket.AddressFamily
 ) -> None:
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
-    with Listening(family, socket.SOCK_STREAM, (host, 0)) as there:
+    with Listener(family, socket.SOCK_STREAM, (host, 0)) as there:
         attack = f"exec 3<>/dev/tcp/{host}/{there.address[1]}"
         assert (await cage.run(attack)).exit_code != 0
-        assert not there.heard
+        assert not there.connected
         await open_cage.run(attack)
-        assert there.heard
+        assert there.connected
 
 
 async def test_no_datagram_gets_out(cage: Cage, open_cage: Cage) -> None:
-    with Listening(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)) as there:
+    with Listener(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)) as there:
         attack = f"echo x > /dev/udp/127.0.0.1/{there.address[1]}"
         await cage.run(attack)
-        assert not there.heard
+        assert not there.connected
         await open_cage.run(attack)
-        assert there.heard
+        assert there.connected
 
 
 async def test_no_name_is_looked_up(cage: Cage) -> None:
@@ -236,24 +239,24 @@ async def test_no_name_is_looked_up(cage: Cage) -> None:
 
 async def test_no_abstract_socket_of_this_machine_is_reached(cage: Cage, open_cage: Cage) -> None:
     name = f"cage-{os.getpid()}"
-    with Listening(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + name) as there:
+    with Listener(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + name) as there:
         attack = python(f'import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + "{name}")')
         assert (await cage.run(attack)).exit_code != 0
-        assert not there.heard
+        assert not there.connected
         await open_cage.run(attack)
-        assert there.heard
+        assert there.connected
 
 
 async def test_no_service_that_listens_in_a_file_is_reached(cage: Cage, open_cage: Cage) -> None:
     with tempfile.TemporaryDirectory(dir=VISIBLE.parent, prefix=".cage-") as folder:
         if len(folder) > 100:
-            pytest.skip("a socket's path is short, and this folder's is not")
-        with Listening(socket.AF_UNIX, socket.SOCK_STREAM, f"{folder}/s") as there:
+            pytest.skip("the path of this folder is too long for a socket")
+        with Listener(socket.AF_UNIX, socket.SOCK_STREAM, f"{folder}/s") as there:
             attack = python(f'import os, socket; os.chdir("{folder}"); socket.socket(socket.AF_UNIX).connect("s")')
             assert (await cage.run(attack)).exit_code != 0
-            assert not there.heard
+            assert not there.connected
             await open_cage.run(attack)
-            assert there.heard
+            assert there.connected
 
 
 @pytest.mark.parametrize("family", ["AF_PACKET", "AF_VSOCK", "AF_ALG"])
@@ -278,17 +281,17 @@ async def test_nothing_outlives_its_call(cage: Cage, attack: str) -> None:
     mark = f"300.{os.getpid()}"
     ran = await cage.run(attack.format(mark=mark))
     assert "were ended" in ran.output
-    assert alive(mark) == []
+    assert running_processes(mark) == []
 
 
 async def test_a_time_out_ends_all_that_a_command_started(cage: Cage) -> None:
     mark = f"301.{os.getpid()}"
     ran = await cage.run(f"setsid sleep {mark} & trap '' TERM; sleep {mark}; sleep {mark}", timeout=1)
     assert ran.timed_out
-    assert alive(mark) == []
+    assert running_processes(mark) == []
 
 
-# Others' processes
+# Processes of others
 
 
 async def test_no_signal_reaches_anybody_else(cage: Cage) -> None:
@@ -314,10 +317,10 @@ async def test_nobody_else_is_traced_or_read(cage: Cage) -> None:
 async def test_the_command_cannot_end_who_watches_it(cage: Cage) -> None:
     mark = f"302.{os.getpid()}"
     await cage.run(f"kill -9 $PPID; kill -9 1; kill -9 2; kill -9 -1; sleep {mark}", timeout=1)
-    assert alive(mark) == []
+    assert running_processes(mark) == []
 
 
-# More than the user has
+# Privileges
 
 
 @pytest.mark.parametrize("attack", ["unshare -r true", "unshare -m true", "mount -t tmpfs none .", "chroot . true"])
@@ -347,9 +350,9 @@ async def test_no_set_user_id_file_is_made(cage: Cage) -> None:
 
 @pytest.mark.parametrize("number", [425, 321, 250, 323, 308])
 async def test_system_calls_for_attacks_are_not_there(cage: Cage, number: int) -> None:
-    """io_uring_setup, bpf, keyctl, userfaultfd, setns, by their numbers on x86-64."""
+    """io_uring_setup, bpf, keyctl, userfaultfd, and setns, by their numbers on x86-64."""
     if os.uname().machine != "x86_64":
-        pytest.skip("numbers of another architecture")
+        pytest.skip("the system call numbers are those of x86-64")
     code = (
         f"import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.syscall({number}, 0, 0, 0), ctypes.get_errno())"
     )
@@ -381,7 +384,7 @@ async def test_processor_time_has_an_end(cage: Cage) -> None:
 
 async def test_a_fork_bomb_has_an_end(cage: Cage) -> None:
     if os.geteuid() == 0 and not machine().group:
-        pytest.skip("the kernel counts no processes for root, and no control group can be made")
+        pytest.skip("the kernel does not count root's processes, and no control group can be created")
     tight = Cage(cage.base, cage.level, SandboxLimits(processes=40))
     mark = f"303.{os.getpid()}"
     bomb = (
@@ -389,4 +392,4 @@ async def test_a_fork_bomb_has_an_end(cage: Cage) -> None:
     )
     ran = await tight.run(python(bomb))
     assert "Resource temporarily unavailable" in ran.output
-    assert alive(mark) == []
+    assert running_processes(mark) == []

@@ -1,4 +1,4 @@
-"""Which level is in force, and what is said and refused where it is less than it should be."""
+"""The sandbox level in force, and the messages and refusals when it is lower than it should be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.processes.cage import Cage, build, need
+from tests.adapters.processes.cage import Cage, create_folders, require_level
 
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.processes.sandbox.levels import SHUT, WITHIN
@@ -77,7 +77,7 @@ async def test_no_command_runs_where_the_sandbox_is_refused(tmp_path: Path) -> N
 
 
 def test_what_is_shut_is_what_the_rules_protect() -> None:
-    ours = {".callboard"}  # a rule of its own
+    ours = {".callboard"}  # has a rule of its own
     for name in {*SHUT, *WITHIN} - ours:
         folder = is_protected((*name.split("/"), "x"))
         assert is_protected(name.split("/")) or folder or name in {".lefthook", ".bundle"}, name
@@ -85,8 +85,8 @@ def test_what_is_shut_is_what_the_rules_protect() -> None:
 
 @pytest.mark.parametrize("level", [0, 2])
 async def test_a_background_command_is_told_and_ended_alike_at_every_level(tmp_path: Path, level: int) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     output = tmp_path / "data" / "session" / "bg.out"
     pid, started = await cage.launcher.start("echo begun; exit 3", cage.workspace, output)
@@ -101,8 +101,8 @@ async def test_a_background_command_is_told_and_ended_alike_at_every_level(tmp_p
 
 
 async def test_a_background_command_and_another_one_create_nothing_protected(tmp_path: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     output = tmp_path / "data" / "session" / "bg.out"
     (cage.workspace / "gate").touch()
@@ -115,8 +115,8 @@ async def test_a_background_command_and_another_one_create_nothing_protected(tmp
 
 
 async def test_of_a_worktree_only_its_own_part_of_git_can_be_changed(tmp_path: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     tree = tmp_path / "data" / "trees" / "one"
     cage.git("worktree", "add", "-q", "-b", "side", str(tree))
@@ -138,8 +138,8 @@ async def test_of_a_worktree_only_its_own_part_of_git_can_be_changed(tmp_path: P
 
 
 async def test_a_path_that_a_person_opens_is_open(tmp_path: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     launcher = cage.launcher
     assert launcher.sandbox.ground is not None
@@ -152,12 +152,12 @@ async def test_a_path_that_a_person_opens_is_open(tmp_path: Path) -> None:
     assert (cage.outside / "made").exists()
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user's private folder is made by root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create another user's private folder")
 
 
 @pytest.fixture
 def private() -> Iterator[Path]:
-    """A folder of another user, where commands would find it if they could enter it."""
+    """Yield a folder of another user, where commands would find it if they could enter it."""
     folder = Path(tempfile.mkdtemp(prefix="callboard-test-", dir="/opt"))
     os.chown(folder, 12345, 12345)
     yield folder
@@ -169,8 +169,8 @@ def private() -> Iterator[Path]:
 async def test_a_socket_in_the_folder_of_another_user_stops_no_command_of_root(
     tmp_path: Path, private: Path, mode: int
 ) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{private}/socket")
         os.chmod(f"{private}/socket", 0o777)
@@ -182,8 +182,8 @@ async def test_a_socket_in_the_folder_of_another_user_stops_no_command_of_root(
 
 @needs_root
 async def test_a_hidden_path_that_no_command_can_reach_stops_none(tmp_path: Path, private: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     (private / "secret").mkdir()
     private.chmod(0o700)
     launcher = Cage(tmp_path, 2).launcher
@@ -195,8 +195,8 @@ async def test_a_hidden_path_that_no_command_can_reach_stops_none(tmp_path: Path
 
 
 async def test_a_sandbox_that_cannot_start_is_no_outcome_of_the_command(tmp_path: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     launcher = Cage(tmp_path, 2).launcher
     broken = replace(launcher.sandbox.machine, bwrap="/bin/false")
     launcher = replace(launcher, sandbox=replace(launcher.sandbox, machine=broken))
@@ -210,6 +210,6 @@ async def test_a_sandbox_that_cannot_start_is_no_outcome_of_the_command(tmp_path
 
 @pytest.mark.parametrize("code", [0, 1, 125, 126, 127])
 async def test_an_exit_code_of_the_command_is_never_taken_for_that(tmp_path: Path, code: int) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     assert (await Cage(tmp_path, 2).run(f"exit {code}")).exit_code == code

@@ -1,4 +1,4 @@
-"""The way out of level 3: exactly the named hosts, by what was looked up and checked, and nothing else."""
+"""Level 3 allows exactly the named hosts, at the addresses that were looked up and checked, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.processes.cage import Cage, build, machine, need
+from tests.adapters.processes.cage import Cage, create_folders, machine, require_level
 
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.processes.sandbox.ground import find_ground
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.proxy import ProxyRefused, Target, find_address, is_allowed, read_head
-from callboard.adapters.processes.sandbox.sandbox import Reach, Sandbox, SandboxLevel, choose, explain
+from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, SandboxLevel, choose, explain
 from callboard.ports.tool import Finished
 from callboard.types.records import HostGrant
 
@@ -72,7 +72,7 @@ def test_what_is_no_request_to_a_proxy_is_refused(head: bytes) -> None:
 
 
 def test_a_request_goes_on_to_the_host_that_was_checked() -> None:
-    """A `Host` of the program's own choosing would lead a server of many names elsewhere."""
+    """The program could otherwise choose a `Host` that leads a server with many names to another site."""
     head = b"GET http://example.org:8080/a?b HTTP/1.1\r\nHost: other.net\r\nProxy-Authorization: x\r\nAccept: */*"
     target = read_head(head)
     assert (target.host, target.port) == ("example.org", 8080)
@@ -81,36 +81,36 @@ def test_a_request_goes_on_to_the_host_that_was_checked() -> None:
     assert "other.net" not in target.first.decode()
 
 
-class Answer(BaseHTTPRequestHandler):
+class AnswerHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"from outside")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the test looks at the answers."""
+        """Log nothing: the test checks the answers."""
 
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Answer) as serving:
+    with HTTPServer(("127.0.0.1", 0), AnswerHandler) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         yield serving.server_port
         serving.shutdown()
 
 
-class Far:
-    """A launcher whose proxies are served, and a server of this machine outside."""
+class OutsideServer:
+    """A launcher whose proxies are served, and a server on this machine outside the sandbox."""
 
     def __init__(self, base: Path, level: int, port: int, hosts: tuple[str, ...] = ()) -> None:
-        build(base)
+        create_folders(base)
         self.cage, self.port = Cage(base, level), port
         ground = find_ground(self.cage.workspace, self.cage.launcher.environment, locks=self.cage.state / "locks")
         sandbox = Sandbox(SandboxLevel(level), machine(), ground, hosts=hosts)
         self.launcher = ShellLauncher(self.cage.workspace, self.cage.launcher.environment, (), sandbox)
 
     async def run(self, command: str, *hosts: str) -> Finished:
-        """The command, approved with these hosts."""
+        """Run a command that is approved with these hosts."""
         ended: list[Finished] = []
         keep = self.cage.base / "call.out"
         grants = tuple(HostGrant(host=host) for host in hosts)
@@ -122,8 +122,8 @@ class Far:
 
 
 async def test_a_command_reaches_what_was_named_and_nothing_else(tmp_path: Path, server: int) -> None:
-    need(3)
-    far = Far(tmp_path, 3, server, (f"127.0.0.1:{server}",))
+    require_level(3)
+    far = OutsideServer(tmp_path, 3, server, (f"127.0.0.1:{server}",))
     get = (
         "import sys, urllib.request, urllib.error\n"
         "for port in sys.argv[1:]:\n"
@@ -148,20 +148,20 @@ async def test_a_command_reaches_what_was_named_and_nothing_else(tmp_path: Path,
 async def test_a_command_has_the_network_that_it_was_approved_with(
     tmp_path: Path, server: int, level: int, host: str, reached: bool
 ) -> None:
-    need(level)
-    far = Far(tmp_path, level, server)
+    require_level(level)
+    far = OutsideServer(tmp_path, level, server)
     hosts = (host.replace("PORT", str(server)),) if host else ()
     ran = await far.run(f"curl -sS http://127.0.0.1:{server}/", *hosts)
     assert (ran.exit_code == 0, "from outside" in ran.output) == (reached, reached), ran.output
     assert ("The sandbox gave this command no network" in ran.output) != reached
     assert ran.report == ran.output[ran.output.find("[The sandbox") :].rstrip() if not reached else not ran.report
     after = await far.run(f"curl -sS http://127.0.0.1:{server}/")
-    assert after.exit_code != 0, "an approval is for one command"
+    assert after.exit_code != 0, "an approval applies to one command"
 
 
 async def test_a_host_beside_the_approved_ones_is_named_with_the_way_out(tmp_path: Path, server: int) -> None:
-    need(2)
-    far = Far(tmp_path, 2, server)
+    require_level(2)
+    far = OutsideServer(tmp_path, 2, server)
     ran = await far.run("curl -sS https://other.example.org/", "example.org")
     assert "refused other.example.org:443" in ran.output
     assert '`hosts: ["other.example.org:443"]`' in ran.output
@@ -191,15 +191,15 @@ FAILURES = [
 
 @pytest.mark.parametrize(("output", "cause"), FAILURES)
 def test_a_failure_that_looks_like_the_sandboxs_is_told_apart(tmp_path: Path, output: str, cause: str) -> None:
-    build(tmp_path)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     ground = cage.launcher.sandbox.ground
     assert ground is not None
-    text = explain(output.replace("HOME", str(cage.home)), Reach(), (), ground)
+    text = explain(output.replace("HOME", str(cage.home)), NetworkReach(), (), ground)
     assert cause.replace("HOME", str(cage.home)) in text
     assert bool(text) == bool(cause)
-    assert not _about_network(text) or not explain(output, Reach(open=True), (), ground)
+    assert not _reports_no_network(text) or not explain(output, NetworkReach(open=True), (), ground)
 
 
-def _about_network(text: str) -> bool:
+def _reports_no_network(text: str) -> bool:
     return "no network" in text

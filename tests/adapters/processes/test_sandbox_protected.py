@@ -1,4 +1,4 @@
-"""Files that other tools run later: commands change none at level 2, and what they create takes no effect."""
+"""At level 2, commands cannot change files that other tools run later, and such new files take no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.processes.cage import Cage, build, need
+from tests.adapters.processes.cage import Cage, create_folders, require_level
 
 from callboard.adapters.processes.sandbox import created_paths as guarding
 from callboard.adapters.processes.sandbox.created_paths import Grants, PathGuard
@@ -28,7 +28,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("cage")
-    build(made)
+    create_folders(made)
     return made
 
 
@@ -40,7 +40,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 async def test_what_other_tools_run_is_not_changed(base: Path, path: str) -> None:
-    need(2)
+    require_level(2)
     cage = Cage(base, 2)
     before = (cage.workspace / path).read_bytes() if (cage.workspace / path).exists() else None
     top = path.partition("/")[0]
@@ -53,14 +53,14 @@ async def test_what_other_tools_run_is_not_changed(base: Path, path: str) -> Non
 
 
 def tree(cage: Cage) -> list[str]:
-    """All that exists in the workspace, but for git's objects."""
+    """Return all paths in the workspace, without git's objects."""
     return sorted(str(path) for path in cage.workspace.rglob("*") if "objects" not in path.parts)
 
 
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_listing_shows_what_exists_and_nothing_else_inside_and_outside(tmp_path: Path, level: int) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     before = tree(cage)
     os.mkfifo(tmp_path / "outside" / "gate")
@@ -109,8 +109,8 @@ CREATES = {
 async def test_a_protected_path_that_a_command_creates_is_moved_aside_and_reported(
     tmp_path: Path, level: int, kind: str
 ) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage, (command, path) = Cage(tmp_path, level), CREATES[kind]
     ran = await cage.run(command)
     assert not os.path.lexists(cage.workspace / path)
@@ -119,8 +119,8 @@ async def test_a_protected_path_that_a_command_creates_is_moved_aside_and_report
 
 
 async def test_it_is_moved_aside_while_the_command_still_runs(tmp_path: Path) -> None:
-    need(1)
-    build(tmp_path)
+    require_level(1)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 1)
     ran = await cage.run("echo x > .mcp.json; while test -e .mcp.json; do sleep 0.01; done; echo y > .mcp.json")
     assert ran.exit_code == 0
@@ -129,8 +129,8 @@ async def test_it_is_moved_aside_while_the_command_still_runs(tmp_path: Path) ->
 
 
 async def test_a_command_that_goes_on_creating_one_is_ended(tmp_path: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     ran = await cage.run("while :; do test -e .mcp.json || echo x > .mcp.json; done")
     assert not ran.timed_out
@@ -142,8 +142,8 @@ async def test_a_command_that_goes_on_creating_one_is_ended(tmp_path: Path) -> N
 async def test_what_a_person_approved_is_left_alone_also_by_a_command_in_the_background(
     tmp_path: Path, path: str
 ) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     os.mkfifo(cage.workspace / "gate")
     output, keep = cage.base / "data" / "session" / "bg.out", cage.base / "data" / "session" / "call.out"
@@ -158,13 +158,13 @@ async def test_what_a_person_approved_is_left_alone_also_by_a_command_in_the_bac
     assert (cage.workspace / path).read_text() == "approved\n"
     assert ".envrc.quarantined" in cage.launcher.report(output)
     assert path not in ran.report + cage.launcher.report(output)
-    await cage.run(f"rm -rf {path}; echo not approved > {path}")  # a grant does not outlast its command
+    await cage.run(f"rm -rf {path}; echo not approved > {path}")  # a grant ends with its command
     assert "not approved" not in ((cage.workspace / path).read_text() if (cage.workspace / path).exists() else "")
 
 
 async def test_a_link_does_not_lead_the_check_out_of_the_folder(tmp_path: Path) -> None:
-    need(2)
-    build(tmp_path)
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     (cage.outside / "workflows").mkdir()
     await cage.run(f"ln -s {cage.outside} .github")
@@ -172,7 +172,7 @@ async def test_a_link_does_not_lead_the_check_out_of_the_folder(tmp_path: Path) 
 
 
 async def test_what_a_person_creates_before_a_command_starts_is_left_alone(tmp_path: Path) -> None:
-    """The walls are computed a moment before the command starts."""
+    """The protected paths are computed a moment before the command starts."""
     guard = PathGuard([f"{tmp_path}//.mcp.json", f"{tmp_path}//.envrc"], Grants(str(tmp_path / "grants")))
     (tmp_path / ".mcp.json").write_text("theirs")
     assert guard.late() == [f"{tmp_path}/.mcp.json"]
@@ -184,9 +184,9 @@ async def test_what_a_person_creates_before_a_command_starts_is_left_alone(tmp_p
 
 @pytest.mark.parametrize("victims", ["our process", "our process and the host"])
 async def test_kill_9_leaves_nothing_that_takes_effect(tmp_path: Path, victims: str) -> None:
-    """The record of a command outlives it: whoever runs the next one does its check."""
-    need(2)
-    build(tmp_path)
+    """The record of a command outlives it: the process that runs the next command does the check."""
+    require_level(2)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     os.mkfifo(cage.workspace / "gate")
     before = tree(cage)
@@ -194,7 +194,7 @@ async def test_kill_9_leaves_nothing_that_takes_effect(tmp_path: Path, victims: 
     pid, started = await cage.launcher.start("echo > gate; sleep 300", cage.workspace, output)
     await anyio.to_thread.run_sync((cage.workspace / "gate").read_text)
     assert tree(cage) == before
-    os.kill(pid, signal.SIGSTOP)  # what it would have moved aside at once
+    os.kill(pid, signal.SIGSTOP)  # otherwise it would move the files aside at once
     (cage.workspace / ".mcp.json").write_text("as if the command had created it")
     os.kill(pid, signal.SIGKILL)
     if victims == "our process":
@@ -208,7 +208,7 @@ async def test_kill_9_leaves_nothing_that_takes_effect(tmp_path: Path, victims: 
 
 
 async def test_an_empty_git_folder_is_no_repository(tmp_path: Path) -> None:
-    build(tmp_path)
+    create_folders(tmp_path)
     assert find_repository(str(tmp_path / "work")) is not None
     shutil.rmtree(tmp_path / "work" / ".git")
     (tmp_path / "work" / ".git").mkdir()
@@ -216,7 +216,7 @@ async def test_an_empty_git_folder_is_no_repository(tmp_path: Path) -> None:
 
 
 def test_guards_of_commands_that_overlap_all_report_what_one_of_them_moved(tmp_path: Path) -> None:
-    """Whichever is quicker: neither is silent, and neither says that the file could not be moved."""
+    """Whichever guard is quicker: both report the file, and neither reports a failure to move it."""
     path, log = tmp_path / ".envrc", str(tmp_path / "grants")
     for number in range(50):
         guards = [PathGuard([f"{tmp_path}//.envrc"], Grants(log)) for _ in range(2)]
@@ -241,8 +241,8 @@ def test_guards_of_commands_that_overlap_all_report_what_one_of_them_moved(tmp_p
 async def test_a_plugin_keeps_its_data_in_the_folder_of_settings_and_changes_nothing_that_is_loaded(
     tmp_path: Path, level: int, exists: bool
 ) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     folder = cage.workspace / ".claude"
     if exists:
@@ -268,8 +268,8 @@ async def test_a_plugin_keeps_its_data_in_the_folder_of_settings_and_changes_not
 
 @pytest.mark.parametrize("command", ["ln -s hidden .claude", "mkdir x; ln -s ../hidden x/agents; mv x .claude"])
 async def test_no_link_leads_around_the_protected_parts_of_a_folder(tmp_path: Path, command: str) -> None:
-    need(1)
-    build(tmp_path)
+    require_level(1)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, 1)
     await cage.run(f"mkdir -p hidden/agents; echo x > hidden/settings.json; {command}")
     assert not (cage.workspace / ".claude" / "settings.json").exists()
@@ -279,9 +279,9 @@ async def test_no_link_leads_around_the_protected_parts_of_a_folder(tmp_path: Pa
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("granted", ["outside", "outside/dev/plugin", "outside/dev/plugin/hooks/new.sh"])
 async def test_no_approval_lets_a_command_change_a_plugin(tmp_path: Path, level: int, granted: str) -> None:
-    """A command with a grant for the plugin, or for a folder above it, may change what lies beside it at most."""
-    need(level)
-    build(tmp_path)
+    """A command with a grant for the plugin, or for a folder above it, may change only the files beside the plugin."""
+    require_level(level)
+    create_folders(tmp_path)
     hook = tmp_path / "outside/dev/plugin/hooks/guard.sh"
     hook.parent.mkdir(parents=True)
     hook.write_text("echo hook\n")

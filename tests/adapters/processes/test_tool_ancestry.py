@@ -1,4 +1,4 @@
-"""A process that a tool started is told from a person's, whatever it does to its environment and its parents."""
+"""A process that a tool started is distinguished from a person's, whatever it does to its environment and parents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 PROBE = shlex.join([sys.executable, str(Path(__file__).with_name("probe_ancestry.py"))])
 CLEAN = f"env -i PYTHONPATH={shlex.quote(os.pathsep.join(sys.path))} {PROBE}"
-FLIGHTS = {
+ESCAPES = {
     "plain": f"{PROBE} > out; mv out told",
     "without the variable": f"unset CALLBOARD_TOOL; {CLEAN} > out; mv out told",
     "in a session of its own": f"setsid {CLEAN} > out; mv out told",
@@ -39,14 +39,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("flight", FLIGHTS)
+@pytest.mark.parametrize("flight", ESCAPES)
 async def test_a_command_that_hides_where_it_comes_from_is_still_a_tools(tmp_path: Path, flight: str) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     launcher = ShellLauncher(tmp_path, environment, extra=("PYTHONPATH",))
     told = tmp_path / "told"
     async with anyio.create_task_group() as group:
         output = tmp_path / "results" / "call.out"
-        group.start_soon(partial(launcher.run, FLIGHTS[flight], tmp_path, timeout=20.0, keep=output))
+        group.start_soon(partial(launcher.run, ESCAPES[flight], tmp_path, timeout=20.0, keep=output))
         with anyio.fail_after(180):
             while not told.exists():
                 await anyio.sleep(0.02)
@@ -84,7 +84,7 @@ def test_a_service_may_have_been_started_without_new_privileges(monkeypatch: pyt
         return True
 
     monkeypatch.setattr(tool_ancestry, "_no_new_privs", bit)
-    assert tool_ancestry.started_by_tool() == "", "a person's shell may have the bit where tools have the mark"
+    assert tool_ancestry.started_by_tool() == "", "a person's shell may have the bit that marks tools"
     monkeypatch.setattr(tool_ancestry, "_can_be_marked", no)
     monkeypatch.setattr(tool_ancestry, "_shows_all_ancestors", yes)
     assert tool_ancestry.started_by_tool(service=True) == ""

@@ -1,4 +1,4 @@
-"""A context for tools that reach outside the store: real folders, the real launcher, and nothing else to talk to."""
+"""A context for tools that reach outside the store: real folders and the real launcher, but no other agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": 
 
 @dataclass
 class OutsideWorld:
-    """One agent's folders. `run` does what the engine does: prepare, run, take the events in."""
+    """One agent's folders. `run` acts like the engine: it prepares and runs the call, and applies the events."""
 
     base: Path
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
@@ -44,7 +44,7 @@ class OutsideWorld:
         return ShellLauncher(self.root, self.environment)
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """A file of the workspace, made by somebody else than the agent."""
+        """Write a file of the workspace, as another writer than the agent."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -72,12 +72,12 @@ class OutsideWorld:
             progress=lambda text: None,
         )
 
-    async def run(self, tool: Tool, call: str = "", **given: Any) -> ToolOutcome:
-        """Prepare, run, take the events in; a refusal is an error outcome, as the engine makes it."""
+    async def run(self, tool: Tool, call: str = "", **tool_input: Any) -> ToolOutcome:
+        """Prepare and run a call, and apply its events; a refusal becomes an error outcome, as in the engine."""
         context = self.context(call)
         try:
-            await tool.prepare(given, context)
-            outcome = await tool.run(given, context)
+            await tool.prepare(tool_input, context)
+            outcome = await tool.run(tool_input, context)
         except ToolRefused as refusal:
             return ToolOutcome(str(refusal), is_error=True, data={"refused": True})
         for event in outcome.events:
@@ -87,6 +87,6 @@ class OutsideWorld:
 
 
 def text_of(outcome: ToolOutcome) -> str:
-    """The text of an outcome that has nothing but text."""
+    """Return the text of an outcome that contains nothing but text."""
     assert isinstance(outcome.content, str)
     return outcome.content

@@ -1,4 +1,4 @@
-"""Where a path leads is what the kernel says at the moment of the question, whatever links stand in it."""
+"""The resolved target of a path is the kernel's, at the moment of the check, whatever links it contains."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _build(root: Path, entries: list[tuple[list[str], str]]) -> None:
                 path.touch(exist_ok=False)
             else:
                 path.symlink_to(what)
-        except (OSError, RuntimeError):  # that place is taken, or lies beneath a link that leads nowhere
+        except (OSError, RuntimeError):  # the path exists already, or is beneath a dangling link
             continue
 
 
-def _asked(judge: PathJudge, text: str) -> PathFact:
+def _fact_of(judge: PathJudge, text: str) -> PathFact:
     query = PathQuery(text)
     return judge.look((query,))[query]
 
@@ -53,8 +53,8 @@ def test_a_path_leads_where_the_library_says(
         judge = PathJudge(root, home=Path("/home/me"))
         for text in asked:
             full = os.path.join(root, text)
-            fact = _asked(judge, full if absolute else text)
-            if fact.place == "malformed":  # a circle of links
+            fact = _fact_of(judge, full if absolute else text)
+            if fact.place == "malformed":  # a cycle of links
                 continue
             assert fact.resolved == os.path.realpath(full)
             assert fact.exists == os.path.exists(fact.resolved)
@@ -68,14 +68,14 @@ def test_each_part_is_looked_at_anew_for_each_question(tmp_path: Path) -> None:
     (outside / "two").mkdir(parents=True)
     (outside / "two/file").touch()
     judge = PathJudge(root, home=Path("/home/me"))
-    assert _asked(judge, "one/two/file").place == "inside"
+    assert _fact_of(judge, "one/two/file").place == "inside"
     for part, target in (("one/two/file", "two/file"), ("one/two", "two"), ("one", "")):
         kept = (root / part).rename(root / "kept")
         (root / part).symlink_to(outside / target)
-        assert _asked(judge, "one/two/file").place == "outside", part
+        assert _fact_of(judge, "one/two/file").place == "outside", part
         (root / part).unlink()
         kept.rename(root / part)
-        assert _asked(judge, "one/two/file").place == "inside", part
+        assert _fact_of(judge, "one/two/file").place == "inside", part
 
 
 def test_a_folder_of_the_judges_own_that_is_a_link_stands_for_what_it_leads_to(tmp_path: Path) -> None:
@@ -87,5 +87,5 @@ def test_a_folder_of_the_judges_own_that_is_a_link_stands_for_what_it_leads_to(t
         tmp_path / "link/in", readable=[tmp_path / "link/state/results"], own=[tmp_path / "link/state"], home=tmp_path
     )
     assert (judge.root, list(judge.readable)) == (str(real / "in"), [str(real / "state/results")])
-    assert _asked(judge, str(real / "state/x")).place == "own"
-    assert _asked(judge, str(tmp_path / "link/state/x")).place == "own"
+    assert _fact_of(judge, str(real / "state/x")).place == "own"
+    assert _fact_of(judge, str(tmp_path / "link/state/x")).place == "own"

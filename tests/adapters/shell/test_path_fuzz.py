@@ -1,4 +1,4 @@
-"""Thousands of mutated paths: no tool raises, shows or changes anything outside, whatever the judge said before."""
+"""With thousands of mutated paths, no tool raises, or shows or changes anything outside, whatever was decided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.adapters.shell.outside_world import OutsideWorld, text_of
 
 from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.adapters.tools.files import file_tools
-from callboard.adapters.tools.roots import Grounds
+from callboard.adapters.tools.roots import RootCache
 from callboard.adapters.tools.search import Glob
 from callboard.ports.environment import PermissionQuery
 from callboard.types.agent_spec import AgentSpec
@@ -87,34 +87,34 @@ def world(tmp_path: Path) -> OutsideWorld:
     return world
 
 
-def made_up(dice: Random, base: Path) -> str:
-    """A path of a few pieces, from anywhere."""
+def random_path(dice: Random, base: Path) -> str:
+    """Return a path of a few random pieces."""
     start = dice.choice(("", "", "", "/", "//", f"{base}/", f"{base}/work/", f"{base}/work", "~/", "./", "../"))
     path = start + dice.choice(("/", "/", "/", "//", "/./")).join(dice.choices(PIECES, k=dice.randint(1, 6)))
     return path + dice.choice(("", "", "", "/", "/.", "/..", "\0", " "))
 
 
-async def _fuzzed(world: OutsideWorld, seed: int, times: int) -> Counter[str]:
-    dice, judge, grounds = Random(seed), PolicyJudge((), (), ()), Grounds(world.root)
-    tools = {tool.spec.name: tool for tool in (*file_tools(grounds), Glob(grounds))}
+async def _fuzz(world: OutsideWorld, seed: int, times: int) -> Counter[str]:
+    dice, judge, root_cache = Random(seed), PolicyJudge((), (), ()), RootCache(world.root)
+    tools = {tool.spec.name: tool for tool in (*file_tools(root_cache), Glob(root_cache))}
     before = {path: path.read_text() for path in world.base.glob("[!w]*/*")} | {
         path: path.read_text() for path in (world.base / "work-other").iterdir()
     }
     told: Counter[str] = Counter()
     for number in range(times):
-        path = made_up(dice, world.base)
+        path = random_path(dice, world.base)
         name = dice.choice(("read_file", "read_file", "write_file", "glob"))
         given = {"path": path} | {"write_file": {"content": "made"}, "glob": {"pattern": "*"}}.get(name, {})
         call = ToolCall(id="c", use_id="c", name=name, input=given)
         folders = world.context().folders
         query = PermissionQuery(call=call, tool=tools[name].spec, spec=SPEC, folders=folders, authority="person")
-        ruling = await judge.judge(query)
-        told[ruling.decision] += 1
+        decision = await judge.judge(query)
+        told[decision.decision] += 1
         if name == "glob" and number % 4:
             continue  # it walks in a thread
         outcome = await world.run(tools[name], "", **given)  # as if a person had approved it
         assert OUTSIDE not in text_of(outcome), (seed, path)
-        if ruling.decision == "allow" and not outcome.is_error and name != "glob" and outcome.data:
+        if decision.decision == "allow" and not outcome.is_error and name != "glob" and outcome.data:
             assert Path(str(outcome.data["path"])).is_relative_to(world.root), (seed, path)
     after = {path: path.read_text() for path in before}
     assert after == before
@@ -123,11 +123,11 @@ async def _fuzzed(world: OutsideWorld, seed: int, times: int) -> Counter[str]:
 
 
 async def test_mutated_paths_show_and_change_nothing_outside(world: OutsideWorld) -> None:
-    told = await _fuzzed(world, 7, 2_500)
+    told = await _fuzz(world, 7, 2_500)
     assert min(told[decision] for decision in ("allow", "ask", "deny")) > 50
 
 
 @pytest.mark.soak
 async def test_very_many_mutated_paths_show_and_change_nothing_outside(world: OutsideWorld, soak: int) -> None:
     for seed in range(10 * soak):
-        await _fuzzed(world, seed, 10_000)
+        await _fuzz(world, seed, 10_000)

@@ -1,4 +1,4 @@
-"""Paths outside the workspace: what a rule or a person allowed is what file tools, searches and commands can use."""
+"""File tools, searches, and commands can use exactly the outside paths that a rule or a person allowed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.adapters.processes.cage import Cage, build, need
+from tests.adapters.processes.cage import Cage, create_folders, require_level
 from tests.adapters.shell.outside_world import OutsideWorld, text_of
-from tests.adapters.shell.test_path_races import swapping
+from tests.adapters.shell.test_path_races import swap_names
 
 from callboard.adapters.shell.policy_judge import PolicyJudge, parse_rules
 from callboard.adapters.tools.files import file_tools
-from callboard.adapters.tools.roots import Grounds
+from callboard.adapters.tools.roots import RootCache
 from callboard.adapters.tools.search import search_tools
 from callboard.adapters.tools.shell import shell_tools
-from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import Folders, Tool
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
@@ -24,7 +24,7 @@ from callboard.types.records import Json, PathGrant, ToolCall
 pytestmark = pytest.mark.anyio
 
 SPEC = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m", permission_mode="default")
-GIVEN: dict[str, Json] = {
+INPUTS: dict[str, Json] = {
     "read_file": {"path": "{out}/a.txt"},
     "grep": {"pattern": "stands", "path": "{out}"},
     "glob": {"pattern": "*.txt", "path": "{out}"},
@@ -39,7 +39,7 @@ def anyio_backend() -> str:
 
 
 class GrantWorld(OutsideWorld):
-    """A workspace with a link that leads out, a folder outside, and tools that run as they were judged."""
+    """A workspace with a link that leads out, an outside folder, and tools that run as decided."""
 
     def lay_out(self, *allow: str) -> None:
         self.outside = self.base / "outside"
@@ -49,12 +49,12 @@ class GrantWorld(OutsideWorld):
         for link, name in (("way", "a.txt"), ("other", "b.txt")):
             (self.root / link).unlink(missing_ok=True)
             (self.root / link).symlink_to(self.outside / name)
-        grounds = Grounds(self.root)
-        tools = (*file_tools(grounds), *search_tools(self.root, {}, (), grounds), *shell_tools())
+        root_cache = RootCache(self.root)
+        tools = (*file_tools(root_cache), *search_tools(self.root, {}, (), root_cache), *shell_tools())
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in tools}
         self.judge = PolicyJudge(parse_rules(allow, "test"), (), ())
 
-    async def ruling(self, name: str, given: Json, mode: str = "default") -> Ruling:
+    async def decision(self, name: str, given: Json, mode: str = "default") -> PermissionDecision:
         call = ToolCall(id="c", use_id="c", name=name, input=given)
         spec = SPEC.model_copy(update={"permission_mode": mode})
         folders = self.context().folders
@@ -64,7 +64,7 @@ class GrantWorld(OutsideWorld):
         )
 
     async def granted(self, name: str, given: Json, grants: tuple[PathGrant, ...]) -> str:
-        """Run a call with these grants. What the agent reads."""
+        """Run a call with these grants, and return the text that the agent reads."""
         context = replace(self.context(), grants=grants)
         try:
             await self.tools[name].prepare(given, context)
@@ -74,9 +74,9 @@ class GrantWorld(OutsideWorld):
 
     async def approved(self, name: str, given: Json) -> str:
         """Run a call that asks, and that a person approved."""
-        ruling = await self.ruling(name, given)
-        assert ruling.decision == "ask", ruling
-        return await self.granted(name, given, ruling.grants)
+        decision = await self.decision(name, given)
+        assert decision.decision == "ask", decision
+        return await self.granted(name, given, decision.grants)
 
 
 @pytest.fixture
@@ -86,13 +86,13 @@ def world(tmp_path: Path) -> GrantWorld:
     return world
 
 
-def filled(given: Json, out: Path) -> Json:
+def fill_in(given: Json, out: Path) -> Json:
     return {name: value.replace("{out}", str(out)) for name, value in given.items()}
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", INPUTS)
 async def test_what_a_person_approved_outside_the_workspace_is_done(world: GrantWorld, name: str) -> None:
-    text = await world.approved(name, filled(GIVEN[name], world.outside))
+    text = await world.approved(name, fill_in(INPUTS[name], world.outside))
     assert "refused" not in text
     if name == "write_file":
         assert (world.outside / "deep" / "new.txt").read_text() == "made"
@@ -100,27 +100,27 @@ async def test_what_a_person_approved_outside_the_workspace_is_done(world: Grant
         assert ("a.txt" if name == "glob" else "stands outside") in text
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", INPUTS)
 async def test_what_a_rule_allows_outside_the_workspace_is_done(world: GrantWorld, name: str) -> None:
     world.lay_out(f"Read(/{world.outside})", f"Read(/{world.outside}/**)", f"Edit(/{world.outside}/**)", "Bash(cat:*)")
-    given = filled(GIVEN[name], world.outside)
-    ruling = await world.ruling(name, given)
-    assert ruling.decision == "allow", ruling
-    assert "refused" not in await world.granted(name, given, ruling.grants)
+    given = fill_in(INPUTS[name], world.outside)
+    decision = await world.decision(name, given)
+    assert decision.decision == "allow", decision
+    assert "refused" not in await world.granted(name, given, decision.grants)
 
 
 async def test_bypass_permissions_reaches_files_outside_as_it_says(world: GrantWorld) -> None:
     given: Json = {"path": f"{world.outside}/new.txt", "content": "made"}
-    ruling = await world.ruling("write_file", given, "bypassPermissions")
-    assert ruling.decision == "allow"
-    assert "refused" not in await world.granted("write_file", given, ruling.grants)
+    decision = await world.decision("write_file", given, "bypassPermissions")
+    assert decision.decision == "allow"
+    assert "refused" not in await world.granted("write_file", given, decision.grants)
 
 
 async def test_a_file_outside_is_edited_once_it_was_read(world: GrantWorld) -> None:
     path = f"{world.outside}/a.txt"
     edit: Json = {"path": path, "old_text": "stands", "new_text": "stood"}
-    ruling = await world.ruling("read_file", {"path": path})
-    context = replace(world.context(), grants=ruling.grants)
+    decision = await world.decision("read_file", {"path": path})
+    context = replace(world.context(), grants=decision.grants)
     outcome = await world.tools["read_file"].run({"path": path}, context)
     assert [getattr(event, "path", "") for event in outcome.events] == [path]
     assert "Edited" in await world.approved("edit_file", edit)
@@ -128,19 +128,19 @@ async def test_a_file_outside_is_edited_once_it_was_read(world: GrantWorld) -> N
 
 
 async def test_a_grant_covers_its_own_path_and_nothing_beside_it(world: GrantWorld) -> None:
-    ruling = await world.ruling("read_file", {"path": f"{world.outside}/a.txt"})
+    decision = await world.decision("read_file", {"path": f"{world.outside}/a.txt"})
     for name, given in (
         ("read_file", {"path": f"{world.outside}/b.txt"}),
         ("read_file", {"path": "other"}),
         ("write_file", {"path": f"{world.outside}/a.txt", "content": "x"}),
         ("grep", {"pattern": "asked", "path": str(world.outside)}),
     ):
-        assert "was not approved" in await world.granted(name, given, ruling.grants), name
+        assert "was not approved" in await world.granted(name, given, decision.grants), name
 
 
 async def test_the_runtimes_own_files_stay_closed_whatever_was_approved(world: GrantWorld) -> None:
     (world.base / "state" / "db").write_text("stands in the store")
-    assert (await world.ruling("read_file", {"path": f"{world.base}/state/db"})).decision == "deny"
+    assert (await world.decision("read_file", {"path": f"{world.base}/state/db"})).decision == "deny"
     everything = (PathGrant(path=str(world.base), access="delete", understood=True),)
     assert "belongs to the runtime" in await world.granted("read_file", {"path": f"{world.base}/state/db"}, everything)
     for name, given in (("grep", {"pattern": "stands"}), ("glob", {"pattern": "**"})):
@@ -150,15 +150,15 @@ async def test_the_runtimes_own_files_stay_closed_whatever_was_approved(world: G
 
 
 async def test_a_link_that_moves_after_the_approval_shows_nothing_else(world: GrantWorld) -> None:
-    ruling = await world.ruling("read_file", {"path": "way"})
-    assert "stands outside" in await world.granted("read_file", {"path": "way"}, ruling.grants)
+    decision = await world.decision("read_file", {"path": "way"})
+    assert "stands outside" in await world.granted("read_file", {"path": "way"}, decision.grants)
     (world.root / "way").unlink()
     (world.root / "way").symlink_to(world.outside / "b.txt")
-    assert "was not approved" in await world.granted("read_file", {"path": "way"}, ruling.grants)
+    assert "was not approved" in await world.granted("read_file", {"path": "way"}, decision.grants)
 
 
 async def test_what_is_swapped_beneath_an_approved_path_is_never_followed(world: GrantWorld) -> None:
-    """The approved file changes places with a link to another one, and its folder with a link to another folder."""
+    """The approved file is swapped with a link to another file, and its folder with a link to another folder."""
     secret = world.outside / "secret"
     secret.mkdir()
     (secret / "f.txt").write_text("SECRET\n")
@@ -169,10 +169,10 @@ async def test_what_is_swapped_beneath_an_approved_path_is_never_followed(world:
         (world.outside / bait).symlink_to(secret / ("f.txt" if bait == "one/bait" else ""))
         read: Json = {"path": f"{folder}/f.txt"}
         edit: Json = {**read, "old_text": "SECRET", "new_text": "changed"}
-        reads = (await world.ruling("read_file", read)).grants
-        edits = (await world.ruling("edit_file", edit)).grants
+        reads = (await world.decision("read_file", read)).grants
+        edits = (await world.decision("edit_file", edit)).grants
         met = set[bool]()
-        with swapping(world.outside / swapped, world.outside / bait):
+        with swap_names(world.outside / swapped, world.outside / bait):
             for _ in range(150):
                 text = await world.granted("read_file", read, reads)
                 assert "SECRET" not in text
@@ -198,24 +198,24 @@ COMMANDS = {
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("text", COMMANDS)
 async def test_an_approved_command_gets_through_the_sandbox(tmp_path: Path, text: str, level: int) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     command = text.format(out=cage.outside, home=cage.home)
     folders = Folders(cage.workspace, tmp_path / "results", tmp_path / "transcripts", (cage.state,))
     call = ToolCall(id="c", use_id="c", name="bash", input={"command": command})
     query = PermissionQuery(call=call, tool=shell_tools()[0].spec, spec=SPEC, folders=folders, authority="person")
-    ruling = await PolicyJudge((), (), ()).judge(query)
-    assert ruling.decision == "ask", ruling
+    decision = await PolicyJudge((), (), ()).judge(query)
+    assert decision.decision == "ask", decision
     keep = tmp_path / "data" / "session" / "call.out"
-    ran = await cage.launcher.run(command, cage.workspace, timeout=20, keep=keep, grants=ruling.grants)
+    ran = await cage.launcher.run(command, cage.workspace, timeout=20, keep=keep, grants=decision.grants)
     assert (ran.exit_code, ran.output.strip()) == (0, COMMANDS[text])
 
 
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_command_that_does_more_than_named_paths_gets_no_folder_of_a_home(tmp_path: Path, level: int) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     grants = (PathGrant(path=f"{cage.home}/log", access="write"),)
     keep = tmp_path / "data" / "session" / "call.out"
@@ -231,8 +231,8 @@ async def test_a_command_that_does_more_than_named_paths_gets_no_folder_of_a_hom
 
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_folder_that_is_opened_shows_nothing_of_the_runtime(tmp_path: Path, level: int) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     (cage.state / "db").write_text("store")
     keep = tmp_path / "data" / "session" / "call.out"
@@ -248,8 +248,8 @@ async def test_a_folder_that_is_opened_shows_nothing_of_the_runtime(tmp_path: Pa
 async def test_a_folder_that_contains_the_workspace_is_read_and_the_workspace_stays_writable(
     tmp_path: Path, level: int
 ) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     keep = tmp_path / "data" / "session" / "call.out"
     for folder in (tmp_path, cage.workspace.parent):
@@ -266,8 +266,8 @@ async def test_a_folder_that_contains_the_workspace_is_read_and_the_workspace_st
 async def test_temporary_files_and_devices_work_while_a_command_reads_a_folder_of_the_machine(
     tmp_path: Path, level: int, folder: str
 ) -> None:
-    need(level)
-    build(tmp_path)
+    require_level(level)
+    create_folders(tmp_path)
     cage = Cage(tmp_path, level)
     keep = tmp_path / "data" / "session" / "call.out"
     command = (

@@ -1,4 +1,4 @@
-"""Between the check of a path and its use nothing leads out of the agent's folder, whatever is swapped then."""
+"""Between the check of a path and its use, nothing leads out of the agent's folder, whatever is swapped meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.adapters.shell.outside_world import OutsideWorld, text_of
 
 from callboard.adapters.shell.policy_judge import PolicyJudge, parse_rules
 from callboard.adapters.tools.files import file_tools
-from callboard.adapters.tools.roots import Grounds
+from callboard.adapters.tools.roots import RootCache
 from callboard.adapters.tools.search import search_tools
 from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Tool
@@ -33,8 +33,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Yard(OutsideWorld):
-    """A workspace, and beside it what nobody may see or change."""
+class RaceWorld(OutsideWorld):
+    """A workspace, and beside it files that no agent may see or change."""
 
     def lay_out(self) -> None:
         self.outside = self.base / "outside"
@@ -46,36 +46,36 @@ class Yard(OutsideWorld):
         (self.root / "real/same").symlink_to("a.txt")
         self.tools: dict[str, Tool] = {
             tool.spec.name: tool
-            for grounds in (Grounds(self.root),)
-            for tool in (*file_tools(grounds), *search_tools(self.root, {}, (), grounds))
+            for root_cache in (RootCache(self.root),)
+            for tool in (*file_tools(root_cache), *search_tools(self.root, {}, (), root_cache))
         }
         self.judge = PolicyJudge((), (), ())
 
     async def call(self, name: str, **given: object) -> tuple[bool, str]:
-        """Whether it was allowed, and what the agent reads: judged, and run when that allows it."""
+        """Judge a call, and run it if allowed; return whether it was allowed, and the text that the agent reads."""
         tool, context = self.tools[name], self.context()
         call = ToolCall(id="c", use_id="c", name=name, input=given)
         query = PermissionQuery(call=call, tool=tool.spec, spec=SPEC, folders=context.folders, authority="person")
-        ruling = await self.judge.judge(query)
-        if ruling.decision != "allow":
-            return False, ruling.why
+        decision = await self.judge.judge(query)
+        if decision.decision != "allow":
+            return False, decision.why
         return True, text_of(await self.run(tool, "", **given))
 
     @property
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return {path.name: path.read_text() for path in self.outside.iterdir()} == {"a.txt": f"{OUTSIDE}\n"}
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    yard = Yard(tmp_path)
+def world(tmp_path: Path) -> RaceWorld:
+    yard = RaceWorld(tmp_path)
     yard.lay_out()
     return yard
 
 
 @contextmanager
-def swapping(one: Path, other: Path) -> Generator[None]:
-    """Two names change places for as long as the block lasts, each time in one step."""
+def swap_names(one: Path, other: Path) -> Generator[None]:
+    """Swap two names again and again during the block, each time in one step."""
     over, rename = threading.Event(), ctypes.CDLL(None).renameat2
     names = os.fsencode(one), os.fsencode(other)
 
@@ -99,10 +99,10 @@ SWAPS = {
 }
 
 
-async def _raced(yard: Yard, swap: str, times: int) -> dict[str, set[bool]]:
+async def _race(yard: RaceWorld, swap: str, times: int) -> dict[str, set[bool]]:
     one, other, path = SWAPS[swap]
     met: dict[str, set[bool]] = {}
-    with swapping(yard.root / one, yard.root / other):
+    with swap_names(yard.root / one, yard.root / other):
         for number in range(times):
             calls = {
                 "read_file": {"path": path},
@@ -117,29 +117,29 @@ async def _raced(yard: Yard, swap: str, times: int) -> dict[str, set[bool]]:
                 allowed, told = await yard.call(name, **given)
                 assert OUTSIDE not in told, name
                 met.setdefault(name, set()).add(allowed)
-            assert yard.untouched
+            assert yard.is_unchanged
     return met
 
 
 @pytest.mark.parametrize("swap", SWAPS)
-async def test_nothing_outside_is_shown_or_changed_while_links_are_swapped(yard: Yard, swap: str) -> None:
-    met = await _raced(yard, swap, 40)
-    assert True in met["read_file"], "the race was not met: nothing was allowed"
+async def test_nothing_outside_is_shown_or_changed_while_links_are_swapped(world: RaceWorld, swap: str) -> None:
+    met = await _race(world, swap, 40)
+    assert True in met["read_file"], "the race did not occur: nothing was allowed"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("swap", SWAPS)
-async def test_nothing_outside_is_shown_or_changed_for_long(yard: Yard, swap: str, soak: int) -> None:
-    met = await _raced(yard, swap, 2_000 * soak)
+async def test_nothing_outside_is_shown_or_changed_for_long(world: RaceWorld, swap: str, soak: int) -> None:
+    met = await _race(world, swap, 2_000 * soak)
     assert met["read_file"] == {True, False}
 
 
-async def test_a_folder_that_is_put_in_the_place_of_the_agents_own_is_not_looked_into(yard: Yard) -> None:
-    assert await yard.call("read_file", path="real/a.txt") == (True, "     1\tinside")
-    (yard.outside / "real").mkdir()
-    (yard.outside / "real/a.txt").write_text(OUTSIDE)
-    yard.root.rename(yard.base / "moved")
-    for put in (lambda: yard.root.symlink_to(yard.outside), lambda: yard.outside.rename(yard.root)):
+async def test_a_folder_that_is_put_in_the_place_of_the_agents_own_is_not_looked_into(world: RaceWorld) -> None:
+    assert await world.call("read_file", path="real/a.txt") == (True, "     1\tinside")
+    (world.outside / "real").mkdir()
+    (world.outside / "real/a.txt").write_text(OUTSIDE)
+    world.root.rename(world.base / "moved")
+    for put in (lambda: world.root.symlink_to(world.outside), lambda: world.outside.rename(world.root)):
         put()
         for name, given in (
             ("read_file", {"path": "real/a.txt"}),
@@ -147,37 +147,37 @@ async def test_a_folder_that_is_put_in_the_place_of_the_agents_own_is_not_looked
             ("grep", {"pattern": "stands"}),
             ("glob", {"pattern": "**"}),
         ):
-            allowed, told = await yard.call(name, **given)
+            allowed, told = await world.call(name, **given)
             assert OUTSIDE not in told
             assert not allowed or "replaced" in told or "outside your folder" in told or "changed while" in told, told
-        assert sorted(path.name for path in (yard.base / "moved").iterdir()) == ["real", "trap"]
-        if yard.root.is_symlink():
-            yard.root.unlink()
-    assert not (yard.root / "new.txt").exists()
+        assert sorted(path.name for path in (world.base / "moved").iterdir()) == ["real", "trap"]
+        if world.root.is_symlink():
+            world.root.unlink()
+    assert not (world.root / "new.txt").exists()
 
 
-async def test_a_folder_that_was_removed_and_made_anew_is_used(yard: Yard) -> None:
-    assert (await yard.call("read_file", path="real/a.txt"))[0]
-    for path in (yard.root / "real/bait", yard.root / "real/same", yard.root / "real/a.txt", yard.root / "trap"):
+async def test_a_folder_that_was_removed_and_made_anew_is_used(world: RaceWorld) -> None:
+    assert (await world.call("read_file", path="real/a.txt"))[0]
+    for path in (world.root / "real/bait", world.root / "real/same", world.root / "real/a.txt", world.root / "trap"):
         path.unlink()
-    (yard.root / "real").rmdir()
-    yard.root.rmdir()
-    yard.write("b.txt", "anew")
-    assert await yard.call("read_file", path="b.txt") == (True, "     1\tanew")
+    (world.root / "real").rmdir()
+    world.root.rmdir()
+    world.write("b.txt", "anew")
+    assert await world.call("read_file", path="b.txt") == (True, "     1\tanew")
 
 
-async def test_a_search_leaves_out_what_would_be_asked_for_or_denied_by_itself(yard: Yard) -> None:
-    yard.write(".env", "KEY=stands")
-    yard.write("secret/plan.md", "stands here")
-    yard.write("draft.md", "stands too")
-    yard.write("src/b.txt", "it stands")
+async def test_a_search_leaves_out_what_would_be_asked_for_or_denied_by_itself(world: RaceWorld) -> None:
+    world.write(".env", "KEY=stands")
+    world.write("secret/plan.md", "stands here")
+    world.write("draft.md", "stands too")
+    world.write("src/b.txt", "it stands")
     rules = parse_rules(["Read(secret/**)", "Read(./draft.md)", "Edit(src/**)", "Bash"], "")
-    yard.tools["grep"] = search_tools(yard.root, {}, rules[:2])[1]
-    told = (await yard.call("grep", pattern="stands"))[1]
+    world.tools["grep"] = search_tools(world.root, {}, rules[:2])[1]
+    told = (await world.call("grep", pattern="stands"))[1]
     assert "src/b.txt:1:it stands" in told
     assert "KEY" not in told
     assert "stands here" not in told
     assert "stands too" not in told
     assert "[3 files that may hold secrets or are not read unasked were left out." in told
-    named = await yard.run(yard.tools["grep"], pattern="KEY", path=".env")
+    named = await world.run(world.tools["grep"], pattern="KEY", path=".env")
     assert "KEY=stands" in text_of(named)

@@ -1,4 +1,4 @@
-"""Agent types that only read do so in every mode, whatever rules, hooks and modes would allow."""
+"""Read-only agent types only read in every mode, whatever rules, hooks, and modes would allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge, parse_rules
 from callboard.adapters.tools.files import file_tools
 from callboard.adapters.tools.search import search_tools
 from callboard.adapters.tools.shell import shell_tools
-from callboard.core.permissions.values import Lift
+from callboard.core.permissions.values import AllowOverride
 from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import AgentSpec
@@ -51,11 +51,13 @@ async def decision(folder: Path, mode: str, name: str, given: Json, *, read_only
     )
     folders = Folders(folder, folder.parent / "results", folder.parent / "transcripts")
     call = ToolCall(id="c", use_id="c", name=name, input=given)
-    lifts = (Lift(name, "a hook that allows"),)
-    query = PermissionQuery(call=call, tool=tools[name], spec=spec, folders=folders, authority="person", lifts=lifts)
-    ruling = await judge.judge(query)
-    assert ruling.decision != "deny" or read_only or mode == "plan" or "only read" not in ruling.why
-    return ruling.decision
+    overrides = (AllowOverride(name, "a hook that allows"),)
+    query = PermissionQuery(
+        call=call, tool=tools[name], spec=spec, folders=folders, authority="person", overrides=overrides
+    )
+    decision = await judge.judge(query)
+    assert decision.decision != "deny" or read_only or mode == "plan" or "only read" not in decision.why
+    return decision.decision
 
 
 @pytest.mark.parametrize("mode", MODES)

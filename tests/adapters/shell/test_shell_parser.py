@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callboard.adapters.shell.parser import MOST_CHARACTERS, BashParser, PlainReader
-from callboard.core.permissions.values import Script, Unparsed
+from callboard.core.permissions.values import Script, UnparsedScript
 
 PARSER = BashParser()
 
@@ -37,13 +37,13 @@ PARSER = BashParser()
 )
 def test_what_cannot_be_parsed_says_why(text: str) -> None:
     parsed = PARSER.parse(text)
-    assert isinstance(parsed, Unparsed)
+    assert isinstance(parsed, UnparsedScript)
     assert parsed.why
     assert not parsed.nul
 
 
 def test_a_nul_is_marked() -> None:
-    assert PARSER.parse("ls\0") == Unparsed("it holds a NUL character", nul=True)
+    assert PARSER.parse("ls\0") == UnparsedScript("it holds a NUL character", nul=True)
 
 
 def test_words_of_every_script_are_plain_text_too() -> None:
@@ -70,7 +70,7 @@ def test_the_quick_way_and_the_whole_grammar_agree(line: str) -> None:
     assert isinstance(quick, Script)
     assert isinstance(whole, Script)
     first, second = quick.nodes[0], whole.nodes[0]
-    assert [w.parts for w in first.words] == [w.parts for w in second.words[:-1]]  # type: ignore[union-attr]
+    assert [w.parts for w in first.words] == [w.parts for w in second.words[:-1]]
 
 
 @pytest.mark.parametrize("line", ["if ls", "time ls", "a=b ls", "export x", "while x", "a=b", "[[ a"])
@@ -81,7 +81,7 @@ def test_the_quick_way_leaves_grammar_to_the_grammar(line: str) -> None:
 def test_without_shfmt_only_what_is_plain_is_understood() -> None:
     parser = BashParser("/nonexistent/shfmt")
     assert isinstance(parser.parse("ls -la 'a b' | cat"), Script)
-    assert isinstance(parser.parse("ls $(pwd)"), Unparsed)
+    assert isinstance(parser.parse("ls $(pwd)"), UnparsedScript)
 
 
 def test_the_same_text_gives_the_same_value() -> None:

@@ -1,4 +1,4 @@
-"""The quick way to read a plain command gives what shfmt's tree gives, and leaves everything else to shfmt."""
+"""The fast parser of plain commands agrees with shfmt's tree, and leaves everything else to shfmt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from callboard.adapters.shell.parser import BashParser, PlainReader, plain_script
-from callboard.core.permissions.values import Script, Unparsed
+from callboard.core.permissions.values import Script, UnparsedScript
 
 WORDS = [
     "ls",
@@ -52,17 +52,17 @@ ENDS = [
 ]
 
 
-def drawn(draw: random.Random) -> str:
+def draw_script(draw: random.Random) -> str:
     pieces = [WORDS] * 6 + [QUOTED] * 2 + [JOINS] * 7 + [ENDS]
     return "".join(draw.choice(draw.choice(pieces)) for _ in range(draw.randint(1, 10)))
 
 
 def disagreements(seed: int, wanted: int) -> list[str]:
-    """Draw until so many scripts were plain; return those that shfmt reads in another way."""
+    """Draw scripts until enough were plain, and return those that shfmt parses differently."""
     draw, reader, parser = random.Random(seed), PlainReader(), BashParser(plain=False)
     plain: list[tuple[str, Script]] = []
     while len(plain) < wanted:
-        source = drawn(draw)
+        source = draw_script(draw)
         if (script := reader.read(source)) is not None:
             plain.append((source, script))
     with ThreadPoolExecutor(2) as pool:
@@ -96,4 +96,4 @@ def test_what_is_not_plain_is_left_to_shfmt(source: str) -> None:
 def test_what_was_parsed_is_remembered_and_what_failed_too() -> None:
     parser = BashParser()
     assert parser.parse("ls $X") is parser.parse("ls $X")
-    assert isinstance(parser.parse("ls '"), Unparsed)
+    assert isinstance(parser.parse("ls '"), UnparsedScript)

@@ -1,8 +1,8 @@
-"""A process that works on a task board: several claimers under one lease, by the product's own laws and writes.
+"""Process that works on a task board: several claimers under one lease, with the product's own rules and writes.
 
     python board_child.py FOLDER LEASE CLAIMERS
 
-The claimer that takes a task which was kept for it kills its process (kill -9) at once. Whatever is done stands in the
+The claimer that takes a task reserved for it kills its process (kill -9) at once. Every action is recorded in the
 stream `log`, in the commit of the change itself: `claim TASK CLAIMER ATTEMPT` and `done TASK CLAIMER ATTEMPT`.
 """
 
@@ -21,7 +21,7 @@ from callboard.core.keys import rows_prefix, task_key
 from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder, by_id, ready_for
 from callboard.engine.operations.claim_task import claimed, free_abandoned
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Append, Fence, LeaseHolder, Put, Row
 from callboard.types.errors import Conflict, ToolRefused
 from callboard.types.records import Task
@@ -36,9 +36,9 @@ class Claimers:
     def __init__(self, store: SqliteStore, fence: Fence) -> None:
         self.store, self.fence = store, fence
         self.changed = anyio.Event()
-        self.board = SessionBoard(SESSION, self._heard)
+        self.board = RowCache(SESSION, self._on_change)
 
-    def _heard(self, kind: str, name: str) -> None:
+    def _on_change(self, kind: str, name: str) -> None:
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -48,35 +48,35 @@ class Claimers:
             self.board.take(row)
 
     async def follow(self) -> None:
-        """Heed what others change: nobody asks twice while nothing happens."""
+        """Apply the changes of others; claimers try again only after a change."""
         async with self.store.watch(rows_prefix(SESSION)) as rows:
             async for row in rows:
                 self.board.take(row)
 
     async def work(self, name: str) -> None:
-        """Claim, work and complete until every task of the board has ended."""
-        me = Holder(name, 1, self.fence.lease, self.fence.number)
+        """Claim, work, and complete until every task of the board has ended."""
+        holder = Holder(name, 1, self.fence.lease, self.fence.number)
         while True:
             changed = self.changed
             if all(task.status in ENDED for task in self.board.tasks()):
                 return
-            task = await self.claim(me)
+            task = await self.claim(holder)
             if task is not None:
                 await anyio.lowlevel.checkpoint()
                 await self.commit(
-                    task.id, lambda old: laws.complete(old, me, 1.0, result="done"), f"done {task.id} {name}"
+                    task.id, lambda old: laws.complete(old, holder, 1.0, result="done"), f"done {task.id} {name}"
                 )
             elif not await free_abandoned(
                 self.store, SESSION, self.board, own_fence=self.fence, now=1.0, resumed=lambda task: False
             ):
                 await changed.wait()
 
-    async def claim(self, me: Holder) -> Task | None:
-        """The oldest ready task that nobody else was faster with."""
-        for task in ready_for(by_id(self.board.tasks()), me):
+    async def claim(self, holder: Holder) -> Task | None:
+        """Claim the oldest ready task that no other claimer took first."""
+        for task in ready_for(by_id(self.board.tasks()), holder):
             try:
-                mine, write = claimed(SESSION, self.board, task.id, holder=me, now=1.0)
-                note = Append("log", f"claim {mine.id} {me.name} {mine.attempts}".encode())
+                claim, write = claimed(SESSION, self.board, task.id, holder=holder, now=1.0)
+                note = Append("log", f"claim {claim.id} {holder.name} {claim.attempts}".encode())
                 numbers = await self.store.commit(write, note, fence=self.fence)
             except (Conflict, ToolRefused):
                 await self.refresh(task.id)
@@ -84,11 +84,11 @@ class Claimers:
             self.board.take(Row(write.key, write.value, numbers[0]))
             if task.reserved_for:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return mine
+            return claim
         return None
 
     async def commit(self, task_id: str, change: Callable[[Task], Task], note: str) -> None:
-        """A change of a task, tried again while others change its row beside it."""
+        """Commit a change of a task, and retry if another change of its row came first."""
         while True:
             row = await self._row(task_id)
             task = change(Task.model_validate_json(row.value or b""))

@@ -1,8 +1,9 @@
-"""A process with some of a session's agents, which only send and receive: what the stress test starts and kills.
+"""Process with some agents of a session that only send and receive; the stress test starts and kills it.
 
-The bus is the product's: envelopes are written with an event of their sender (`AgentRuntime.record`, `sending`), taken
-by `listen` and delivered by `EnvelopesDelivered`. An agent's journal says how far it came, so that a successor of a
-killed process goes on there. Whom the agents write to is drawn from their names: everyone knows who gets how much.
+The product's code does the work: envelopes are written with an event of their sender (`AgentRuntime.record`,
+`sending`), received by `listen`, and delivered by `EnvelopesDelivered`. An agent's journal contains its progress, so
+the successor of a killed process continues there. The recipients are drawn from the agents' names, so the expected
+number of envelopes is known everywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.receive import listen
 from callboard.engine.recall import recall
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.step_handlers import begin
 from callboard.ports.store import LeaseHolder
 from callboard.testing import ScriptedModel, World
@@ -35,47 +36,47 @@ SESSION = "s1"
 
 
 def recipients(name: str, agents: int, count: int) -> Iterator[str]:
-    """Whom an agent writes to, one after the other."""
+    """Yield the recipients of an agent, in order."""
     chance = random.Random(name)
     return (f"a{chance.randrange(agents)}" for _ in range(count))
 
 
 def expected(agents: int, count: int) -> Counter[str]:
-    """How many envelopes each agent gets when each has sent `count`."""
+    """Return the number of envelopes that each agent gets after each has sent `count`."""
     found: Counter[str] = Counter()
     for number in range(agents):
         found.update(recipients(f"a{number}", agents, count))
     return found
 
 
-async def live_on_mail(host: Host, name: str, agents: int, count: int, due: int) -> None:
-    """Send what is left to send, take what comes, and end when all is sent and all has come."""
+async def exchange_mail(host: SessionRuntime, name: str, agents: int, count: int, due: int) -> None:
+    """Send the remaining envelopes, receive mail, and end when everything is sent and received."""
     row = AgentRow(name=name, kind="teammate")
     agent = AgentRuntime(host, row, await recall(host.ports.store, SESSION, name, 1), begin, lock=AgentLock(name))
     if agent.state.identity.spec is None:
-        spec = host.types("teammate", name, host.types("lead", "lead", None))  # type: ignore[arg-type]
+        spec = host.types("teammate", name, host.types("lead", "lead", None))
         await agent.record(ev.AgentStarted(at=host.clock.now(), spec=spec, session=SESSION, incarnation=1))
     async with anyio.create_task_group() as group:
         group.start_soon(listen, agent)
         group.start_soon(send_all, agent, agents, count)
-        while agent.state.inbox.position < due or agent.state.inbox.mail or sent(agent) < count:
+        while agent.state.inbox.position < due or agent.state.inbox.mail or sent_count(agent) < count:
             if mail := agent.state.inbox.mail:
-                ids = tuple(one.id for one in mail)  # no blocks: nobody reads a conversation that only grows
+                ids = tuple(one.id for one in mail)  # no blocks: the conversation would only grow, and nothing reads it
                 await agent.record(ev.EnvelopesDelivered(at=host.clock.now(), ids=ids, blocks=()))
             else:
                 await agent.change()
         group.cancel_scope.cancel()
 
 
-def sent(agent: AgentRuntime) -> int:
-    """How many it has sent, by its journal."""
+def sent_count(agent: AgentRuntime) -> int:
+    """Return the number of envelopes sent, by the agent's journal."""
     return int(agent.state.work.todos[0].content) if agent.state.work.todos else 0
 
 
 async def send_all(agent: AgentRuntime, agents: int, count: int) -> None:
-    """One envelope after the other, each in one commit with the event that counts it."""
+    """Send one envelope after another, each in one commit with the event that counts it."""
     for number, to in enumerate(recipients(agent.name, agents, count)):
-        if number < sent(agent):
+        if number < sent_count(agent):
             continue
         envelope = Envelope(
             id=short_id("env", agent.name, number),
@@ -93,31 +94,33 @@ async def send_all(agent: AgentRuntime, agents: int, count: int) -> None:
 async def main(folder: str, place: int, processes: int, agents: int, count: int) -> None:
     store = await open_store(Path(folder))
     lease = await store.acquire(f"bus-{place}")
-    assert not isinstance(lease, LeaseHolder), "the one before it is dead"
+    assert not isinstance(lease, LeaseHolder), "the previous holder is dead"
     host = World(ScriptedModel({}), store=store).host(SESSION)
     host.fence = lease.fence
     due = expected(agents, count)
     async with anyio.create_task_group() as group:
         for number in range(place, agents, processes):
-            group.start_soon(live_on_mail, host, f"a{number}", agents, count, due[f"a{number}"])
+            group.start_soon(exchange_mail, host, f"a{number}", agents, count, due[f"a{number}"])
     await store.aclose()
 
 
 def serve(folder: str, *about: str) -> None:
-    """Fork a process for each `start PLACE` on standard input and say its id; `reap PID` says how it ended. What all of
-    them import is imported once, before any of them."""
+    """Fork a process for each `start PLACE` on stdin and print its pid; `reap PID` prints its exit status.
+
+    The common imports happen once, before the first fork.
+    """
     for line in iter(sys.stdin.readline, ""):
         command, number = line.split()
         if command == "reap":
-            said = os.waitstatus_to_exitcode(os.waitpid(int(number), 0)[1])
-        elif (said := os.fork()) == 0:
+            answer = os.waitstatus_to_exitcode(os.waitpid(int(number), 0)[1])
+        elif (answer := os.fork()) == 0:
             work(folder, int(number), about)
-        sys.stdout.write(f"{said}\n")
+        sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 
 def work(folder: str, place: int, about: Sequence[str]) -> NoReturn:
-    """The forked process, to its end."""
+    """Run the forked process to its end."""
     code, (processes, agents, count) = 1, map(int, about)
     try:
         anyio.run(main, folder, place, processes, agents, count)

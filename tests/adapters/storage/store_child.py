@@ -1,4 +1,4 @@
-"""A process that uses a store: what the tests start, kill and listen to. Each answer is one line on standard output."""
+"""Process that uses a store; tests start it, kill it, and read its answers, one per line on stdout."""
 
 from __future__ import annotations
 
@@ -15,78 +15,78 @@ from callboard.ports.store import Append, LeaseHolder, Put
 from callboard.types.errors import StoreFull
 
 
-def say(*words: object) -> None:
+def print_line(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
 async def append(store: SqliteStore, name: str, count: str) -> None:
-    """Append `count` records to stream `s`, and say each one's number once it is acknowledged."""
+    """Append `count` records to stream `s`, and print each number after its acknowledgement."""
     for number in range(int(count)):
         (seq,) = await store.commit(Append("s", f"{name} {number}".encode(), id=f"{name} {number}"))
-        say(seq)
+        print_line(seq)
 
 
 async def append_in_tasks(store: SqliteStore, name: str, count: str) -> None:
-    """The same in ten tasks at once, with a key beside each record."""
+    """Append in ten concurrent tasks, with a key beside each record."""
 
-    async def one(task: int) -> None:
+    async def append_records(task: int) -> None:
         for number in range(int(count)):
             text = f"{name} {task} {number}"
             await store.commit(Append("s", text.encode(), id=text), Put(text, text.encode(), expected=0))
-            say(text)
+            print_line(text)
 
     async with anyio.create_task_group() as tasks:
         for task in range(10):
-            tasks.start_soon(one, task)
+            tasks.start_soon(append_records, task)
 
 
-async def append_when_told(store: SqliteStore) -> None:
-    """Append one record for each line that comes in."""
-    say("ready")
+async def append_lines(store: SqliteStore) -> None:
+    """Append one record for each input line."""
+    print_line("ready")
     for line in iter(sys.stdin.readline, ""):
         await store.commit(Append("s", line.strip().encode()))
 
 
 async def follow(store: SqliteStore) -> None:
-    """Say every record of stream `s`."""
+    """Print every record of stream `s`."""
     async with store.follow("s") as records:
-        say("ready")
+        print_line("ready")
         async for record in records:
-            say(record.data.decode())
+            print_line(record.data.decode())
 
 
 async def hold(store: SqliteStore, lease: str) -> None:
-    """Take a lease, leave two children behind that live on, and wait to be killed."""
+    """Take a lease, leave two child processes running, and wait to be killed."""
     taken = await store.acquire(lease)
     assert not isinstance(taken, LeaseHolder)
     started = subprocess.Popen(["sleep", "60"], close_fds=False)
     forked = os.fork()
     if forked == 0:
-        say("forked")
+        print_line("forked")
         sys.stdin.read()
         os._exit(0)
-    say("held", taken.fence.number, started.pid, forked)
+    print_line("held", taken.fence.number, started.pid, forked)
     await anyio.sleep_forever()
 
 
-async def stubborn(store: SqliteStore, count: str) -> None:
-    """Append `count` records, and say which were acknowledged and which were refused; go on after each refusal."""
+async def append_despite_refusals(store: SqliteStore, count: str) -> None:
+    """Append `count` records, print which were acknowledged or refused, and continue after each refusal."""
     for number in range(int(count)):
         try:
             await store.commit(Append("s", str(number).encode()))
-            say("kept", number)
+            print_line("kept", number)
         except StoreFull:
-            say("refused", number)
+            print_line("refused", number)
 
 
 COMMANDS: dict[str, Callable[..., Awaitable[None]]] = {
     "append": append,
     "append_in_tasks": append_in_tasks,
-    "append_when_told": append_when_told,
+    "append_lines": append_lines,
     "follow": follow,
     "hold": hold,
-    "stubborn": stubborn,
+    "append_despite_refusals": append_despite_refusals,
 }
 
 

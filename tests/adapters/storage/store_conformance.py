@@ -1,7 +1,8 @@
-"""What every store must do: the laws of `callboard.ports.store`, as tests that an adapter's test module inherits.
+"""Rules for every store, stated in `callboard.ports.store`, as tests that an adapter's test module inherits.
 
-An adapter subclasses `StoreConformance` and gives `open`, which opens the store in `place`: the same place twice means
-two processes' views of the same contents. Every test runs on asyncio and on trio, and waits on events only.
+An adapter subclasses `StoreConformance` and implements `open`, which opens the store in `place`; opening the same place
+twice gives two processes' views of the same contents. Every test runs on asyncio and on trio, and waits only for
+events.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 class StoreConformance:
-    """Inherit, implement `open`, and import `anyio_backend` beside it."""
+    """Conformance tests: inherit, implement `open`, and import `anyio_backend`."""
 
     async def open(self, place: Path) -> Store:
         raise NotImplementedError
@@ -57,7 +58,7 @@ class StoreConformance:
         names = ["", "a b", "ü/日本", "x\ny", "q'\"%_*"]
         async with self.opened(tmp_path) as store:
             for name in names:
-                assert await store.commit(Append(name, b""), Put(name, b"")) == (1, (await store.get(name)).revision)  # type: ignore[union-attr]
+                assert await store.commit(Append(name, b""), Put(name, b"")) == (1, (await store.get(name)).revision)
             assert [row.key for row in await store.keys("")] == sorted(names)
             assert list(await store.read("ü/日本")) == [Record(1, b"")]
 
@@ -134,7 +135,7 @@ class StoreConformance:
                 await store.commit(Delete("nothing", expected=revision))
             assert await store.get("other") is None
             await store.commit(Put("k", b"w", expected=revision))
-            assert (await store.get("k")).value == b"w"  # type: ignore[union-attr]
+            assert (await store.get("k")).value == b"w"
 
     async def test_keys_are_those_with_the_prefix_in_order(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
@@ -159,7 +160,7 @@ class StoreConformance:
                 for number in range(20):
                     tasks.start_soon(race, store, number)
             assert len(won) == 1
-            assert (await store.get("k")).value == str(won[0]).encode()  # type: ignore[union-attr]
+            assert (await store.get("k")).value == str(won[0]).encode()
 
     async def test_commits_at_once_are_all_there_each_whole(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
@@ -254,7 +255,7 @@ class StoreConformance:
             seen: dict[str, bytes | None] = {}
             async for row in rows:
                 seen |= {one.key: one.value for one in (row, *rows.at_hand())}
-                assert len(set(seen.values())) == 1, "nobody sees half a commit"
+                assert len(set(seen.values())) == 1, "no reader sees half a commit"
                 assert set(seen) == {"a/1", "a/2", "a/3"}
                 if row.value == b"19":
                     break

@@ -1,7 +1,7 @@
-"""Changes of a board that race: each is made on rows that may be old by the time it is written.
+"""Racing changes of a board: each is computed from rows that may be outdated when it is written.
 
-Several agents call the board's tools at once. A tool reads rows, others commit in between, and its writes then count or
-lose their compare-and-swap, as the engine has it. Whatever comes through, the laws of the board hold.
+Several agents call the board's tools at once. A tool reads rows, others commit in between, and then its writes count or
+lose their compare-and-swap, as in the engine. Whatever is written, the board's rules hold.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from callboard.ports.tool import ToolOutcome
 from callboard.types.errors import Conflict, ToolRefused
 from callboard.types.records import Task
 
-WHO = ("lead", "alice", "bob", "carol")
+AGENTS = ("lead", "alice", "bob", "carol")
 Act = Literal["create", "depend", "claim", "complete", "release", "give", "cancel"]
 Calls = list[tuple[Act, str, int, list[int], int]]
 CALLS = st.lists(
     st.tuples(
         st.sampled_from(["create", "depend", "depend", "depend", "claim", "complete", "release", "give", "cancel"]),
-        st.sampled_from(WHO),
+        st.sampled_from(AGENTS),
         st.integers(0, 5),
         st.lists(st.integers(0, 5), max_size=2, unique=True),
         st.integers(0, 3),
     ),
     max_size=30,
 )
-"""What is called, by whom, for which task, with which others, and how many calls later it is written."""
+"""For each call: tool, agent, task, other tasks, and the number of calls after which it is written."""
 
 
-async def _look(world: ToolWorld, act: str, who: str, ids: list[str], others: list[str]) -> ToolOutcome:
-    """What the tool would write now."""
+async def _compute(world: ToolWorld, act: str, who: str, ids: list[str], others: list[str]) -> ToolOutcome:
+    """Return the result that the tool would write now."""
     task = ids[0]
     match act:
         case "create":
-            return await world.look("create_task", who, subject="more", blocked_by=others)
+            return await world.preview("create_task", who, subject="more", blocked_by=others)
         case "depend":
-            return await world.look("update_task", who, task_id=task, blocked_by=others)
+            return await world.preview("update_task", who, task_id=task, blocked_by=others)
         case "give":
-            return await world.look("update_task", "lead", task_id=task, owner=WHO[len(others)])
+            return await world.preview("update_task", "lead", task_id=task, owner=AGENTS[len(others)])
         case "cancel":
-            return await world.look("update_task", "lead", task_id=task, status="cancelled")
+            return await world.preview("update_task", "lead", task_id=task, status="cancelled")
         case _:
-            return await world.look(f"{act}_task", who, task_id=task)
+            return await world.preview(f"{act}_task", who, task_id=task)
 
 
-async def _play(calls: Calls) -> tuple[int, int]:
-    """Let the calls race; how many were written, and how many lost."""
+async def _race(calls: Calls) -> tuple[int, int]:
+    """Race the calls, and return how many were written and how many lost."""
     world = ToolWorld(board_tools())
-    for who in WHO:
+    for who in AGENTS:
         await world.join(who, "lead" if who == "lead" else "teammate", tools=("bash",))
     ids = [str((await world.run("create_task", subject=f"T{number}")).data["task_id"]) for number in range(6)]
     before = {task.id: task for task in (await world.rows()).tasks()}
@@ -65,9 +65,9 @@ async def _play(calls: Calls) -> tuple[int, int]:
     for turn, (act, who, which, others, later) in enumerate(calls):
         caller = "lead" if act in ("give", "cancel") else who
         if any(one == caller for _, one, _ in waiting):
-            continue  # an agent's changes run one after the other
+            continue  # changes of one agent run in sequence
         try:
-            found = await _look(world, act, who, [ids[which]], [ids[other] for other in others])
+            found = await _compute(world, act, who, [ids[which]], [ids[other] for other in others])
         except ToolRefused:
             continue
         waiting.append((turn + later, caller, found))
@@ -80,26 +80,26 @@ async def _play(calls: Calls) -> tuple[int, int]:
                 lost += 1
                 continue
             written += 1
-            before = _hold(before, {task.id: task for task in (await world.rows()).tasks()})
+            before = _check_rules(before, {task.id: task for task in (await world.rows()).tasks()})
     return written, lost
 
 
-def _hold(before: dict[str, Task], board: dict[str, Task]) -> dict[str, Task]:
-    """The laws, over one commit."""
+def _check_rules(before: dict[str, Task], board: dict[str, Task]) -> dict[str, Task]:
+    """Check the rules for one commit."""
     for task in board.values():
-        assert set(task.blocked_by) <= board.keys(), "it waits for a task that there is not"
-        assert task.id not in tasks.behind(task.blocked_by, board), "a circle"
+        assert set(task.blocked_by) <= board.keys(), "it depends on a task that does not exist"
+        assert task.id not in tasks.behind(task.blocked_by, board), "a cycle"
         assert (task.status == "in_progress") == (task.owner is not None and task.status not in ("completed", "failed"))
         old = before.get(task.id)
         if old is not None and old.status in ("completed", "cancelled"):
-            assert task == old, "what had ended has changed"
+            assert task == old, "an ended task has changed"
         if old is not None and old.status == "in_progress" == task.status:
-            assert task.owner == old.owner, "it went from hand to hand without being let go"
+            assert task.owner == old.owner, "its owner changed without a release"
         if task.status == "in_progress" and (old is None or old.status != "in_progress"):
             assert not tasks.blockers(task, board), "it was claimed while it waits"
             assert old is None or old.reserved_for in ("", task.owner)
     for name in ("alice", "bob", "carol"):
-        assert len(tasks.held_by(board, tasks.Holder(name))) <= 1, "two at a time"
+        assert len(tasks.held_by(board, tasks.Holder(name))) <= 1, "two tasks at a time"
     return board
 
 
@@ -108,7 +108,7 @@ def _hold(before: dict[str, Task], board: dict[str, Task]) -> dict[str, Task]:
 def test_whatever_changes_race_no_circle_closes_and_no_law_is_broken(
     calls: Calls,
 ) -> None:
-    anyio.run(_play, calls)
+    anyio.run(_race, calls)
 
 
 @pytest.mark.soak
@@ -118,12 +118,12 @@ def test_the_same_over_many_more_races() -> None:
     @settings(max_examples=1_000 * factor, deadline=None)
     @given(calls=CALLS)
     def many(calls: Calls) -> None:
-        anyio.run(_play, calls)
+        anyio.run(_race, calls)
 
     many()
 
 
 def test_the_races_are_races() -> None:
-    """Two that would close a circle together: one is written, and one loses."""
+    """Of two changes that would close a cycle together, one is written and one loses."""
     calls: Calls = [("depend", "alice", 0, [1], 1), ("depend", "bob", 1, [0], 0)]
-    assert anyio.run(_play, calls) == (1, 1)
+    assert anyio.run(_race, calls) == (1, 1)

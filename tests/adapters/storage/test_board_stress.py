@@ -1,8 +1,8 @@
 """Many real processes on one task board, some of them killed: each task is claimed once, and none is left behind.
 
-The claimers are processes with leases of their own (`board_child.py`); claims, completions and the freeing of what the
-dead held are the product's (`engine/operations/claim_task.py`). A process that is to be killed dies by kill -9 right
-after the claim of a task that was kept for it: it holds one for certain, and perhaps more by its other claimers.
+The claimers are processes with their own leases (`board_child.py`). Claims, completions, and the release of dead
+agents' tasks are the product's code (`engine/operations/claim_task.py`). A process that is to die is killed with kill
+-9 right after it claims a task reserved for it: it certainly holds one, and perhaps more by its other claimers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def anyio_backend() -> str:
 
 @dataclass(frozen=True)
 class Crowd:
-    """How many tasks, processes, claimers in each, and how many of the processes die."""
+    """Numbers of tasks, processes, claimers in each, and processes that die."""
 
     tasks: int
     processes: int
@@ -48,7 +48,7 @@ class Crowd:
 
 
 async def fill(store: SqliteStore, crowd: Crowd, dying: Sequence[int]) -> None:
-    """The board: every third task waits for an earlier one, and each process that is to die has a task kept for it."""
+    """Fill the board: every third task waits for an earlier one, and each process that is to die has its own task."""
     chance = random.Random(crowd.seed)
     kept = chance.sample(range(crowd.tasks), len(dying))
     for number in range(crowd.tasks):
@@ -60,8 +60,11 @@ async def fill(store: SqliteStore, crowd: Crowd, dying: Sequence[int]) -> None:
 
 
 async def run(folder: Path, crowd: Crowd) -> None:
-    """Let the crowd do all tasks. Who dies is told to the others by a row, as a host tells of an agent that crashed;
-    some of the dead come back under their old lease, and work on."""
+    """Let the crowd complete all tasks.
+
+    A row reports a dead process to the others, as a host does for a crashed agent. Some dead processes come back
+    under their old lease, and continue.
+    """
     store, chance = await open_store(folder, durability="process"), random.Random(crowd.seed)
     dying = sorted(chance.sample(range(crowd.processes), crowd.killed))
     await fill(store, crowd, dying)
@@ -81,21 +84,20 @@ async def run(folder: Path, crowd: Crowd) -> None:
             async with anyio.create_task_group() as group:
                 for place in range(crowd.processes):
                     group.start_soon(attend, place)
-    await judge(store, {f"p{place}.1" for place in dying})
+    await check_log(store, {f"p{place}.1" for place in dying})
     await store.aclose()
 
 
 async def _child(stack: contextlib.ExitStack, folder: Path, lease: str, claimers: int) -> int:
-    """Run a process to its end: its exit code."""
+    """Run a process to its end, and return its exit code."""
     line = [str(CHILD), str(folder), lease, str(claimers)]
     process = Process(line, folder, os.environ, stdout=NOTHING, stderr=STDERR)
     stack.callback(process.kill)
     return await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
 
-async def judge(store: SqliteStore, dead: set[str]) -> None:
-    """Each task was claimed once, and again only where its claimer was killed; each was done once, by its last claimer;
-    none before what it waited for."""
+async def check_log(store: SqliteStore, dead: set[str]) -> None:
+    """Check that each task was claimed once, except after a kill, and completed once, by its last claimer, in order."""
     board = {row.key: Task.model_validate_json(row.value or b"") for row in await store.keys(task_key("s1", ""))}
     claims: dict[str, list[str]] = defaultdict(list)
     done: dict[str, str] = {}
@@ -111,10 +113,10 @@ async def judge(store: SqliteStore, dead: set[str]) -> None:
             done[task] = who
     assert {task.status for task in board.values()} == {"completed"}
     for task, claimers in claims.items():
-        assert claimers[-1] == done[task], f"{task} was done by another than its claimer"
-        assert {who.rpartition("-")[0] for who in claimers[:-1]} <= dead, f"{task} was taken from the living"
+        assert claimers[-1] == done[task], f"{task} was completed by another claimer"
+        assert {who.rpartition("-")[0] for who in claimers[:-1]} <= dead, f"{task} was taken from a living claimer"
     again = sum(len(claimers) - 1 for claimers in claims.values())
-    assert again >= len(dead), "each of the dead held a task, which another has finished"
+    assert again >= len(dead), "each dead process held a task that another one completed"
 
 
 async def test_each_task_is_claimed_once_and_what_the_killed_held_is_finished_by_others(tmp_path: Path) -> None:

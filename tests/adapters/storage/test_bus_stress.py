@@ -1,8 +1,8 @@
 """Many real processes on one bus, some of them killed: each envelope is delivered once, in its sender's order.
 
-Eight processes with eight agents each write to each other through one SQLite store (`bus_child.py`). A killed process
-dies by kill -9 at a random moment; its successor finds in the journals how far its agents came. Who sends, receives
-and delivers is the product's code.
+Eight processes with eight agents each exchange envelopes through one SQLite store (`bus_child.py`). A process is killed
+with kill -9 at a random moment; its successor reads the agents' progress from their journals. The product's code sends,
+receives, and delivers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def anyio_backend() -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """How many envelopes each agent sends, and how many processes are killed on the way."""
+    """Number of envelopes that each agent sends, and number of processes that are killed."""
 
     count: int
     kills: int
@@ -49,22 +49,22 @@ class Load:
 
 
 class Crowd:
-    """The processes: each killed one is followed by another in its place."""
+    """The processes; each killed one is replaced."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.deaths = 0
         line = [sys.executable, str(CHILD), str(folder), *map(str, (PROCESSES, AGENTS, count))]
         self._server = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._running: dict[int, int] = {}
-        """Place -> process id."""
+        """Process id by place."""
 
     @property
     def places(self) -> list[int]:
-        """Where a process is at work."""
+        """Places with a running process."""
         return sorted(self._running)
 
     def kill(self, place: int) -> None:
-        """Not reaped before it is waited for: its id is its own."""
+        """Kill the process of a place. It is reaped only in `attend`, so its id cannot be reused before."""
         os.kill(self._running[place], signal.SIGKILL)
 
     def close(self) -> None:
@@ -74,22 +74,22 @@ class Crowd:
         self._server.communicate()
 
     async def attend(self, place: int) -> None:
-        """Let the processes of a place work until one of them ends by itself."""
+        """Let the processes of a place work until one of them exits by itself."""
         while (code := await self._to_its_end(place)) == -signal.SIGKILL:
             self.deaths += 1
         assert code == 0, f"process {place} ended with {code}"
 
     async def _to_its_end(self, place: int) -> int:
-        pid = self._running[place] = self._told("start", place)
+        pid = self._running[place] = self._answer("start", place)
         ended = os.pidfd_open(pid)
         try:
             await anyio.wait_readable(ended)
         finally:
             os.close(ended)
         del self._running[place]
-        return self._told("reap", pid)
+        return self._answer("reap", pid)
 
-    def _told(self, command: str, number: int) -> int:
+    def _answer(self, command: str, number: int) -> int:
         server = self._server
         assert server.stdin is not None
         assert server.stdout is not None
@@ -99,7 +99,7 @@ class Crowd:
 
 
 async def run(folder: Path, load: Load) -> None:
-    """Let all agents send and receive all. Each kill comes when some mailbox is so and so full; both are drawn."""
+    """Let all agents send and receive everything, and kill processes when a random mailbox has a random depth."""
     store, chance, crowd = await open_store(folder), random.Random(load.seed), Crowd(folder, load.count)
     due = expected(AGENTS, load.count)
     try:
@@ -109,25 +109,25 @@ async def run(folder: Path, load: Load) -> None:
                     group.start_soon(crowd.attend, place)
                 for number in range(load.kills):
                     watched = f"a{chance.randrange(AGENTS)}"
-                    await _reaches(store, watched, due[watched] * (number + 1) // (load.kills + 2))
+                    await _wait_for_depth(store, watched, due[watched] * (number + 1) // (load.kills + 2))
                     crowd.kill(chance.choice(crowd.places))
     finally:
         crowd.close()
     assert crowd.deaths == load.kills
-    await judge(store, load.count)
+    await check_deliveries(store, load.count)
     await store.aclose()
 
 
-async def _reaches(store: SqliteStore, name: str, seq: int) -> None:
-    """Wait until a mailbox holds so many envelopes."""
+async def _wait_for_depth(store: SqliteStore, name: str, seq: int) -> None:
+    """Wait until a mailbox holds this many envelopes."""
     async with store.follow(mailbox(SESSION, name, 1)) as records:
         async for record in records:
             if record.seq >= seq:
                 return
 
 
-async def judge(store: SqliteStore, count: int) -> None:
-    """Each envelope was sent once, received once in mailbox order, and delivered once, in its sender's order."""
+async def check_deliveries(store: SqliteStore, count: int) -> None:
+    """Check that each envelope was sent once, received once in mailbox order, and delivered once, in sending order."""
     due, orders = expected(AGENTS, count), defaultdict[tuple[str, str], list[int]](list)
     for name in (f"a{number}" for number in range(AGENTS)):
         records = await store.read(mailbox(SESSION, name, 1))
@@ -135,10 +135,10 @@ async def judge(store: SqliteStore, count: int) -> None:
         assert [one.seq for one in mail] == list(range(1, due[name] + 1))
         events = await events_of(store, journal(SESSION, name, 1))
         got = [one.envelope for one in events if isinstance(one, ev.EnvelopeReceived)]
-        assert got == mail, f"{name} took other mail than it was sent"
+        assert got == mail, f"{name} received other envelopes than were sent to it"
         there = {one.id: one for one in mail}
         ids = [id for one in events if isinstance(one, ev.EnvelopesDelivered) for id in one.ids]
-        assert len(ids) == len(set(ids)) == len(there), f"{name} read one twice, or never"
+        assert len(ids) == len(set(ids)) == len(there), f"{name} read an envelope twice, or never"
         assert {one.state for one in receipts(mail, events)} == {"delivered"}
         for id in ids:
             orders[there[id].sender, name].append(int(there[id].content))

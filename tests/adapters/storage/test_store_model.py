@@ -1,4 +1,4 @@
-"""The two stores are one: whatever is asked of them, they answer the same, also after the SQLite one was reopened."""
+"""Both stores give the same answers to the same operations, even after the SQLite store was reopened."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ async def outcome(store: Store, step: Commit) -> object:
         return "fenced"
 
 
-async def held(store: Store) -> object:
+async def contents_of(store: Store) -> object:
     streams = [(list(await store.read(name)), await store.last(name)) for name in ("a", "a/b", "a/", "b", "\U0010ffff")]
     rows = [await store.keys(prefix) for prefix in ("", "a", "a/", "\U0010ffff", "z")]
     return streams, rows, [list(await store.read("a", after, limit)) for after in (-1, 0, 2) for limit in (None, 0, 1)]
 
 
-async def walk(folder: Path, steps: Sequence[object]) -> None:
+async def run_steps(folder: Path, steps: Sequence[object]) -> None:
     memory: MemoryStore = MemoryStore()
     sqlite = await open_store(folder, durability="process")
     leases: dict[tuple[str, int], object] = {}
@@ -90,33 +90,33 @@ async def walk(folder: Path, steps: Sequence[object]) -> None:
                 for index, one in enumerate(taken):
                     if not isinstance(one, LeaseHolder):
                         leases[lease, index] = one
-                        assert one.fence == taken[0].fence  # type: ignore[union-attr]
+                        assert one.fence == taken[0].fence
             case Release(lease):
                 for index in range(2):
                     if (lease, index) in leases:
-                        await leases.pop((lease, index)).release()  # type: ignore[attr-defined]
+                        await leases.pop((lease, index)).release()
             case _:
                 await sqlite.aclose()
                 memory, sqlite = memory.reopen(), await open_store(folder, durability="process")
                 leases.clear()
-        assert await held(memory) == await held(sqlite)
+        assert await contents_of(memory) == await contents_of(sqlite)
     assert sqlite.damage == ()
     await sqlite.aclose()
 
 
-def check(steps: Sequence[object]) -> None:
+def check_steps(steps: Sequence[object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        anyio.run(walk, Path(folder) / "s", steps)
+        anyio.run(run_steps, Path(folder) / "s", steps)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(STEPS)
 def test_sqlite_answers_as_memory_does(steps: Sequence[object]) -> None:
-    check(steps)
+    check_steps(steps)
 
 
 @pytest.mark.soak
 @settings(max_examples=1_000 * int(os.environ.get("SOAK", "1")), deadline=None)
 @given(STEPS)
 def test_sqlite_answers_as_memory_does_for_long(steps: Sequence[object]) -> None:
-    check(steps)
+    check_steps(steps)

@@ -1,4 +1,4 @@
-"""Where a store lies: a private folder on a disk of this machine; and what it does when that disk refuses."""
+"""The place of a store: a private folder on a local disk, and the errors if that disk refuses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def anyio_backend() -> str:
 
 @contextlib.contextmanager
 def mounted(place: Path, options: str) -> Generator[Path, None, None]:
-    """A small file system in memory, or the test is skipped where that is not allowed."""
+    """Mount a small in-memory file system, or skip the test if that is not allowed."""
     place.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "none", str(place)], check=False, capture_output=True, text=True
@@ -206,11 +206,11 @@ async def test_a_read_only_disk_is_refused_with_what_to_do_and_left_as_it_is(tmp
 async def test_an_error_of_the_disk_is_told_and_the_store_goes_on(tmp_path: Path, call: str, error: str) -> None:
     for when in ("12..14", "25+9"):
         folder = tmp_path / when
-        store = await open_store(folder)  # the files are made in peace
+        store = await open_store(folder)  # create the files without the obstacle
         await store.aclose()
         inject = f"inject={call}:error={error}:when={when}"
         strace = ["strace", "-qq", "-f", "-o", os.devnull, "-e", f"trace={call}", "-e", inject]
-        line = [*strace, sys.executable, str(CHILD), str(folder), "stubborn", "60"]
+        line = [*strace, sys.executable, str(CHILD), str(folder), "append_despite_refusals", "60"]
         done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
         said = [line.split() for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Several processes on one store: nothing is lost, everyone is woken, and the dead leave nothing behind."""
+"""Several processes on one store: no write is lost, every follower wakes, and dead processes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import anyio
 import anyio.abc
+import apsw
 import pytest
 from tests.warm import PIPE, STDERR, Process
 
 from callboard.adapters.storage import feed
-from callboard.adapters.storage.sqlite import SqliteStore, open_store
+from callboard.adapters.storage.sqlite import SqliteStore, open_store, statements
 from callboard.adapters.storage.sqlite.store import started
-from callboard.ports.store import Append, LeaseHolder
+from callboard.ports.store import Append, LeaseHolder, Put, Record, Row
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +55,7 @@ def child(folder: Path, *command: str, under: tuple[str, ...] = ()) -> Generator
 
 
 def lines(process: Child) -> list[str]:
-    """All that it says until it ends, in whole lines: a kill may cut the last one."""
+    """Return the output until the process ends, in whole lines: a kill may cut the last one."""
     return [line.rstrip("\n") for line in process.stdout or [] if line.endswith("\n")]
 
 
@@ -108,7 +109,7 @@ async def killed_writer_loses_nothing(folder: Path, rounds: int, seed: int) -> N
         assert store.damage == ()
         assert acknowledged <= set(there), f"lost after kill {kill} of seed {seed}"
         assert len(set(there)) == len(there)
-        assert {row.key for row in await store.keys("k")} == set(there), "a record without its key, or a key without"
+        assert {row.key for row in await store.keys("k")} == set(there), "a record without its key, or the reverse"
         await store.aclose()
     assert len(acknowledged) > rounds
 
@@ -146,15 +147,15 @@ async def test_a_kill_inside_any_system_call_loses_nothing(tmp_path: Path, call:
 
 
 @pytest.fixture
-def bells_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks by himself: who hears anything was rung."""
+def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable polling: a follower wakes only by notification."""
     monkeypatch.setattr(feed, "LOOK_SECONDS", 10_000.0)
 
 
-@pytest.mark.usefixtures("bells_only")
+@pytest.mark.usefixtures("without_polling")
 async def test_a_follower_in_another_process_is_woken_by_the_doorbell(tmp_path: Path) -> None:
     store = await open_store(tmp_path / "s")
-    with child(tmp_path / "s", "append_when_told") as writer, anyio.fail_after(180):
+    with child(tmp_path / "s", "append_lines") as writer, anyio.fail_after(180):
         assert await anyio.to_thread.run_sync(first_line, writer) == "ready"
         async with store.follow("s") as records:
             for number in range(20):
@@ -167,8 +168,8 @@ async def test_a_follower_in_another_process_is_woken_by_the_doorbell(tmp_path: 
     await store.aclose()
 
 
-async def hears(here: SqliteStore, there: SqliteStore) -> None:
-    """A follower that sleeps hears of what another store object wrote; raises `TimeoutError` if it does not."""
+async def check_wakes(here: SqliteStore, there: SqliteStore) -> None:
+    """Check that a sleeping follower wakes after a write by another store object; raise `TimeoutError` if not."""
 
     async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         async with here.follow("s", after=await here.last("s")) as records:
@@ -178,25 +179,25 @@ async def hears(here: SqliteStore, there: SqliteStore) -> None:
     with anyio.fail_after(180):
         async with anyio.create_task_group() as tasks:
             await tasks.start(listen)
-            await anyio.sleep(0.05)  # it has looked and fallen asleep; were it slow to, the test would only be easier
+            await anyio.sleep(0.05)  # it has polled and fallen asleep; if it were late, the test would only be easier
             await there.commit(Append("s", b""))
 
 
-@pytest.mark.usefixtures("bells_only")
+@pytest.mark.usefixtures("without_polling")
 async def test_a_folder_with_a_very_long_path_has_a_doorbell_too(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 20) / ("longer" * 20)
     here, there = await open_store(folder), await open_store(folder)
-    await hears(here, there)
+    await check_wakes(here, there)
     await here.aclose()
     await there.aclose()
 
 
 async def test_a_follower_hears_even_where_the_doorbell_is_broken(tmp_path: Path) -> None:
     here, there = await open_store(tmp_path / "s"), await open_store(tmp_path / "s")
-    await hears(here, there)
+    await check_wakes(here, there)
     for name in (tmp_path / "s" / "run").iterdir():
         name.unlink()
-    await hears(here, there)
+    await check_wakes(here, there)
     await here.aclose()
     await there.aclose()
 
@@ -204,14 +205,14 @@ async def test_a_follower_hears_even_where_the_doorbell_is_broken(tmp_path: Path
 async def test_a_bell_whose_name_was_swept_away_while_nobody_followed_still_hears_and_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread sleeps without an end then: to wake it must not need the name."""
+    """Its thread then sleeps without a timeout: waking it must not need the file name."""
     monkeypatch.setattr(feed, "LOOK_SECONDS", 0.02)
     here, there = await open_store(tmp_path / "s"), await open_store(tmp_path / "s")
-    await hears(here, there)
-    await anyio.sleep(0.2)  # the last look is over: it sleeps until somebody follows again
+    await check_wakes(here, there)
+    await anyio.sleep(0.2)  # the last poll is over: it sleeps until another follower comes
     for name in (tmp_path / "s" / "run").iterdir():
         name.unlink()
-    await hears(here, there)
+    await check_wakes(here, there)
     await anyio.sleep(0.2)
     with anyio.fail_after(180):
         await here.aclose()
@@ -299,7 +300,7 @@ async def test_fifty_idle_followers_cost_next_to_nothing_and_write_nothing(tmp_p
         await anyio.sleep(2.5)
         assert (
             wakings() - woke < 60
-        )  # a look a second is for all of them: were it for each, there would be 125 and more
+        )  # one poll a second serves all followers; with one for each there would be 125 or more
         assert stamps() == before
         tasks.cancel_scope.cancel()
     await store.aclose()
@@ -316,3 +317,65 @@ async def test_each_commit_is_synced_before_it_is_acknowledged(
     with child(tmp_path / "s", "append", "w", "30", under=command) as writer:
         assert len(lines(writer)) == 30
     assert least <= len(re.findall(r"f(?:data)?sync\(", trace.read_text())) <= most
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    with anyio.fail_after(180):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+async def test_idle_readers_sleep_while_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the doorbell, the look at the store once a second wakes only the readers of what has changed."""
+    monkeypatch.setattr(feed, "LOOK_SECONDS", 0.02)
+    read = statements.read
+    changes = statements.changes
+    asked: list[str] = []
+
+    def noted_read(connection: apsw.Connection, stream: str, after: int, limit: int | None) -> list[Record]:
+        asked.append(stream)
+        return read(connection, stream, after, limit)
+
+    def noted_changes(connection: apsw.Connection, prefix: str, position: int) -> tuple[Sequence[Row], int]:
+        asked.append(prefix)
+        return changes(connection, prefix, position)
+
+    monkeypatch.setattr(statements, "read", noted_read)
+    monkeypatch.setattr(statements, "changes", noted_changes)
+    here, there = await open_store(tmp_path / "s"), await open_store(tmp_path / "s")
+    received: list[str] = []
+
+    async def follow(stream: str) -> None:
+        async with here.follow(stream) as records:
+            async for record in records:
+                received.append(record.data.decode())
+
+    async def watch(prefix: str) -> None:
+        async with here.watch(prefix) as rows:
+            async for row in rows:
+                received.append(row.key)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(follow, f"idle{number}")
+            tasks.start_soon(watch, f"idle/{number}")
+        tasks.start_soon(follow, "busy")
+        tasks.start_soon(watch, "busy/")
+        await eventually(lambda: len(set(asked)) == 12)
+        for name in (tmp_path / "s" / "run").iterdir():
+            name.unlink()
+        await there.commit(Append("busy", b"first"))  # after it, the readers' positions are known to the look
+        await eventually(lambda: received == ["first"])
+        await anyio.sleep(0.2)
+        asked.clear()
+        for number in range(20):
+            await there.commit(Append("busy", f"{number}".encode()), Put(f"busy/{number}", b"x"))
+            await anyio.sleep(0.03)
+        await eventually(lambda: len(received) == 41)
+        assert set(asked) == {"busy", "busy/"}
+        await there.commit(Append("idle3", b"late"), Put("idle/4", b"x"))
+        await eventually(lambda: len(received) == 43)
+        tasks.cancel_scope.cancel()
+    await here.aclose()
+    await there.aclose()

@@ -1,4 +1,4 @@
-"""The SQLite store keeps the laws, on asyncio and trio."""
+"""The SQLite store follows the store's rules, on asyncio and trio."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import apsw
 import pytest
-from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401
+from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
 
 from callboard.adapters.storage.sqlite import open_store, writer
 from callboard.ports.store import Append, Store
@@ -31,6 +31,6 @@ async def test_a_program_that_reads_the_database_slows_no_commit(
     with anyio.fail_after(writer.BUSY_MS / 1_000):  # a single busy wait would take as long
         for _ in range(30):
             await store.commit(Append("s", b"x" * 20_000))
-    assert (tmp_path / "s" / "callboard.db-wal").stat().st_size > 500_000, "the reader keeps the log as it is"
+    assert (tmp_path / "s" / "callboard.db-wal").stat().st_size > 500_000, "the reader stops the log from being reset"
     reader.close()
     await store.aclose()

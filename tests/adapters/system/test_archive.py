@@ -1,4 +1,4 @@
-"""Files of agents that grow: each line once, and whole."""
+"""Agents' files that grow are archived with each line exactly once, and whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.adapters.system.archive import FileArchive
+from callboard.adapters.system.archive import FileArchive, SharedTranscripts, project_name
 from callboard.types.errors import StoreFull
 
 pytestmark = pytest.mark.anyio
@@ -36,3 +36,72 @@ async def test_a_file_grows_by_whole_lines_through_crashes_and_a_full_disk(tmp_p
     assert path.read_bytes() == b"one\ntwo\nthree\n"
     await again.append(str(path), 3, [b"four\n"])
     assert path.read_bytes() == b"one\ntwo\nthree\nfour\n"
+
+
+def shared_archive(base: Path) -> tuple[FileArchive, Path]:
+    copies = SharedTranscripts(base / ".claude", base / "my project", "s1")
+    return FileArchive(base, base / "data", (), shared=copies), base / "data" / "transcripts"
+
+
+async def test_copies_are_where_other_programs_look_for_them(tmp_path: Path) -> None:
+    archive, folder = shared_archive(tmp_path)
+    for name in ("lead", "lead.2", "alice", "alice.3"):
+        await archive.append(str(folder / f"{name}.jsonl"), 0, [name.encode() + b"\n"])
+    project = tmp_path / ".claude" / "projects" / project_name(str(tmp_path / "my project"))
+    assert {str(path.relative_to(project)): path.read_text() for path in project.rglob("*.jsonl")} == {
+        "s1.jsonl": "lead\n",
+        "s1.2.jsonl": "lead.2\n",
+        "s1/subagents/agent-alice.jsonl": "alice\n",
+        "s1/subagents/agent-alice.3.jsonl": "alice.3\n",
+    }
+    assert (project / "s1.jsonl").stat().st_mode & 0o777 == 0o600
+    assert project.stat().st_mode & 0o777 == 0o700
+
+
+async def test_old_copies_are_removed_and_transcripts_of_other_programs_stay(tmp_path: Path) -> None:
+    archive, folder = shared_archive(tmp_path)
+    for name in ("lead", "alice"):
+        await archive.append(str(folder / f"{name}.jsonl"), 0, [b"x\n"])
+    project = tmp_path / ".claude" / "projects" / project_name(str(tmp_path / "my project"))
+    (project / "other.jsonl").write_text("of another program")
+    copies = SharedTranscripts(tmp_path / ".claude", tmp_path / "my project", "s2")
+    (tmp_path / "data" / "s1").mkdir()
+    written = (project / "s1.jsonl").stat().st_mtime
+    copies.remove_old(tmp_path / "data", written - 1)
+    assert (project / "s1.jsonl").exists()
+    copies.remove_old(tmp_path / "data", written + 1)
+    assert [path.name for path in project.iterdir()] == ["other.jsonl"]
+    SharedTranscripts(tmp_path / "none", tmp_path, "s3").remove_old(tmp_path, 0.0)
+
+
+async def test_a_copy_that_was_deleted_or_cut_has_every_later_line_once(tmp_path: Path) -> None:
+    archive, folder = shared_archive(tmp_path)
+    await archive.append(str(folder / "lead.jsonl"), 0, [b"one\n", b"two\n"])
+    (copy,) = (tmp_path / ".claude").rglob("s1.jsonl")
+    with copy.open("ab") as torn:
+        torn.write(b"thr")
+    again, _ = shared_archive(tmp_path)
+    await again.append(str(folder / "lead.jsonl"), 1, [b"two\n", b"three\n"])
+    assert copy.read_bytes() == b"one\ntwo\nthree\n"
+
+
+async def test_a_copy_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    archive, folder = shared_archive(tmp_path)
+    (tmp_path / ".claude").write_text("a file, not a folder")
+    await archive.append(str(folder / "lead.jsonl"), 0, [b"one\n"])
+    assert (folder / "lead.jsonl").read_bytes() == b"one\n"
+    assert not archive.shares
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("/home/me/my_app.v2", "-home-me-my-app-v2"),
+        ("/srv/Bücher", "-srv-B-cher"),
+        ("/" + "a" * 199, "-" + "a" * 199),
+        ("/" + "a" * 300, "-" + "a" * 199 + "-vtkmfl"),
+        ("/home/é/" * 40, "-home---" * 25 + "-ichmoo"),
+    ],
+)
+def test_the_name_of_a_project_is_its_path_with_hyphens(folder: str, name: str) -> None:
+    assert project_name(folder) == name

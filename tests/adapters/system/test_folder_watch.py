@@ -1,4 +1,4 @@
-"""Watches of folders: each wakes for its own folders, and all of them share what the kernel has few of."""
+"""Watches of folders: each wakes for its own folders only, and all share the kernel's scarce resources."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard.adapters.system.folder_watch import Watches
+from callboard.adapters.system.folder_watch import WatchFactory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="inotify is a part of Linux")]
 
 INOTIFY = "anon_inode:inotify"
 
 
-def kernel_parts() -> set[tuple[str, str]]:
-    """Return number and kind of each descriptor of this process of which a watch is made.
+def watch_descriptors() -> set[tuple[str, str]]:
+    """Return the number and kind of each descriptor of this process that belongs to a watch.
 
-    Compare these, not how many descriptors there are: what an earlier test did not close may go at any moment.
+    Compare these instead of the number of descriptors: those left open by an earlier test may close at any moment.
     """
     parts = {(name, _target(name)) for name in os.listdir("/proc/self/fd")}
     return {(name, kind) for name, kind in parts if kind in (INOTIFY, "anon_inode:[eventfd]")}
@@ -34,12 +34,12 @@ def _target(name: str) -> str:
 
 
 async def test_all_watches_of_a_process_share_one_instance_and_leave_nothing(tmp_path: Path) -> None:
-    parts = kernel_parts()
+    parts = watch_descriptors()
     threads = set(threading.enumerate())
     (tmp_path / "agents").mkdir()
-    made = Watches()
+    made = WatchFactory()
     watches = [made.watch([tmp_path / "agents"]) for _ in range(200)]
-    assert [kind for _, kind in kernel_parts() - parts].count(INOTIFY) == 1
+    assert [kind for _, kind in watch_descriptors() - parts].count(INOTIFY) == 1
     (tmp_path / "agents" / "new.md").write_text("x")
     with anyio.fail_after(180):
         async with anyio.create_task_group() as tasks:
@@ -47,7 +47,7 @@ async def test_all_watches_of_a_process_share_one_instance_and_leave_nothing(tmp
                 tasks.start_soon(watch.changed)
     for watch in watches:
         watch.close()
-    assert kernel_parts() <= parts
+    assert watch_descriptors() <= parts
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "callboard-folders"]
 
 
@@ -57,7 +57,7 @@ async def test_a_watch_wakes_for_its_own_folders_also_after_another_of_the_same_
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    watches = Watches()
+    watches = WatchFactory()
     one, other, elsewhere = (watches.watch([folder]) for folder in (here, here, there))
     try:
         other.close()
@@ -74,7 +74,7 @@ async def test_a_watch_wakes_for_its_own_folders_also_after_another_of_the_same_
 
 async def test_a_folder_that_is_made_deleted_and_made_again_is_watched_each_time(tmp_path: Path) -> None:
     folder = tmp_path / "skills"
-    watch = Watches().watch([folder])
+    watch = WatchFactory().watch([folder])
     try:
         for _ in range(2):
             for act in (folder.mkdir, (folder / "one").touch, (folder / "one").unlink, folder.rmdir):

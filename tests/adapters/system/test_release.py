@@ -1,4 +1,4 @@
-"""A process whose files were replaced by an upgrade says so, and its children do not run with it."""
+"""A process whose files were replaced by an upgrade reports it, and its children do not use the new files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.system import release
-from callboard.adapters.system.release import Release
+from callboard.adapters.system.release import InstalledRelease
 from callboard.types.errors import ToolRefused
 
 ADAPTERS = Path(release.__file__).parents[1]
@@ -20,7 +20,7 @@ UPGRADED = "Callboard was upgraded from 0.1.0 to 0.2.0 while this process runs: 
 
 
 def install(file: Path, version: str) -> None:
-    """Put another file in its place, as an installer does."""
+    """Replace the file by another, as an installer does."""
     new = file.with_name("new")
     new.write_text(f'"""A package."""\n\n__version__ = "{version}"\n')
     new.replace(file)
@@ -33,20 +33,20 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_an_upgrade_names_both_versions(file: Path) -> None:
-    began = Release(str(file))
+    began = InstalledRelease(str(file))
     assert began.replaced() == ""
     install(file, "0.2.0")
     assert began.replaced() == UPGRADED
 
 
 def test_the_same_version_that_is_installed_anew_counts_too(file: Path) -> None:
-    began = Release(str(file))
+    began = InstalledRelease(str(file))
     install(file, "0.1.0")
     assert began.replaced().startswith("Callboard 0.1.0 was reinstalled")
 
 
 def test_an_upgrade_that_is_under_way_has_no_version_yet(file: Path) -> None:
-    began = Release(str(file))
+    began = InstalledRelease(str(file))
     file.unlink()
     assert (began.installed(), began.replaced()[:34]) == (False, "Callboard 0.1.0 is being replaced ")
 
@@ -72,7 +72,7 @@ def test_a_child_of_another_version_refuses_in_plain_words_and_runs_nothing(scri
 
 
 def test_no_command_is_started_after_an_upgrade(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "OURS", Release(str(file)))
+    monkeypatch.setattr(release, "OURS", InstalledRelease(str(file)))
     launcher = ShellLauncher(tmp_path, {"PATH": "/usr/bin:/bin"})
     install(file, "0.2.0")
     with pytest.raises(ToolRefused, match="upgraded from"):

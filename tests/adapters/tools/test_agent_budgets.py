@@ -1,4 +1,4 @@
-"""The budget in an agent file, and the refusal that a tool tells where no budget has room."""
+"""The budget in an agent file, and a tool's refusal if no budget has room."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def test_an_agent_file_states_a_budget_and_what_is_no_limit_is_told(
     assert [note.field for note in found.notes if note.path.endswith("thrifty.md")] == ([told] if told else [])
 
 
-class Full:
-    """A spawner that has room for nobody."""
+class FullSpawner:
+    """Spawner whose budgets are exhausted."""
 
     def grant(self, spec: AgentSpec, asked: Budget) -> BudgetReached:
         return BudgetReached(at=1.0, budget="session", kind="agents", limit=3, spent=3, wanted=1)
 
 
 class Context:
-    spawner = Full()
+    spawner = FullSpawner()
 
 
 def test_an_agent_that_no_budget_has_room_for_is_an_error_result_with_the_event() -> None:
-    refused = granted(spec("alice"), Grant(steps=3), Context())  # type: ignore[arg-type]
+    refused = granted(spec("alice"), Grant(steps=3), Context())
     assert not isinstance(refused, AgentSpec)
     assert refused.is_error
-    assert "the session may have 3 agents started in all" in str(refused.content)
+    assert "the session may have 3 agents started in total" in str(refused.content)
     assert [event.t for event in refused.events] == ["budget_reached"]

@@ -1,4 +1,4 @@
-"""The task board as agents meet it: what each tool says, writes and refuses, over real rows."""
+"""The task board's tools over real rows: their output, their writes, and their refusals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tests.adapters.tools.tool_world import ToolWorld
 
 from callboard.adapters.tools.board import board_tools
 from callboard.adapters.tools.todo import todo_tools
+from callboard.core.keys import task_key
+from callboard.ports.store import Put
 from callboard.types.errors import Conflict, ToolRefused
 from callboard.types.events import TaskHeld, TodosSet
 from callboard.types.records import Task
@@ -58,25 +60,25 @@ async def test_a_task_lives_from_creation_to_completion(world: ToolWorld) -> Non
 
 async def test_of_two_claims_at_once_one_loses_and_is_then_refused(world: ToolWorld) -> None:
     task = await _create(world, "Write the parser")
-    by_alice = await world.look("claim_task", "alice", task_id=task)
-    by_bob = await world.look("claim_task", "bob", task_id=task)
+    by_alice = await world.preview("claim_task", "alice", task_id=task)
+    by_bob = await world.preview("claim_task", "bob", task_id=task)
 
     await world.store.commit(*by_alice.writes)
     with pytest.raises(Conflict):
         await world.store.commit(*by_bob.writes)
-    assert "held by alice" in await world.refused("claim_task", "bob", task_id=task)
+    assert "held by alice" in await world.refusal("claim_task", "bob", task_id=task)
 
 
 async def test_two_changes_that_close_a_circle_together_cannot_both_be_written(world: ToolWorld) -> None:
     a, b = await _create(world, "A"), await _create(world, "B")
     c = await _create(world, "C", b)
-    first = await world.look("update_task", task_id=a, blocked_by=[c])
-    second = await world.look("update_task", task_id=b, blocked_by=[a])
+    first = await world.preview("update_task", task_id=a, blocked_by=[c])
+    second = await world.preview("update_task", task_id=b, blocked_by=[a])
 
     await world.store.commit(*first.writes)
     with pytest.raises(Conflict):
         await world.store.commit(*second.writes)
-    assert "waits for" in await world.refused("update_task", task_id=b, blocked_by=[a])
+    assert "waits for" in await world.refusal("update_task", task_id=b, blocked_by=[a])
 
 
 async def test_ids_follow_from_the_call_so_a_repeated_run_makes_the_same_task(world: ToolWorld) -> None:
@@ -91,24 +93,24 @@ async def test_ids_follow_from_the_call_so_a_repeated_run_makes_the_same_task(wo
 
 async def test_nobody_completes_the_task_of_another(world: ToolWorld) -> None:
     task = await _create(world, "Write the parser")
-    assert "claim it first" in await world.refused("complete_task", "bob", task_id=task)
+    assert "claim it first" in await world.refusal("complete_task", "bob", task_id=task)
     await world.run("claim_task", "alice", task_id=task)
     for tool, given in (("complete_task", {}), ("fail_task", {"reason": "no"}), ("release_task", {})):
         for who in ("bob", "lead"):
-            assert "only its owner may" in await world.refused(tool, who, task_id=task, **given)
+            assert "only its owner may" in await world.refusal(tool, who, task_id=task, **given)
 
 
 async def test_a_new_life_does_not_hold_what_the_old_one_held(world: ToolWorld) -> None:
     task = await _create(world, "Write the parser")
     await world.run("claim_task", "alice", task_id=task)
     await world.join("alice", incarnation=2)
-    assert "an earlier alice" in await world.refused("complete_task", "alice", task_id=task)
+    assert "an earlier alice" in await world.refusal("complete_task", "alice", task_id=task)
 
 
 async def test_a_teammate_has_one_task_in_progress_and_the_lead_may_have_more(world: ToolWorld) -> None:
     a, b, c = [await _create(world, subject) for subject in "ABC"]
     await world.run("claim_task", "alice", task_id=a)
-    assert f"you have {a} in progress" in await world.refused("claim_task", "alice", task_id=b)
+    assert f"you have {a} in progress" in await world.refusal("claim_task", "alice", task_id=b)
     await world.run("claim_task", "lead", task_id=b)
     await world.run("claim_task", "lead", task_id=c)
 
@@ -124,7 +126,7 @@ async def test_claiming_what_is_ones_own_already_changes_nothing(world: ToolWorl
 async def test_a_blocked_task_is_refused_with_what_is_ready_instead(world: ToolWorld) -> None:
     a = await _create(world, "A")
     b = await _create(world, "B", a)
-    assert await world.refused("claim_task", "alice", task_id=b) == f"{b} waits for {a}; ready now: {a}"
+    assert await world.refusal("claim_task", "alice", task_id=b) == f"{b} waits for {a}; ready now: {a}"
 
 
 async def test_the_next_claimer_reads_how_far_the_last_one_came(world: ToolWorld) -> None:
@@ -142,16 +144,16 @@ async def test_a_failed_task_tells_what_still_waits_and_opens_again(world: ToolW
     await world.run("claim_task", "alice", task_id=a)
     failed = await world.run("fail_task", "alice", task_id=a, reason="The disk is read-only")
     assert b in str(failed.content)
-    assert "only the lead or" in await world.refused("update_task", "bob", task_id=a, status="pending")
+    assert "only the lead or" in await world.refusal("update_task", "bob", task_id=a, status="pending")
     await world.run("update_task", task_id=a, status="pending")
     assert (await _task(world, a)).status == "pending"
 
 
 async def test_unknown_ids_are_refused_with_those_there_are(world: ToolWorld) -> None:
-    assert "there is none" in await world.refused("claim_task", "alice", task_id="task_x")
+    assert "there is none" in await world.refusal("claim_task", "alice", task_id="task_x")
     a = await _create(world, "A")
-    assert a in await world.refused("get_task", task_id="task_x")
-    assert a in await world.refused("create_task", subject="B", blocked_by=["task_x"])
+    assert a in await world.refusal("get_task", task_id="task_x")
+    assert a in await world.refusal("create_task", subject="B", blocked_by=["task_x"])
 
 
 async def test_the_list_shows_what_is_ready_held_and_blocked(world: ToolWorld) -> None:
@@ -165,6 +167,31 @@ async def test_the_list_shows_what_is_ready_held_and_blocked(world: ToolWorld) -
     assert (await world.run("list_tasks", status="failed")).content == "No task is failed."
 
 
+async def test_a_long_list_shows_all_open_tasks_and_the_newest_that_have_ended(world: ToolWorld) -> None:
+    open_tasks = [await _create(world, f"Open {n}") for n in range(3)]
+    ended = [
+        Task(id=f"task_e{n:03}", subject=f"Ended {n}", status="completed", created_at=n, updated_at=9_000 - n)
+        for n in range(75)
+    ]
+    await world.store.commit(*(Put(task_key("s1", task.id), task.encode()) for task in ended))
+
+    listed = await world.run("list_tasks")
+    *lines, note = str(listed.content).splitlines()
+    newest = [task.id for task in ended[:50]]
+    assert [line.split()[0] for line in lines] == [*newest, *open_tasks], "the 50 tasks that ended last"
+    assert note == "Older tasks that have ended and are left out: 25. get_task shows one by its id."
+    assert len(listed.data["tasks"]) == 53, "the call's journal does not grow with the board"
+    assert "left out: 25" in str((await world.run("list_tasks", status="completed")).content)
+    assert "left out" not in str((await world.run("list_tasks", status="pending")).content)
+    assert (await world.run("get_task", task_id="task_e060")).data["task"]["subject"] == "Ended 60"
+    for refusal in (
+        await world.refusal("get_task", task_id="task_x"),
+        await world.refusal("create_task", subject="B", blocked_by=["task_x"]),
+    ):
+        assert ", ".join(open_tasks) in refusal, "the message names the open tasks"
+        assert refusal.endswith(" and 58 more")
+
+
 async def test_a_task_is_shown_whole(world: ToolWorld) -> None:
     description = "x" * 5_000
     made = await world.run("create_task", subject="A", description=description)
@@ -174,12 +201,12 @@ async def test_a_task_is_shown_whole(world: ToolWorld) -> None:
 
 async def test_an_update_of_nothing_is_refused(world: ToolWorld) -> None:
     task = await _create(world, "A")
-    assert "nothing to change" in await world.refused("update_task", task_id=task)
+    assert "nothing to change" in await world.refusal("update_task", task_id=task)
 
 
 async def test_a_misspelt_field_is_named(world: ToolWorld) -> None:
-    assert (await world.refused("create_task", subject="A", blockedby=["x"])).startswith("blockedby: ")
-    assert (await world.refused("create_task")).startswith("subject: ")
+    assert (await world.refusal("create_task", subject="A", blockedby=["x"])).startswith("blockedby: ")
+    assert (await world.refusal("create_task")).startswith("subject: ")
 
 
 async def test_only_todos_of_the_agent_itself_are_set_and_never_written_to_the_store(world: ToolWorld) -> None:

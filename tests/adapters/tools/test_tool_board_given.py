@@ -1,4 +1,4 @@
-"""The board's tools on what a task is bound to: an owner that it is given to, files, and what others are told."""
+"""The board's tools with assigned owners, files, and notifications to other agents."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ async def test_the_lead_gives_a_task_in_progress_to_another_and_the_old_owner_is
     assert "kept for bob" in str(given.content)
     (told,) = await world.mail("alice")
     assert (told.sender, told.type, told.mode) == ("lead", "message", "queue")
-    assert f"lead took {task} from you: Write the parser. It is kept for bob now." in told.content
-    assert "it is pending" in await world.refused("complete_task", "alice", task_id=task)
-    assert "is kept for bob" in await world.refused("claim_task", "alice", task_id=task)
+    assert f"lead took {task} from you: Write the parser. It is now reserved for bob." in told.content
+    assert "it is pending" in await world.refusal("complete_task", "alice", task_id=task)
+    assert "is reserved for bob" in await world.refusal("claim_task", "alice", task_id=task)
     claimed = await world.run("claim_task", "bob", task_id=task)
     assert "lead took it from alice before it was done." in str(claimed.content)
-    assert "it is held by bob" in await world.refused("complete_task", "alice", task_id=task)
+    assert "it is held by bob" in await world.refusal("complete_task", "alice", task_id=task)
 
 
 async def test_a_completion_that_began_before_the_task_was_taken_away_is_not_written(world: ToolWorld) -> None:
     task = await _create(world, "Write the parser")
     await world.run("claim_task", "alice", task_id=task)
-    late = await world.look("complete_task", "alice", task_id=task)
+    late = await world.preview("complete_task", "alice", task_id=task)
     await world.run("update_task", task_id=task, owner="bob")
     with pytest.raises(Conflict):
         await world.store.commit(*late.writes)
@@ -67,7 +67,7 @@ async def test_a_completion_that_began_before_the_task_was_taken_away_is_not_wri
 async def test_a_teammate_takes_nothing_from_another(world: ToolWorld) -> None:
     task = await _create(world, "A", "bob")
     await world.run("claim_task", "alice", task_id=task)
-    assert "only the lead or the person" in await world.refused("update_task", "bob", task_id=task, owner="bob")
+    assert "only the lead or the person" in await world.refusal("update_task", "bob", task_id=task, owner="bob")
 
 
 async def test_a_task_is_given_only_to_who_takes_tasks(world: ToolWorld) -> None:
@@ -75,7 +75,7 @@ async def test_a_task_is_given_only_to_who_takes_tasks(world: ToolWorld) -> None
     await world.join("helper", "subagent")
     task = await _create(world, "A")
     for name in ("gone", "helper", "nobody-here"):
-        assert "lead, alice, bob, and 'nobody'" in await world.refused("update_task", task_id=task, owner=name)
+        assert "lead, alice, bob or 'nobody'" in await world.refusal("update_task", task_id=task, owner=name)
     await world.run("update_task", task_id=task, owner="alice")
     await world.run("update_task", task_id=task, owner="nobody")
     assert (await _task(world, task)).reserved_for == ""
@@ -84,10 +84,10 @@ async def test_a_task_is_given_only_to_who_takes_tasks(world: ToolWorld) -> None
 async def test_the_lead_cancels_what_is_in_progress_by_taking_it_away_first(world: ToolWorld) -> None:
     task = await _create(world, "A")
     await world.run("claim_task", "alice", task_id=task)
-    assert "it is taken from it" in await world.refused("update_task", task_id=task, status="cancelled")
+    assert "it is taken from it" in await world.refusal("update_task", task_id=task, status="cancelled")
     await world.run("update_task", task_id=task, owner="nobody", status="cancelled")
     assert (await _task(world, task)).status == "cancelled"
-    assert "It is cancelled: nobody needs it any more" in (await world.mail("alice"))[0].content
+    assert "It is cancelled: it is no longer needed" in (await world.mail("alice"))[0].content
 
 
 async def test_who_claims_files_that_another_works_on_is_told_and_not_refused(world: ToolWorld) -> None:
@@ -112,15 +112,15 @@ async def test_a_claimer_names_files_of_its_own_and_may_name_more_later(world: T
     again = await world.run("claim_task", "alice", task_id=task, files=["c.py"])
     assert (await _task(world, task)).files == ("a.py", "b.py", "c.py")
     assert again.events == ()
-    assert "not in the workspace" in await world.refused("update_task", "alice", task_id=task, files=["../x"])
-    assert "may" in await world.refused("update_task", "bob", task_id=task, files=["x"])
+    assert "not in the workspace" in await world.refusal("update_task", "alice", task_id=task, files=["../x"])
+    assert "may" in await world.refusal("update_task", "bob", task_id=task, files=["x"])
 
 
 async def test_the_check_of_a_task_is_shown_and_its_owner_does_not_change_it(world: ToolWorld) -> None:
     task = await _create(world, "A", check="make test")
     claimed = await world.run("claim_task", "alice", task_id=task)
     assert "which must pass: make test" in str(claimed.content)
-    assert "does not change it" in await world.refused("update_task", "alice", task_id=task, check="true")
+    assert "may not change the check" in await world.refusal("update_task", "alice", task_id=task, check="true")
     shown = str((await world.run("get_task", task_id=task)).content)
     assert "make test\n(set by lead; complete_task runs it)" in shown
     await world.run("update_task", task_id=task, check="make lint")

@@ -1,4 +1,4 @@
-"""What the file tools change: only what the agent knows, whole or not at all, and told after a crash."""
+"""The file tools change only files that the agent has read, whole or not at all, and report it after a crash."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.shell.outside_world import OutsideWorld, text_of
 
-from callboard.adapters.tools.files import file_tools, replace_text, tell_change
+from callboard.adapters.tools.files import file_tools
+from callboard.adapters.tools.text_edits import describe_change, replace_text
 from callboard.types.errors import ToolRefused
 from callboard.types.events import FileSeen
 
 pytestmark = pytest.mark.anyio
 
-READ, WRITE, EDIT = file_tools()
+READ, WRITE, EDIT, MULTI = file_tools()
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ async def test_a_new_file_is_made_with_its_folders(world: OutsideWorld) -> None:
     (seen,) = outcome.events
     assert isinstance(seen, FileSeen)
     assert (seen.path, seen.digest, seen.changed) == (str(path), sha("one\ntwo\n"), True)
-    assert not [one for one in path.parent.iterdir() if one != path], "no part file is left"
+    assert not [one for one in path.parent.iterdir() if one != path], "no temporary file is left"
 
 
 async def test_a_file_that_was_not_read_is_not_overwritten(world: OutsideWorld) -> None:
@@ -90,7 +91,7 @@ async def test_an_edit_keeps_the_mode_and_shows_a_diff(world: OutsideWorld) -> N
 async def test_text_that_stands_twice_needs_replace_all(world: OutsideWorld) -> None:
     path = world.write("a.txt", "x = 1\ny = 2\nx = 1\n")
     told = text_of(await world.run(EDIT, path="a.txt", old_text="x = 1", new_text="x = 3"))
-    assert "stands 2 times" in told
+    assert "occurs 2 times" in told
     assert "(lines 1, 3)" in told
     await world.run(EDIT, path="a.txt", old_text="x = 1", new_text="x = 3", replace_all=True)
     assert path.read_text() == "x = 3\ny = 2\nx = 3\n"
@@ -108,6 +109,29 @@ async def test_text_that_stands_twice_needs_replace_all(world: OutsideWorld) -> 
 async def test_an_edit_that_misses_says_where_it_nearly_stood(world: OutsideWorld, old: str, said: str) -> None:
     world.write("a.py", "\ndef f():\n\treturn 1\n" if "( )" not in old else "\ndef f( ):\n\treturn 1\n")
     assert said in text_of(await world.run(EDIT, path="a.py", old_text=old, new_text="x"))
+
+
+@pytest.mark.parametrize("name", [".env", "missing.txt", "../outside.txt"])
+async def test_a_preview_tells_nothing_of_a_file_that_the_agent_has_not_read(world: OutsideWorld, name: str) -> None:
+    """A refusal before the question would quote the nearest line, or say whether the file exists."""
+    world.write(".env", "PASSWORD=hunter2\n")
+    change = {"path": name, "old_text": "PASSWORD=guess", "new_text": "x"}
+    assert await EDIT.preview(change, world.context()) == ""
+    assert (
+        await MULTI.preview({"path": name, "edits": [{"old_text": "PASSWORD=guess", "new_text": "x"}]}, world.context())
+        == ""
+    )
+    assert await WRITE.preview({"path": name, "content": "x"}, world.context()) == ""
+
+
+async def test_a_change_that_does_not_fit_a_file_that_was_read_is_refused_before_the_question(
+    world: OutsideWorld,
+) -> None:
+    world.write("a.txt", "one\ntwo\n")
+    await world.run(READ, path="a.txt")
+    with pytest.raises(ToolRefused, match="not found"):
+        await EDIT.preview({"path": "a.txt", "old_text": "three", "new_text": "x"}, world.context())
+    assert "+three" in await EDIT.preview({"path": "a.txt", "old_text": "two", "new_text": "three"}, world.context())
 
 
 async def test_a_file_that_does_not_exist_is_not_edited(world: OutsideWorld) -> None:
@@ -179,10 +203,10 @@ async def test_a_cut_change_is_told_by_the_content_that_is_there(world: OutsideW
 
 _DIES_AT_THE_RENAME = """
 import os, signal, sys
-from callboard.adapters.system.regular_files import part_name, put_in
+from callboard.adapters.system.regular_files import part_name, write_in_folder
 os.rename = lambda *paths, **folders: os.kill(os.getpid(), signal.SIGKILL)
 folder = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-put_in(folder, "a.txt", b"two\\n", mode=None, part=part_name("a.txt", sys.argv[2]))
+write_in_folder(folder, "a.txt", b"two\\n", mode=None, part=part_name("a.txt", sys.argv[2]))
 """
 
 
@@ -195,7 +219,7 @@ async def test_a_kill_while_a_file_is_written_leaves_nothing_beside_it_after_the
     command = [sys.executable, "-c", _DIES_AT_THE_RENAME, str(world.root), context.call]
     died = await anyio.run_process(command, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr
-    assert len(list(world.root.iterdir())) == 2, "the kill left what it was writing"
+    assert len(list(world.root.iterdir())) == 2, "the kill left a temporary file"
     assert await WRITE.repair(change, marks, context) is None, "not done: it is run again"
     assert list(world.root.iterdir()) == [path]
 
@@ -220,12 +244,12 @@ def test_calls_on_one_file_share_a_key_however_they_spell_it(world: OutsideWorld
     assert keys == {str(world.root / "a/b.txt")}
     odd = ["", "a\0b", "\ud800", "x" * 5_000, "/etc/passwd", "~/x", 7, None]
     for tool in file_tools():
-        assert all(isinstance(tool.key({"path": path}, folders), str) for path in odd), "what is refused has a key too"
+        assert all(isinstance(tool.key({"path": path}, folders), str) for path in odd), "a refused call has a key too"
         assert tool.key({}, folders) == ""
     assert WRITE.spec.effect == EDIT.spec.effect == "reconcile"
 
 
-# Functions of texts
+# Functions on texts
 
 
 @given(st.text("ab\n", max_size=40), st.text("ab\n", min_size=1, max_size=4), st.text("ab\n", max_size=4))
@@ -243,7 +267,7 @@ def test_an_edit_changes_exactly_one_place_or_none(content: str, old: str, new: 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
 @settings(max_examples=200)
 def test_a_diff_leads_from_the_old_lines_to_the_new(old: list[str], new: list[str]) -> None:
-    shown = tell_change("".join(f"{x}\n" for x in old), "".join(f"{x}\n" for x in new), "f").split("\n")
+    shown = describe_change("".join(f"{x}\n" for x in old), "".join(f"{x}\n" for x in new), "f").split("\n")
     if old == new:
         assert shown == ["(only line ends changed)"]
         return
@@ -260,3 +284,47 @@ def test_a_diff_leads_from_the_old_lines_to_the_new(old: list[str], new: list[st
         if line[0] in " +" and not line.startswith("@@"):
             rebuilt.append(line[1:])
     assert rebuilt + old[place:] == new
+
+
+# Several edits at once
+
+
+async def test_several_edits_are_made_in_order_and_written_once(world: OutsideWorld) -> None:
+    path = world.write("a.txt", "one\ntwo\ntwo\n")
+    edits = [
+        {"old_text": "one", "new_text": "three"},
+        {"old_text": "three", "new_text": "four"},
+        {"old_text": "two", "new_text": "2", "replace_all": True},
+    ]
+    outcome = await world.run(MULTI, path="a.txt", edits=edits)
+    assert path.read_text() == "four\n2\n2\n"
+    assert text_of(outcome).startswith("Edited a.txt:\n--- a.txt")
+    assert "three" not in text_of(outcome), "one diff from the first text to the last"
+
+
+async def test_if_one_edit_does_not_fit_none_is_made(world: OutsideWorld) -> None:
+    path = world.write("a.txt", "one\n")
+    edits = [{"old_text": "one", "new_text": "two"}, {"old_text": "one", "new_text": "three"}]
+    outcome = await world.run(MULTI, path="a.txt", edits=edits)
+    assert text_of(outcome).startswith("edit 2: old_text was not found in a.txt.")
+    assert text_of(outcome).endswith("None of the edits was made.")
+    assert path.read_text() == "one\n"
+
+
+async def test_an_empty_first_text_makes_a_file_and_never_replaces_one(world: OutsideWorld) -> None:
+    edits = [{"old_text": "", "new_text": "one\n"}, {"old_text": "one", "new_text": "two"}]
+    outcome = await world.run(MULTI, path="new/a.txt", edits=edits)
+    assert (world.root / "new/a.txt").read_text() == "two\n"
+    assert text_of(outcome) == "Made new/a.txt (1 lines, 4 bytes)."
+    assert (await world.run(MULTI, path="new/a.txt", edits=edits)).is_error
+    assert (world.root / "new/a.txt").read_text() == "two\n"
+
+
+async def test_edits_that_a_crash_cut_off_are_found_done_or_made_again(world: OutsideWorld) -> None:
+    world.write("a.txt", "one\n")
+    change = {"path": "a.txt", "edits": [{"old_text": "one", "new_text": "two"}]}
+    context = world.context()
+    marks = await MULTI.prepare(change, context)
+    assert await MULTI.repair(change, marks, context) is None
+    done = await MULTI.run(change, context)
+    assert await MULTI.repair(change, marks, context) == done

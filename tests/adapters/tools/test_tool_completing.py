@@ -1,4 +1,4 @@
-"""`complete_task` with a check, on real processes: what passes, what does not, races and crashes."""
+"""`complete_task` with a check in real processes: passing and failing checks, races, and crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Checks:
         self.launcher = ShellLauncher(folder, os.environ)
 
     async def begin(self, check: str) -> str:
-        """A task of alice's with this check."""
+        """Create a task of alice with this check, and return its id."""
         await self.world.join("lead", "lead")
         for name in ("alice", "bob"):
             await self.world.join(name, tools=("bash",))
@@ -47,7 +47,7 @@ class Checks:
         return replace(found, folders=folders, launcher=self.launcher)
 
     async def complete(self, task: str, check: str, call: str = "call_1", *, commit: bool = True) -> ToolOutcome:
-        """As the engine does it; `check`: what was judged."""
+        """Complete a task as the engine does. `check`: the approved command."""
         tool, context = self.world.tools["complete_task"], await self.context(call)
         given: Json = {"task_id": task, "result": "done", "evidence": "I looked", "check": check}
         assert await tool.prepare(given, context) == {"check": check}
@@ -62,7 +62,7 @@ class Checks:
         return found[0]
 
     def runs(self) -> int:
-        """How often the check of these tests ran: it writes a line each time."""
+        """Return how often the check ran: it writes a line each time."""
         log = self.folder / "ran"
         return len(log.read_text().splitlines()) if log.exists() else 0
 
@@ -175,5 +175,5 @@ async def test_a_folder_that_is_gone_is_told_before_anything_is_run(checks: Chec
     task = await checks.begin("true")
     context = await checks.context()
     gone = replace(context, folders=replace(context.folders, root=checks.folder / "gone"))
-    with pytest.raises(ToolRefused, match="does not exist any more"):
+    with pytest.raises(ToolRefused, match="no longer exists"):
         await checks.world.tools["complete_task"].prepare({"task_id": task, "check": "true"}, gone)

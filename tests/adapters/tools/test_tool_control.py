@@ -1,4 +1,4 @@
-"""Schedules, skills, compaction, questions and subagents, as tools."""
+"""Tools for schedules, skills, compaction, questions, and subagents."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_schedule_may_be_given_a_budget_in_all_and_for_each_fire(world: 
     ],
 )
 async def test_a_wrong_schedule_is_refused_with_its_field(world: ToolWorld, given: dict[str, Any], field: str) -> None:
-    assert (await world.refused("schedule_cron", **{"prompt": "p", **given})).startswith(field)
+    assert (await world.refusal("schedule_cron", **{"prompt": "p", **given})).startswith(field)
     assert (await world.rows()).schedules() == []
 
 
@@ -113,7 +113,7 @@ async def test_an_agent_may_say_all_that_a_person_may_but_what_gives_it_more(wor
     assert (schedule.context, schedule.target, schedule.deadline) == ("fresh", "explore", 1_200)
     assert (schedule.overlap, schedule.misfire, schedule.misfire_cap) == ("queue", "all", 3)
     assert (schedule.rights.mode, schedule.rights.allow, schedule.rights.deny) == ("plan", (), ("Bash(rm *)",))
-    taken = await world.refused("schedule_cron", cron="@daily", prompt="p", name="look")
+    taken = await world.refusal("schedule_cron", cron="@daily", prompt="p", name="look")
     assert taken == f"name: look is the name of {schedule.id} already: choose another one"
     await world.run("cancel_cron", job_id="look")
     assert (await _schedule(world, schedule.id)).state == "cancelled"
@@ -141,7 +141,7 @@ async def test_a_schedule_made_in_a_turn_of_another_has_no_more_rights_than_that
 async def test_an_agent_cannot_cancel_what_a_file_says(world: ToolWorld) -> None:
     filed = Schedule(id="cron_f", cron="@daily", prompt="p", source=".callboard/schedules/f.md")
     await world.put(names.schedule_key("s1", "cron_f"), filed)
-    assert "comes from .callboard/schedules/f.md" in await world.refused("cancel_cron", job_id="cron_f")
+    assert "comes from .callboard/schedules/f.md" in await world.refusal("cancel_cron", job_id="cron_f")
 
 
 async def test_a_cancelled_schedule_stays_in_the_list_and_never_fires(world: ToolWorld) -> None:
@@ -152,13 +152,13 @@ async def test_a_cancelled_schedule_stays_in_the_list_and_never_fires(world: Too
     lines = str((await world.run("list_crons", "alice")).content).splitlines()
     assert lines[0] == f"{first} [@daily, UTC; cancelled] One"
     assert lines[1].startswith(f"{second} [@hourly, UTC; next ")
-    assert "cancelled already" in await world.refused("cancel_cron", job_id=first)
-    assert await world.refused("cancel_cron", job_id="x") == f"job_id: no schedule x; active: {second}"
+    assert "cancelled already" in await world.refusal("cancel_cron", job_id=first)
+    assert await world.refusal("cancel_cron", job_id="x") == f"job_id: no schedule x; active: {second}"
 
 
 async def test_a_cancel_beside_a_fire_runs_again(world: ToolWorld) -> None:
     job = str((await world.run("schedule_cron", cron="@daily", prompt="p")).data["id"])
-    cancel = await world.look("cancel_cron", job_id=job)
+    cancel = await world.preview("cancel_cron", job_id=job)
     fired = (await _schedule(world, job)).model_copy(update={"fires": 1})
     await world.put(names.schedule_key("s1", job), fired)
     with pytest.raises(Conflict):
@@ -206,7 +206,7 @@ async def test_compact_asks_for_it_in_exactly_these_words(world: ToolWorld) -> N
     (event,) = outcome.events
     assert isinstance(event, CompactAsked)
     assert (event.focus, event.by) == ("the parser", "tool")
-    assert not world.tools["compact"].spec.barrier, "the calls beside it run first, also those behind it"
+    assert not world.tools["compact"].spec.barrier, "the other calls of the reply run first, even later ones"
 
 
 async def test_a_question_is_a_request_that_only_the_person_answers(world: ToolWorld) -> None:
@@ -223,13 +223,13 @@ async def test_a_question_is_a_request_that_only_the_person_answers(world: ToolW
 
 async def test_a_question_that_nobody_can_answer_is_refused_at_once(world: ToolWorld) -> None:
     await world.join("carol", ask_deadline=0)
-    assert "decide yourself" in await world.refused("ask_person", "carol", question="Which?")
+    assert "decide yourself" in await world.refusal("ask_person", "carol", question="Which?")
     await world.join("dora", ask_deadline=None)
     asked = await world.run("ask_person", "dora", question="Which?")
     found = (await world.rows()).request(str(asked.data["request_id"]))
     assert found is not None
     assert found[0].expires_at is None
-    assert "empty" in await world.refused("ask_person", question=" \n")
+    assert "empty" in await world.refusal("ask_person", question=" \n")
 
 
 # Subagents
@@ -274,6 +274,6 @@ async def test_after_a_crash_the_same_call_finds_the_same_subagent(world: ToolWo
 
 async def test_a_subagent_starts_no_subagent_and_an_unknown_type_is_refused_before_the_start(world: ToolWorld) -> None:
     await world.join("sub", "subagent")
-    assert "cannot start subagents" in await world.refused("task", "sub", description="d", prompt="p")
-    assert "no type wizard" in await world.refused("task", description="d", prompt="p", agent_type="wizard")
+    assert "cannot start subagents" in await world.refusal("task", "sub", description="d", prompt="p")
+    assert "no type wizard" in await world.refusal("task", description="d", prompt="p", agent_type="wizard")
     assert world.started == {}

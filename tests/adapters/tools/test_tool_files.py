@@ -1,4 +1,4 @@
-"""The file tools stay inside, change nothing that the agent does not know, and change it whole or not at all."""
+"""The file tools stay inside the folder, change only files that the agent has read, and write files whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from callboard.adapters.tools.files import SMALL, file_tools
 
 pytestmark = pytest.mark.anyio
 
-READ, WRITE, EDIT = file_tools()
+READ, WRITE, EDIT, _ = file_tools()
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -143,7 +143,7 @@ async def test_large_results_of_the_agent_may_be_read_but_not_written(world: Out
     path.write_bytes(b"whole\0output\n")
     outcome = await world.run(READ, path=str(path))
     assert text_of(outcome) == "     1\twhole\ufffdoutput"
-    assert outcome.events == (), "a result is not a file of the work"
+    assert outcome.events == (), "a stored result is not a file of the workspace"
     assert "outside your folder" in text_of(await world.run(WRITE, path=str(path), content="x"))
 
 
@@ -155,11 +155,11 @@ async def test_reading_a_large_file_holds_little_memory(world: OutsideWorld) -> 
     assert text_of(await world.run(READ, path="large", offset=2)) == "     2\tend"
 
 
-# Where a tool may go
+# Paths that a tool may use
 
 
 def outside(world: OutsideWorld) -> Path:
-    """A secret beside the workspace, with ways to it."""
+    """Create a secret beside the workspace, with paths that lead to it, and return its folder."""
     secret = world.base / "work-private"
     secret.mkdir()
     (secret / "secret.txt").write_text("SECRET\n")
@@ -249,4 +249,4 @@ async def test_a_link_swapped_in_meanwhile_leads_nowhere(world: OutsideWorld) ->
         stop.set()
         swapper.join()
     assert [one.name for one in secret.iterdir()] == ["a.txt"]
-    assert min(told.values()) > 0, "the race was not met"
+    assert min(told.values()) > 0, "the race did not occur"

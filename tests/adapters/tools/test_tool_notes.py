@@ -1,4 +1,4 @@
-"""`remember`, `recall` and `forget` as tools: what they show beforehand, and what is told after a crash."""
+"""`remember`, `recall`, and `forget` as tools: the preview before each call, and the report after a crash."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.anyio
 SHIP: Json = {"name": "ship", "description": "How to ship", "content": "make ship"}
 
 
-class World(ToolWorld):
-    """Its tools note digests before they act."""
+class NoteWorld(ToolWorld):
+    """World whose tools record note digests before they act."""
 
-    async def look(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
+    async def preview(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
         context, found = await self.context(by), self.tools[tool]
         await found.prepare(dict(given), context)
         return await found.run(dict(given), context)
@@ -39,7 +39,7 @@ def memories(tmp_path: Path) -> Memories:
 
 @pytest.fixture
 async def world(memories: Memories) -> ToolWorld:
-    made = World(note_tools(memories))
+    made = NoteWorld(note_tools(memories))
     await made.join("lead", "lead")
     return made
 
@@ -48,7 +48,7 @@ def tool(memories: Memories, name: str) -> Tool:
     return next(one for one in note_tools(memories) if one.spec.name == name)
 
 
-async def base_of(world: ToolWorld, name: str) -> str:
+async def base_digest(world: ToolWorld, name: str) -> str:
     told = str((await world.run("recall", name=name)).content)
     return told.partition("base ")[2][:12]
 
@@ -61,7 +61,7 @@ async def test_a_change_is_previewed_line_by_line_and_nothing_is_done(world: Too
     assert "+make ship" in shown
     assert memories.of(context.spec)["project"].read().notes == ()
     await world.run("remember", **SHIP)
-    change = {"name": "ship", "content": "make ship\nthen watch", "base": await base_of(world, "ship")}
+    change = {"name": "ship", "content": "make ship\nthen watch", "base": await base_digest(world, "ship")}
     lines = (await remember.preview(change, context)).splitlines()
     assert lines[0].startswith("changed note: ship")
     assert [line for line in lines[1:] if line[0] != " "] == ["+then watch"]
@@ -92,7 +92,7 @@ async def test_after_a_crash_the_file_tells_whether_it_was_done(world: ToolWorld
 
 async def test_after_a_crash_a_note_is_gone_once(world: ToolWorld, memories: Memories) -> None:
     await world.run("remember", **SHIP)
-    given: Json = {"name": "ship", "base": await base_of(world, "ship")}
+    given: Json = {"name": "ship", "base": await base_digest(world, "ship")}
     forget, context = tool(memories, "forget"), await world.context()
     marks = await forget.prepare(given, context)
     assert await forget.repair(given, marks, context) is None
@@ -104,13 +104,13 @@ async def test_after_a_crash_a_note_is_gone_once(world: ToolWorld, memories: Mem
 
 async def test_what_is_left_out_stays_as_it_was_and_the_place_is_found(world: ToolWorld, memories: Memories) -> None:
     await world.run("remember", **SHIP, type="reference", place="person")
-    await world.run("remember", name="ship", content="make ship twice", base=await base_of(world, "ship"))
+    await world.run("remember", name="ship", content="make ship twice", base=await base_digest(world, "ship"))
     kept = memories.of((await world.context()).spec)["person"].get("ship")
     assert kept is not None
     assert (kept.note.description, kept.note.kind, kept.note.body) == ("How to ship", "reference", "make ship twice")
     await world.run("remember", name="ship", description="mine", content="else", place="session")
-    assert "several places: session, person" in await world.refused("forget", name="ship", base="x")
-    assert "you have no notes of 'agent'" in await world.refused("remember", **SHIP, place="agent")
+    assert "several places: session, person" in await world.refusal("forget", name="ship", base="x")
+    assert "you have no notes of 'agent'" in await world.refusal("remember", **SHIP, place="agent")
 
 
 async def test_notes_are_found_by_words_or_all_listed(world: ToolWorld) -> None:
@@ -119,7 +119,7 @@ async def test_notes_are_found_by_words_or_all_listed(world: ToolWorld) -> None:
     assert (await world.run("recall")).content == "- project/ship: How to ship"
     assert "make ship" in str((await world.run("recall", query="how is it shipped?")).content)
     assert "No note is about that" in str((await world.run("recall", query="weather")).content)
-    assert "Near it there are: ship" in await world.refused("recall", name="ship-it")
+    assert "Similar names: ship" in await world.refusal("recall", name="ship-it")
 
 
 async def test_without_writing_there_is_only_recall(memories: Memories) -> None:

@@ -1,4 +1,4 @@
-"""glob and grep find what is there, newest first, show nothing else, and never hang. ripgrep and our own agree."""
+"""glob and grep return all matches, newest first, show nothing else, and never hang; both engines agree."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.adapters.shell.outside_world import ENVIRONMENT, OutsideWorld, text_of
 
 from callboard.adapters.tools import search
+from callboard.adapters.tools.roots import Roots
 from callboard.adapters.tools.search import Grep, Searcher, search_tools
 from callboard.adapters.tools.walking import read_rules
 from callboard.core.path_globs import expand_braces, matcher
@@ -34,14 +35,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["own", pytest.param("rg", marks=pytest.mark.skipif(RG is None, reason="no ripgrep here"))])
+@pytest.fixture(
+    params=["own", pytest.param("rg", marks=pytest.mark.skipif(RG is None, reason="ripgrep is not installed"))]
+)
 def grep(request: pytest.FixtureRequest) -> Tool:
     return Grep(Searcher(ENVIRONMENT, RG if request.param == "rg" else None))
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> OutsideWorld:
-    """A small project; the files later in the list are older."""
+    """Create a small project; later files in the list are older."""
     world = OutsideWorld(tmp_path)
     files = {
         "src/app.py": "import os\n\ndef main():\n    return os.name\n",
@@ -84,6 +87,25 @@ async def lines(world: OutsideWorld, tool: Tool, **given: Any) -> list[str]:
 async def test_files_come_newest_first_without_what_git_ignores(world: OutsideWorld) -> None:
     found = await lines(world, GLOB, pattern="**/*.{py,md,log}")
     assert found == ["src/app.py", "src/deep/er/util.py", "README.md", ".hidden/notes.md", "keep.log"]
+
+
+def test_two_walks_of_one_folder_share_no_position(world: OutsideWorld) -> None:
+    """Each walk opens its own descriptor.
+
+    Tools of one reply run in parallel. Copies of a descriptor share their position in the folder, so two walks
+    missed files or returned them twice.
+    """
+    roots = Roots()
+    first, second = roots.open(world.root), roots.open(world.root)
+    try:
+        with os.scandir(first) as one, os.scandir(second) as other:
+            names = [next(one).name]
+            assert sorted(entry.name for entry in other) == sorted(os.listdir(world.root))
+            names += [entry.name for entry in one]
+            assert sorted(names) == sorted(os.listdir(world.root))
+    finally:
+        os.close(first)
+        os.close(second)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +158,7 @@ async def test_nothing_outside_is_listed_or_searched(world: OutsideWorld, grep: 
 
 
 def test_a_glob_takes_no_time_that_a_pattern_could_blow_up() -> None:
-    faulthandler.dump_traceback_later(60, exit=True)  # a pattern that blows up would take years
+    faulthandler.dump_traceback_later(60, exit=True)  # a pattern with exponential backtracking would take years
     try:
         assert not matcher("*a*a*a*a*a*a*a*a*a*a*b")("a" * 250)
         assert not matcher("**/a/**/a/**/a/**/a/**/a/**/b")("/".join("a" * 100))
@@ -312,7 +334,7 @@ async def test_a_link_swapped_in_meanwhile_shows_nothing(world: OutsideWorld, gr
         stop.set()
         swapper.join()
     assert not any("SECRET" in text for text in told)
-    assert len(told) > 1, "the race was not met"
+    assert len(told) > 1, "the race did not occur"
 
 
 async def test_a_folder_without_git_is_searched_as_well(tmp_path: Path, grep: Tool) -> None:
@@ -321,3 +343,36 @@ async def test_a_folder_without_git_is_searched_as_well(tmp_path: Path, grep: To
     world.write(".gitignore", "b.txt\n")
     world.write("b.txt", "needle\n")
     assert await lines(world, grep, pattern="needle") == ["a.txt:1:needle"]
+
+
+# One folder
+
+
+LIST = search_tools(Path("/nowhere"), ENVIRONMENT)[2]
+
+
+async def test_a_folder_is_listed_as_it_is(world: OutsideWorld) -> None:
+    world.write("src/empty/x", "")
+    (world.root / "src/link").symlink_to("app.py")
+    lines = text_of(await world.run(LIST, path="src")).split("\n")
+    sizes = {name: (world.root / "src" / name).stat().st_size for name in (".gitignore", "app.py", "local.py")}
+    files = [f"{name} ({size} bytes)" for name, size in sizes.items()]
+    assert lines == ["deep/", "empty/", *files[:2], "link (link)", files[2]]
+    assert ".git/" in text_of(await world.run(LIST)).split("\n"), "its own folder, with hidden entries"
+
+
+async def test_names_are_left_out_by_globs_and_an_empty_folder_says_so(world: OutsideWorld) -> None:
+    assert text_of(await world.run(LIST, path="src", ignore=["*.py", "deep", ".*"])) == "There is nothing to list."
+    assert "not a glob" in text_of(await world.run(LIST, path="src", ignore=["[" * 5_000]))
+
+
+@pytest.mark.parametrize("path", ["src/app.py", "src/none", "../work2", "/etc", "~"])
+async def test_only_a_folder_that_the_agent_may_read_is_listed(world: OutsideWorld, path: str) -> None:
+    assert (await world.run(LIST, path=path)).is_error
+
+
+async def test_a_large_folder_is_cut_and_counted(world: OutsideWorld) -> None:
+    for number in range(1_002):
+        world.write(f"many/{number}", "")
+    text = text_of(await world.run(LIST, path="many"))
+    assert text.endswith("[Only 1000 of 1002 entries are shown. Leave some out with ignore, or use glob.]")

@@ -1,4 +1,4 @@
-"""The bash tool says how a command ended, never runs one twice, and finds its background commands again."""
+"""The bash tool reports how a command ended, never runs one twice, and finds its background commands again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.adapters.shell.outside_world import OutsideWorld, text_of
+from tests.adapters.shell.outside_world import ENVIRONMENT, OutsideWorld, text_of
 
 from callboard.adapters.processes.launcher import find_process
-from callboard.adapters.processes.pids import is_same
+from callboard.adapters.processes.pids import is_same, started_at
+from callboard.adapters.tools.search import Searcher
 from callboard.adapters.tools.shell import background_tools, shell_tools
 from callboard.ports.tool import BackgroundTask
 from callboard.types.events import BackgroundEnded, BackgroundStarted
@@ -33,8 +34,8 @@ def world(tmp_path: Path) -> OutsideWorld:
     return OutsideWorld(tmp_path)
 
 
-def known(world: OutsideWorld, event: Any, **changes: Any) -> BackgroundTask:
-    """What the engine makes of the event."""
+def add_background_task(world: OutsideWorld, event: Any, **changes: Any) -> BackgroundTask:
+    """Return the record that the engine makes of the event."""
     assert isinstance(event, BackgroundStarted)
     task = BackgroundTask(event.id, event.command, event.pid, event.started, event.output, "running")
     world.background[event.id] = replace(task, **changes)
@@ -62,7 +63,7 @@ async def test_silence_is_told_as_such(world: OutsideWorld) -> None:
 
 
 async def test_a_time_out_is_told_with_what_came_before_it(world: OutsideWorld) -> None:
-    for seconds in (0.3, 5, 60):  # on a busy machine a shell takes longer to start than the time that it has
+    for seconds in (0.3, 5, 60):  # on a busy machine a shell may start later than the timeout
         outcome = await world.run(BASH, command="echo begun; sleep 300", timeout_s=seconds)
         if text_of(outcome).startswith("begun"):
             break
@@ -102,15 +103,15 @@ def test_the_schema_is_strict() -> None:
 
 async def test_a_folder_that_is_gone_is_told(world: OutsideWorld) -> None:
     world.root.rmdir()
-    assert "does not exist any more" in text_of(await world.run(BASH, command="true"))
+    assert "no longer exists" in text_of(await world.run(BASH, command="true"))
 
 
 async def test_after_a_crash_what_still_runs_is_ended_and_the_outcome_is_unknown(world: OutsideWorld) -> None:
     given = {"command": "echo half; sleep 300"}
     context = world.context("call_x")
     output = world.results / "call_x.out"
-    pid, started = await world.launcher.start("echo half; echo > ready; sleep 300", ready(world), output)
-    await said_ready(world)
+    pid, started = await world.launcher.start("echo half; echo > ready; sleep 300", create_pipes(world), output)
+    await wait_until_ready(world)
     outcome = await BASH.repair(given, {"pid": pid, "started": started}, context)
     assert outcome is not None
     assert outcome.is_error
@@ -122,8 +123,8 @@ async def test_after_a_crash_what_still_runs_is_ended_and_the_outcome_is_unknown
 
 async def test_it_is_ended_even_when_its_pid_never_reached_the_journal(world: OutsideWorld) -> None:
     output = world.results / "call_x.out"
-    pid, started = await world.launcher.start("echo > ready; sleep 300", ready(world), output)
-    await said_ready(world)
+    pid, started = await world.launcher.start("echo > ready; sleep 300", create_pipes(world), output)
+    await wait_until_ready(world)
     outcome = await BASH.repair({"command": "sleep 300"}, {}, world.context("call_x"))
     assert outcome is not None
     assert outcome.is_error
@@ -143,27 +144,27 @@ async def test_only_the_flag_makes_a_background_command(world: OutsideWorld) -> 
 
 
 async def test_a_background_command_answers_at_once_and_its_output_stays_readable(world: OutsideWorld) -> None:
-    ready(world)
+    create_pipes(world)
     outcome = await world.run(BASH, command="seq 1 30000; echo > ready; sleep 300", run_in_background=True)
     event = outcome.events[0]
     assert isinstance(event, BackgroundStarted)
     assert text_of(outcome) == f"[Background task {event.id} started]"
     assert event.id.startswith("bg_")
     assert event.deadline is None
-    known(world, event)
-    await said_ready(world)
+    add_background_task(world, event)
+    await wait_until_ready(world)
     assert text_of(await world.run(TASK_OUTPUT, id=event.id)).startswith(f"[{event.id}: running]\n")
     stopped = await world.run(TASK_STOP, id=event.id)
     (ended,) = stopped.events
     assert isinstance(ended, BackgroundEnded)
     assert (ended.id, ended.status, ended.exit_code) == (event.id, "stopped", 143)
     assert not is_same(event.pid, event.started)
-    known(world, event, status="stopped")
+    add_background_task(world, event, status="stopped")
     assert await all_parts(world, event.id) == "".join(str(number) for number in range(1, 30001))
 
 
 async def all_parts(world: OutsideWorld, name: str) -> str:
-    """The whole output, read part by part, without line ends."""
+    """Return the whole output, read part by part, without line ends."""
     parts, offset, size = "", 0, 1
     while offset < size:
         part = await world.run(TASK_OUTPUT, id=name, offset=offset)
@@ -183,9 +184,9 @@ async def test_a_time_limit_in_the_background_is_a_deadline(world: OutsideWorld)
 
 async def test_a_background_command_is_taken_up_again_after_a_crash(world: OutsideWorld) -> None:
     given = {"command": "echo > ready; read line < gate; exit 4", "run_in_background": True}
-    ready(world)
+    create_pipes(world)
     first = await world.run(BASH, "call_b", **given)
-    await said_ready(world)
+    await wait_until_ready(world)
     running = await BASH.repair(given, {}, world.context("call_b"))
     assert running is not None
     assert running.events == first.events
@@ -207,7 +208,7 @@ async def test_the_end_of_a_background_command_is_told_with_its_code(world: Outs
     event = outcome.events[0]
     assert isinstance(event, BackgroundStarted)
     assert await world.launcher.wait(event.pid, event.started, Path(event.output)) == 3
-    known(world, event, status="failed", exit_code=3)
+    add_background_task(world, event, status="failed", exit_code=3)
     told = text_of(await world.run(TASK_OUTPUT, id=event.id))
     assert told.startswith(f"[{event.id}: failed, exit code 3]\n\ufffd\n")
     assert "ended already: failed, exit code 3" in text_of(await world.run(TASK_STOP, id=event.id))
@@ -232,15 +233,70 @@ async def test_an_unknown_background_task_lists_those_there_are(world: OutsideWo
         assert "bg_1" in text_of(outcome)
 
 
-def ready(world: OutsideWorld) -> Path:
-    """Two pipes to wait by; the folder they are in."""
+def create_pipes(world: OutsideWorld) -> Path:
+    """Create two pipes to wait on, and return their folder."""
     for name in ("ready", "gate"):
         os.mkfifo(world.root / name)
     return world.root
 
 
-async def said_ready(world: OutsideWorld) -> None:
-    """Until the command has said `echo > ready`; its output was taken before that."""
+async def wait_until_ready(world: OutsideWorld) -> None:
+    """Wait until the command has run `echo > ready`; its earlier output has then been read."""
     await anyio.to_thread.run_sync((world.root / "ready").read_text)
     for path in world.results.glob("*.out"):
         assert find_process(path) is not None
+
+
+# New output since the last call
+
+
+def looking() -> Any:
+    return background_tools(Searcher(ENVIRONMENT).lines)[2]
+
+
+async def test_each_look_shows_only_what_is_new(world: OutsideWorld) -> None:
+    output = world.results / "bg_1.out"
+    output.write_text("one\ntwo\n")
+    world.background["bg_1"] = BackgroundTask("bg_1", "x", 0, 0.0, str(output), "running")
+    look = looking()
+    assert text_of(await world.run(look, id="bg_1")).split("\n")[1:] == ["one", "two", "[Bytes 0-8 of 8.]"]
+    assert text_of(await world.run(look, id="bg_1")).split("\n")[1:] == ["[Nothing new.]"]
+    output.write_text("one\ntwo\nthree\n")
+    assert text_of(await world.run(look, id="bg_1")).split("\n")[1:] == ["three", "[Bytes 8-14 of 14.]"]
+
+
+async def test_a_look_that_a_crash_cut_off_shows_the_same_again(world: OutsideWorld) -> None:
+    output = world.results / "bg_1.out"
+    output.write_text("one\n")
+    world.background["bg_1"] = BackgroundTask("bg_1", "x", 0, 0.0, str(output), "completed", 0)
+    look = looking()
+    first = await world.run(look, call="call_9", id="bg_1")
+    assert "one" in text_of(first)
+    assert await world.run(look, call="call_9", id="bg_1") == first
+    assert "one" not in text_of(await world.run(look, call="call_10", id="bg_1"))
+
+
+async def test_a_filter_shows_matching_lines_and_leaves_an_unfinished_line_for_later(world: OutsideWorld) -> None:
+    output = world.results / "bg_1.out"
+    output.write_bytes(b"ok 1\nERROR \xff\nok 2\nERR")
+    pid = os.getpid()
+    started = started_at(pid) or 0.0
+    world.background["bg_1"] = BackgroundTask("bg_1", "x", pid, started, str(output), "running")
+    world.background["bg_1"] = replace(world.background["bg_1"], boot=world.launcher.boot)
+    look = looking()
+    lines = text_of(await world.run(look, id="bg_1", filter="ERR")).split("\n")
+    assert lines == ["[bg_1: running]", "ERROR \N{REPLACEMENT CHARACTER}", "[Bytes 0-18 of 21.]"]
+    with output.open("ab") as file:
+        file.write(b"OR 2\n")
+    assert "not a regular expression" in text_of(await world.run(look, id="bg_1", filter="("))
+    assert "ERROR 2" in text_of(await world.run(look, id="bg_1", filter="^ERR")), "a refused look skips nothing"
+
+
+async def test_many_matching_lines_are_cut_and_counted(world: OutsideWorld) -> None:
+    output = world.results / "bg_1.out"
+    output.write_text("".join(f"line {number:05}\n" for number in range(9_000)))
+    world.background["bg_1"] = BackgroundTask("bg_1", "x", 0, 0.0, str(output), "completed", 0)
+    text = text_of(await world.run(looking(), id="bg_1", filter="line"))
+    assert "line 00000" in text
+    assert "more lines match.]" in text
+    assert len(text) < 51_000

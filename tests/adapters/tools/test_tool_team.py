@@ -1,4 +1,4 @@
-"""The team's tools: who can be reached, what is sent, who joins and who is asked to leave."""
+"""The team's tools: reachable recipients, sent messages, new members, and shutdown requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_message_reaches_one_mailbox_and_wakes(world: ToolWorld) -> None
     (mail,) = await world.mail("lead")
     assert (mail.sender, mail.type, mail.mode, mail.cause) == ("alice", "message", "wake", "teammate")
     assert mail.content == "The grammar is ambiguous."
-    assert mail.depth == 3, "one hop more than the turn that sent it"
+    assert mail.depth == 3, "one more than in the turn that sent it"
     await world.run("send_message", to="bob", content="Go on.")
     assert (await world.mail("bob"))[0].cause == "lead"
 
@@ -50,24 +50,24 @@ async def test_a_long_message_is_sent_whole(world: ToolWorld) -> None:
 
 @pytest.mark.parametrize("to", ["carol", "Alice", "alice ", "../alice", "s1/alice", ""])
 async def test_an_unknown_recipient_is_refused_with_the_team(world: ToolWorld, to: str) -> None:
-    words = await world.refused("send_message", to=to, content="hello")
+    words = await world.refusal("send_message", to=to, content="hello")
     assert words == f"no agent {to!r} in the team; you can reach alice, bob"
 
 
 async def test_reserved_names_say_which_tool_is_meant(world: ToolWorld) -> None:
-    assert "use broadcast" in await world.refused("send_message", to="all", content="hello")
-    assert "ask_person" in await world.refused("send_message", to="person", content="hello")
+    assert "use broadcast" in await world.refusal("send_message", to="all", content="hello")
+    assert "ask_person" in await world.refusal("send_message", to="person", content="hello")
 
 
 async def test_nobody_writes_to_himself_or_without_words(world: ToolWorld) -> None:
-    assert "yourself" in await world.refused("send_message", "alice", to="alice", content="hello")
-    assert "empty" in await world.refused("send_message", to="alice", content=" \n")
+    assert "yourself" in await world.refusal("send_message", "alice", to="alice", content="hello")
+    assert "empty" in await world.refusal("send_message", to="alice", content=" \n")
 
 
 @pytest.mark.parametrize("life", ["stopped", "stopping"])
 async def test_who_has_stopped_gets_no_mail_that_nobody_would_read(world: ToolWorld, life: str) -> None:
     await world.join("carol", life=life)
-    assert f"carol is {life}" in await world.refused("send_message", to="carol", content="hello")
+    assert f"carol is {life}" in await world.refusal("send_message", to="carol", content="hello")
     assert await world.mail("carol") == []
 
 
@@ -87,7 +87,7 @@ async def test_a_message_goes_to_the_newest_life_of_a_name(world: ToolWorld) -> 
 
 async def test_a_subagent_is_not_in_the_team(world: ToolWorld) -> None:
     await world.join("explore-1", "subagent")
-    assert "no agent 'explore-1'" in await world.refused("send_message", to="explore-1", content="hello")
+    assert "no agent 'explore-1'" in await world.refusal("send_message", to="explore-1", content="hello")
     assert "explore-1" not in str((await world.run("list_team")).content)
 
 
@@ -112,9 +112,9 @@ async def test_a_broadcast_reaches_all_others_that_live_and_only_queues(world: T
 async def test_a_broadcast_to_nobody_is_refused() -> None:
     world = ToolWorld(team_tools())
     await world.join("lead", "lead")
-    assert await world.refused("broadcast", content="hello") == "nobody else is in the team"
+    assert await world.refusal("broadcast", content="hello") == "nobody else is in the team"
     assert (
-        await world.refused("send_message", to="x", content="hello") == "no agent 'x' in the team; you can reach nobody"
+        await world.refusal("send_message", to="x", content="hello") == "no agent 'x' in the team; you can reach nobody"
     )
 
 
@@ -150,7 +150,7 @@ async def test_a_teammate_joins_with_its_row_its_spec_and_its_assignment(world: 
 
 
 async def test_a_teammate_has_the_tools_of_its_type_and_those_of_a_team() -> None:
-    from callboard.adapters.tools.team import _as_teammate, _Spawn  # pyright: ignore[reportPrivateUsage]
+    from callboard.adapters.tools.team import _as_teammate, _Spawn
 
     world = ToolWorld(team_tools())
     await world.join("lead", "lead")
@@ -160,21 +160,21 @@ async def test_a_teammate_has_the_tools_of_its_type_and_those_of_a_team() -> Non
     assert (writer.kind, writer.plan_required, writer.claims_tasks, writer.parent) == ("teammate", True, True, "lead")
     assert {"edit_file", "report", "submit_plan", "claim_task"} <= set(writer.tools)
     reader = _as_teammate(world.types["explore"], given, context)
-    assert not reader.claims_tasks, "a reader would take from the board what it cannot finish"
+    assert not reader.claims_tasks, "a reader would claim tasks that it cannot complete"
 
 
 @pytest.mark.parametrize("name", ["../x", "Alice", "a b", "1st", "-a", "a" * 65, "", "a\n", "ä"])
 async def test_a_name_that_is_none_is_refused(world: ToolWorld, name: str) -> None:
-    assert "is not a name" in await world.refused("spawn_teammate", name=name, role="r", prompt="p")
+    assert "is not a name" in await world.refusal("spawn_teammate", name=name, role="r", prompt="p")
 
 
 @pytest.mark.parametrize("name", ["lead", "all", "person", "board", "schedule", "runtime"])
 async def test_a_reserved_name_is_refused(world: ToolWorld, name: str) -> None:
-    assert "reserved" in await world.refused("spawn_teammate", name=name, role="r", prompt="p")
+    assert "reserved" in await world.refusal("spawn_teammate", name=name, role="r", prompt="p")
 
 
 async def test_a_name_that_lives_is_taken_and_one_that_stopped_begins_a_new_life(world: ToolWorld) -> None:
-    assert "in the team already" in await world.refused("spawn_teammate", name="alice", role="r", prompt="p")
+    assert "in the team already" in await world.refusal("spawn_teammate", name="alice", role="r", prompt="p")
     await world.join("carol", life="stopped")
     await world.store.commit()
     await world.run("send_message", to="bob", content="x")
@@ -184,15 +184,15 @@ async def test_a_name_that_lives_is_taken_and_one_that_stopped_begins_a_new_life
 
 
 async def test_two_spawns_of_one_name_at_once_make_one_teammate(world: ToolWorld) -> None:
-    first = await world.look("spawn_teammate", name="carol", role="r", prompt="p")
-    second = await world.look("spawn_teammate", name="carol", role="r", prompt="p")
+    first = await world.preview("spawn_teammate", name="carol", role="r", prompt="p")
+    second = await world.preview("spawn_teammate", name="carol", role="r", prompt="p")
     await world.store.commit(*first.writes)
     with pytest.raises(Conflict):
         await world.store.commit(*second.writes)
 
 
 async def test_an_unknown_type_is_refused_with_those_there_are(world: ToolWorld) -> None:
-    words = await world.refused("spawn_teammate", name="carol", role="r", prompt="p", agent_type="wizard")
+    words = await world.refusal("spawn_teammate", name="carol", role="r", prompt="p", agent_type="wizard")
     assert words == "agent_type: no type wizard; there are explore, general, teammate"
 
 
@@ -211,9 +211,9 @@ async def test_a_task_is_the_new_teammates_own_in_the_commit_that_makes_it(world
 async def test_a_task_that_is_not_ready_makes_no_teammate(world: ToolWorld) -> None:
     task = str((await world.run("create_task", subject="Parse")).data["task_id"])
     await world.run("claim_task", "alice", task_id=task)
-    words = await world.refused("spawn_teammate", name="carol", role="r", prompt="p", task_id=task)
+    words = await world.refusal("spawn_teammate", name="carol", role="r", prompt="p", task_id=task)
     assert "held by alice" in words
-    assert "no task task_x" in await world.refused(
+    assert "no task task_x" in await world.refusal(
         "spawn_teammate", name="carol", role="r", prompt="p", task_id="task_x"
     )
     assert (await world.rows()).agent("carol") is None
@@ -239,13 +239,13 @@ async def test_a_shutdown_is_asked_of_one_life_and_only_once(world: ToolWorld) -
     (mail,) = await world.mail("alice")
     assert (mail.type, mail.mode, mail.request_id) == ("shutdown_request", "wake", request_id)
     assert mail.content.startswith("You are asked to stop. The reason: All done.\n")
-    assert request_id in await world.refused("request_shutdown", teammate="alice")
+    assert request_id in await world.refusal("request_shutdown", teammate="alice")
     assert isinstance(answer(request, "shutdown", by="bob", status="approved", reason="", now=NOON), AnswerRefusal)
     assert isinstance(answer(request, "shutdown", by="alice", status="approved", reason="", now=NOON), Request)
 
 
 async def test_a_shutdown_names_a_teammate(world: ToolWorld) -> None:
-    assert "is yourself" in await world.refused("request_shutdown", teammate="lead")
-    assert "not a teammate" in await world.refused("request_shutdown", "alice", teammate="lead")
-    assert "no agent" in await world.refused("request_shutdown", teammate="carol")
+    assert "is yourself" in await world.refusal("request_shutdown", teammate="lead")
+    assert "not a teammate" in await world.refusal("request_shutdown", "alice", teammate="lead")
+    assert "no agent" in await world.refusal("request_shutdown", teammate="carol")
     assert names.request_key(SESSION, "x") not in {row.key for row in await world.store.keys("s/")}

@@ -1,7 +1,6 @@
-"""A small real world for tools: rows in a memory store, a spawner and skills that keep their ports' promises.
+"""A small real world for tools: rows in a memory store, and a spawner and skills that follow their ports' rules.
 
-Nothing is pretended: `run` commits what the tool returned, so that the next tool reads it back, and a lost
-compare-and-swap is the store's own.
+`run` commits the result of a tool, so the next tool reads it back; a lost compare-and-swap is a real one of the store.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NOON = 1_780_000_000.0
 
 
 class Rows:
-    """`Board` over the rows of one moment."""
+    """`Board` over a snapshot of the rows."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {row.key: row for row in rows if row.value is not None}
@@ -74,9 +73,9 @@ class MemorySpawner:
     rows: Rows
     answers: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     started: dict[str, AgentSpec] = field(default_factory=dict[str, AgentSpec])
-    """The subagents, by the call that wanted them."""
+    """Specs of the subagents, by the call that started them."""
     full: BudgetReached | None = None
-    """The budget that lets nobody in."""
+    """The exhausted budget; `None` if there is room."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         if agent_type not in self.types:
@@ -142,7 +141,7 @@ class MemorySkills:
 
 
 def spec(name: str, kind: str = "teammate", **fields: object) -> AgentSpec:
-    """An agent's spec, short."""
+    """Return an agent's spec with short defaults."""
     parent = None if kind == "lead" else "lead"
     return AgentSpec.model_validate(
         {"name": name, "kind": kind, "agent_type": kind, "model": "rehearsal", "parent": parent, **fields}
@@ -150,7 +149,7 @@ def spec(name: str, kind: str = "teammate", **fields: object) -> AgentSpec:
 
 
 class ToolWorld:
-    """A session with a lead and whoever `join`s; tools run in it as any of them."""
+    """A session with a lead and the agents added by `join`; tools run as any of them."""
 
     def __init__(self, *families: Sequence[Tool]) -> None:
         self.store = MemoryStore()
@@ -160,16 +159,16 @@ class ToolWorld:
         self.calls = 0
         self.skills = MemorySkills()
         self.assigned = "env_1"
-        """The envelope that gave whoever runs a tool the piece of work."""
+        """Id of the envelope that assigned the current work."""
         self.checked_out = ""
-        """The commit of the workspace."""
+        """Commit of the workspace."""
         self.answers: dict[str, tuple[str, str]] = {}
         self.started: dict[str, AgentSpec] = {}
         self.types = {kind: spec("x", agent_type=kind, tools=("bash", "edit_file", "grep")) for kind in _TYPES}
         self.types["explore"] = spec("x", agent_type="explore", tools=("grep", "read_file"))
 
     async def join(self, name: str, kind: str = "teammate", **fields: Any) -> None:
-        """A row and a spec for an agent; `life`, `incarnation` and `role` go to the row."""
+        """Add an agent's row and spec; `life`, `incarnation`, and `role` go to the row."""
         about = {key: fields.pop(key) for key in ("life", "incarnation", "role", "waiting_for") if key in fields}
         self.specs[name] = spec(name, kind, **fields)
         row = AgentRow.model_validate({"name": name, "kind": kind, "life": "working", "created_at": self.now, **about})
@@ -179,11 +178,11 @@ class ToolWorld:
         await self.store.commit(Put(key, value.encode()))
 
     async def rows(self) -> Rows:
-        """The rows as they stand now."""
+        """Return the current rows."""
         return Rows(await self.store.keys(names.rows_prefix(SESSION)))
 
     async def context(self, name: str = "lead", call: str | None = None) -> CallContext:
-        """What a tool of `name` is given now; a fresh call unless one is named."""
+        """Return the context of a tool call of agent `name`; without `call` it gets a new call id."""
         self.calls += 1
         rows = await self.rows()
         row = rows.agent(name)
@@ -210,33 +209,33 @@ class ToolWorld:
     async def _commit(self) -> str:
         return self.checked_out
 
-    async def look(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
+    async def preview(self, tool: str, by: str = "lead", **tool_input: object) -> ToolOutcome:
         """Run a tool without committing anything."""
         context = await self.context(by)
-        found = self.tools[tool]
-        marks = await found.prepare(cast("Json", given), context)
+        called = self.tools[tool]
+        marks = await called.prepare(cast("Json", tool_input), context)
         assert marks == {}
-        return await found.run(cast("Json", given), context)
+        return await called.run(cast("Json", tool_input), context)
 
-    async def run(self, tool: str, by: str = "lead", **given: object) -> ToolOutcome:
+    async def run(self, tool: str, by: str = "lead", **tool_input: object) -> ToolOutcome:
         """Run a tool and commit its writes, as the engine does with its result."""
-        outcome = await self.look(tool, by, **given)
+        outcome = await self.preview(tool, by, **tool_input)
         await self.store.commit(*outcome.writes)
         self.now += 1.0
         return outcome
 
-    async def refused(self, tool: str, by: str = "lead", **given: object) -> str:
-        """The words of a refusal; a failure when there is none."""
+    async def refusal(self, tool: str, by: str = "lead", **tool_input: object) -> str:
+        """Return the message of a refusal; fail if there is none."""
         try:
-            outcome = await self.run(tool, by, **given)
+            outcome = await self.run(tool, by, **tool_input)
         except ToolRefused as error:
             return str(error)
-        if outcome.is_error:  # and what it wrote down of it is written
+        if outcome.is_error:  # an error's writes are committed too
             return str(outcome.content)
         raise AssertionError(f"{tool} was not refused: {outcome.content}")
 
     async def mail(self, name: str, incarnation: int = 1) -> list[Envelope]:
-        """What lies in a mailbox."""
+        """Return the envelopes in a mailbox."""
         records = await self.store.read(names.mailbox(SESSION, name, incarnation))
         return [Envelope.model_validate_json(record.data) for record in records]
 

@@ -1,4 +1,4 @@
-"""The command as a process: in a workspace and a home of its own, with scenarios in place of a model service."""
+"""The command as a process, in its own workspace and home, with scenarios in place of a model service."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from callboard.__main__ import main
 
 
 @dataclass
-class Ran:
-    """What a command left behind."""
+class CommandResult:
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -38,39 +38,39 @@ class Command:
     def __init__(self, folder: Path) -> None:
         self.workspace = folder / "workspace"
         self.workspace.mkdir()
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+        locale = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
         homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("STATE", "DATA", "CONFIG")}
-        self.env = {**kept, **homes, "HOME": str(folder), "TERM": "xterm", "PYTHONWARNINGS": "error"}
+        self.env = {**locale, **homes, "HOME": str(folder), "TERM": "xterm", "PYTHONWARNINGS": "error"}
         self.argv = [sys.executable, "-m", "callboard"]
 
     def scenario(self, text: str) -> str:
-        """Write a scenario; its name for `--model`."""
+        """Write a scenario, and return its name for `--model`."""
         file = self.workspace.parent / "scenario.yaml"
         file.write_text(text)
         return f"rehearsal:{file}"
 
-    def run(self, *args: str, stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
+    def run(self, *args: str, stdin: str | None = None, timeout: float = 60, **env: str) -> CommandResult:
         """Run to the end."""
         done = self.start(*args, stdin=NOTHING if stdin is None else PIPE, **env)
         try:
             out, err = done.communicate(stdin, timeout)
         finally:
             done.kill()
-        return Ran(done.wait(), out, err)
+        return CommandResult(done.wait(), out, err)
 
     def answers(self, *args: str, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-        """What one real process with `--stdin` says to each of these lines: an object a line, and nothing else."""
-        given, program = b"".join(line + b"\n" for line in lines), [*self.argv, *args, "--stdin"]
+        """Return one real process's answers with `--stdin` to these lines: an object per line, and nothing more."""
+        input_lines, program = b"".join(line + b"\n" for line in lines), [*self.argv, *args, "--stdin"]
         done = subprocess.run(
-            program, input=given, capture_output=True, cwd=self.workspace, env=self.env, check=False, timeout=300
+            program, input=input_lines, capture_output=True, cwd=self.workspace, env=self.env, check=False, timeout=300
         )
         assert (done.returncode, done.stderr) == (0, b"")
-        said = [json.loads(line) for line in done.stdout.splitlines()]
-        assert len(said) == len(lines)
-        return said
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(answers) == len(lines)
+        return answers
 
-    def here(self, *args: str, **env: str) -> Ran:
-        """Run in this process, which has paid for the imports already. Nothing can be typed."""
+    def run_inline(self, *args: str, **env: str) -> CommandResult:
+        """Run in this process, which has already imported the package; stdin is empty."""
         out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
         with mock.patch.dict(os.environ, {**self.env, **env}, clear=True):
             os.chdir(self.workspace)
@@ -79,8 +79,8 @@ class Command:
                     code = main(args)
             finally:
                 os.chdir(before)
-        return Ran(code, out.getvalue(), err.getvalue())
+        return CommandResult(code, out.getvalue(), err.getvalue())
 
     def start(self, *args: str, stdin: int = NOTHING, **env: str) -> Process:
-        """Start and leave it running."""
+        """Start the command and leave it running."""
         return Process([*self.argv[1:], *args], self.workspace, {**self.env, **env}, stdin=stdin)

@@ -1,4 +1,4 @@
-"""The SDK's own client at what `callboard mcp serve` serves: over real stdio, or without a process between."""
+"""The SDK's own client for `callboard mcp serve`: over real stdio, or in the same process."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Json = dict[str, Any]
 
 
 class Client:
-    """Calls, and what came of them."""
+    """Calls of tools, and their results."""
 
     def __init__(self, session: ClientSession | mcp.Client) -> None:
         self.session = session
         self.progress: list[tuple[float, str]] = []
 
-    async def call(self, tool: str, **given: Any) -> Json:
-        """The structured result of a call that went well."""
-        done = await self.session.call_tool(tool, given, progress_callback=self._note)
+    async def call(self, tool: str, **tool_input: Any) -> Json:
+        """Return the structured result of a successful call."""
+        done = await self.session.call_tool(tool, tool_input, progress_callback=self._note)
         assert not done.is_error, done.content
         assert done.structured_content is not None
         return cast("Json", done.structured_content)
 
-    async def refused(self, tool: str, **given: Any) -> str:
-        """The words of an error result."""
-        done = await self.session.call_tool(tool, given)
+    async def error_text(self, tool: str, **tool_input: Any) -> str:
+        """Return the text of an error result."""
+        done = await self.session.call_tool(tool, tool_input)
         assert done.is_error
         assert done.content[0].type == "text"
         return done.content[0].text
@@ -47,8 +47,8 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(command: Command, *args: str) -> AsyncGenerator[Client]:
-    """A server of its own, and a client that has shaken hands with it."""
+async def start_server(command: Command, *args: str) -> AsyncGenerator[Client]:
+    """Start a server, and yield an initialized client."""
     program = command.workspace.parent / "callboard"
     words = ["mcp", "serve", "-C", str(command.workspace), *args]
     server = StdioServerParameters(command=str(program), args=words, env=command.env)
@@ -59,12 +59,14 @@ async def serving(command: Command, *args: str) -> AsyncGenerator[Client]:
 
 
 @asynccontextmanager
-async def within(command: Command, model: str, *, may_approve: bool = False, **flags: object) -> AsyncGenerator[Client]:
-    """The same tools in this process, whose modules are loaded already."""
+async def connect_inline(
+    command: Command, model: str, *, may_approve: bool = False, **flags: object
+) -> AsyncGenerator[Client]:
+    """Yield a client of the same tools in this process, which has already imported the modules."""
     dotted = {name.replace("__", "."): value for name, value in flags.items()}
-    wanted = ServerLimits((command.workspace,), model=model, flags=dotted)
+    limits = ServerLimits((command.workspace,), model=model, flags=dotted)
     with mock.patch.dict(os.environ, command.env, clear=True):
-        async with client_sessions(wanted, words_of) as sessions:
+        async with client_sessions(limits, words_of) as sessions:
             service = McpService("callboard", "0", "", offers(Tools(sessions, may_approve=may_approve)))
             async with mcp.Client(server_of(service)) as client:
                 yield Client(client)

@@ -1,4 +1,4 @@
-"""A session with requests that wait for a person, and that no process hosts."""
+"""An unhosted session with requests that wait for a person."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Request, SessionRow
 
 
-def put(command: Command, *requests: Request) -> None:
-    """Create the session `s1` in which these requests wait, and that nobody hosts."""
+def create_session_with(command: Command, *requests: Request) -> None:
+    """Create the unhosted session `s1` with these pending requests."""
 
     async def write() -> None:
         store = await open_store(find_places(command.workspace), "process", log_notice)
@@ -34,8 +34,8 @@ def put(command: Command, *requests: Request) -> None:
         anyio.run(write)
 
 
-def row(command: Command, request_id: str = "req_a1") -> Request:
+def stored_request(command: Command, request_id: str = "req_a1") -> Request:
     """Return the stored request."""
-    shown = command.here("show", request_id, "--json")
-    assert shown.code == 0, shown.err
-    return Request.model_validate_json(shown.out)
+    result = command.run_inline("show", request_id, "--json")
+    assert result.code == 0, result.err
+    return Request.model_validate_json(result.out)

@@ -1,4 +1,4 @@
-"""`callboard agents`: which types there are, where each field comes from, and a new file."""
+"""`callboard agents`: the list of types, the source of each field, and a new file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_new_file_loads_without_a_note_and_is_never_overwritten(workspace: Pat
     assert (shown["path"], shown["notes"]) == (str(path), [])
     path.write_text("mine", encoding="utf-8")
     refused = _call(workspace, "agents", "new", "db")
-    assert "is there already" in str(refused.exception)
+    assert "already exists" in str(refused.exception)
     assert path.read_text(encoding="utf-8") == "mine"
 
 

@@ -1,4 +1,4 @@
-"""`callboard backup` and `restore`: a session goes on from a backup, and from what is left of a damaged database."""
+"""`callboard backup` and `restore`: a session continues from a backup, and from the rest of a damaged database."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_a_session_goes_on_from_a_backup_that_was_made_while_it_ran(command: Com
     with started(command, "run", "--permission-mode", "bypassPermissions", "--model", model, "Hello.") as running:
         while not (command.workspace / "began").exists():
             assert running.process.poll() is None
-        made = command.here("backup", str(backup))
+        made = command.run_inline("backup", str(backup))
         assert made.code == 0, made.err
-        refused = command.here("restore", str(backup), "--replace")
+        refused = command.run_inline("restore", str(backup), "--replace")
         assert (refused.code, "end it first" in refused.err) == (2, True)
     for kind in ("STATE", "DATA"):
         shutil.rmtree(command.env[f"XDG_{kind}_HOME"])
-    restored = command.here("restore", str(backup))
+    restored = command.run_inline("restore", str(backup))
     assert (restored.code, "1 session restored" in restored.out) == (0, True), restored.err
     (command.workspace / "go").touch()
-    resumed = command.here("resume")
+    resumed = command.run_inline("resume")
     assert (resumed.code, resumed.out) == (0, "Done as asked.\n"), resumed.err
     assert state_of(command).stat().st_mode & 0o777 == 0o700
 
@@ -51,15 +51,15 @@ def test_a_session_goes_on_from_a_backup_that_was_made_while_it_ran(command: Com
 def test_sessions_are_replaced_only_when_told_to_and_kept_aside(command: Command) -> None:
     first = new_session(command)
     backup = command.workspace.parent / "backup.tar.gz"
-    assert command.here("backup", str(backup)).code == 0
-    assert command.here("backup", str(backup)).code == 2
+    assert command.run_inline("backup", str(backup)).code == 0
+    assert command.run_inline("backup", str(backup)).code == 2
     second = new_session(command)
-    assert command.here("restore", str(backup)).code == 2
-    assert command.here("restore", str(backup), "--replace").code == 0
-    listed = command.here("sessions").out
+    assert command.run_inline("restore", str(backup)).code == 2
+    assert command.run_inline("restore", str(backup), "--replace").code == 0
+    listed = command.run_inline("sessions").out
     assert (first in listed, second in listed) == (True, False)
     assert list(state_of(command).glob("replaced-*/callboard.db"))
-    assert command.here("restore", str(command.workspace.parent / "scenario.yaml"), "--replace").code == 3
+    assert command.run_inline("restore", str(command.workspace.parent / "scenario.yaml"), "--replace").code == 3
 
 
 def test_what_is_readable_of_a_damaged_database_is_brought_back_as_advised(command: Command) -> None:
@@ -71,11 +71,23 @@ def test_what_is_readable_of_a_damaged_database_is_brought_back_as_advised(comma
     ]
     hit = pages[-1]
     database.write_bytes(data[:hit] + bytes(4096) + data[hit + 4096 :])
-    told = command.here("sessions")
+    told = command.run_inline("sessions")
     assert told.code == 3
     advice = told.err.partition("`callboard restore ")[2].partition("`")[0]
-    assert command.here("sessions").out.startswith("no session yet")
-    restored = command.here("restore", advice)
+    assert command.run_inline("sessions").out.startswith("no session yet")
+    restored = command.run_inline("restore", advice)
     assert restored.code == 0, restored.err
-    again = command.here("run", "--resume", sessions[1], "Once more.")
+    again = command.run_inline("run", "--resume", sessions[1], "Once more.")
     assert (again.code, again.out) == (0, "Done as asked.\n"), again.err
+
+
+def test_a_restore_of_a_database_without_a_readable_session_fails_and_says_so(command: Command) -> None:
+    new_session(command)
+    database = state_of(command) / "callboard.db"
+    data = database.read_bytes()
+    database.write_bytes(data[:4096] + bytes(len(data) - 4096))  # only the names of its tables remain
+    told = command.run_inline("sessions")
+    assert (told.code, told.err.count("\n"), "***" in told.err) == (3, 1, False), told.err
+    advice = told.err.partition("`callboard restore ")[2].partition("`")[0]
+    restored = command.run_inline("restore", advice)
+    assert (restored.code, f"no session of {advice} could be read" in restored.out) == (1, True), restored.out

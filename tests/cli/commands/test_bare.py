@@ -1,11 +1,12 @@
-"""A command line without a command: options before a command take their values, whichever options there are."""
+"""In a command line without a command, options take their values, whichever options they are."""
 
 from __future__ import annotations
 
 import click
 import pytest
 
-from callboard.cli.commands.root import as_run, cli
+from callboard.cli.commands.client_options import repeated
+from callboard.cli.commands.root import as_run, cli, with_first_prompt
 
 BEFORE = [one for one in cli.params if isinstance(one, click.Option)]
 VALUED = [name for one in BEFORE if not one.is_flag and not one.count for name in one.opts]
@@ -41,3 +42,60 @@ def test_an_agent_a_plugin_or_a_server_before_an_option_of_run_is_a_run() -> Non
 def test_an_option_of_the_prompt_line_alone_makes_no_run(name: str) -> None:
     line = [f"{name}=value"] if name in VALUED else [name]
     assert as_run(line, cli.params) == line
+
+
+PROMPT = "Fix the tests."
+
+
+@pytest.mark.parametrize(
+    ("line", "on_terminal", "elsewhere"),
+    [
+        ([PROMPT], ["--prompt", PROMPT], ["run", PROMPT]),
+        (
+            ["-v", "--model", "m", PROMPT],
+            ["-v", "--model", "m", "--prompt", PROMPT],
+            ["run", "-v", "--model", "m", PROMPT],
+        ),
+        ([PROMPT, "--model", "m"], ["--model", "m", "--prompt", PROMPT], ["run", PROMPT, "--model", "m"]),
+        ([PROMPT, "-p"], ["run", PROMPT, "-p"], ["run", PROMPT, "-p"]),
+        ([PROMPT, "-v", "--max-turns", "3"], ["run", PROMPT, "-v", "--max-turns", "3"], None),
+        (["team"], ["team"], ["team"]),
+        (["temas"], ["temas"], ["temas"]),
+        (["run", PROMPT], ["run", PROMPT], ["run", PROMPT]),
+        (["-c"], ["-c"], ["-c"]),
+        ([], [], []),
+        ([" "], [" "], [" "]),
+        (["--", PROMPT], ["--", PROMPT], ["--", PROMPT]),
+    ],
+)
+def test_a_first_word_with_a_blank_is_a_prompt(
+    line: list[str], on_terminal: list[str], elsewhere: list[str] | None
+) -> None:
+    assert with_first_prompt(line, cli.params, terminal=True) == on_terminal
+    assert with_first_prompt(line, cli.params, terminal=False) == (elsewhere or on_terminal)
+
+
+@pytest.mark.parametrize(
+    ("line", "expanded"),
+    [
+        (
+            ["--allowedTools", "Read", "Bash(git log *)", "mcp__db__query", "Fix it."],
+            [
+                *("--allowedTools", "Read", "--allowedTools", "Bash(git log *)", "--allowedTools", "mcp__db__query"),
+                "Fix it.",
+            ],
+        ),
+        (["--allowedTools", "Read,Edit", "-p", "Do"], ["--allowedTools", "Read,Edit", "-p", "Do"]),
+        (
+            ["--disallowedTools", "bash", "read_file", "go"],
+            ["--disallowedTools", "bash", "--disallowedTools", "read_file", "go"],
+        ),
+        (["--add-dir", "../a", "/b", "Fix it"], ["--add-dir", "../a", "--add-dir", "/b", "Fix it"]),
+        (["--mcp-config", "a.json", "b.json", "go"], ["--mcp-config", "a.json", "--mcp-config", "b.json", "go"]),
+        (["--allowedTools"], ["--allowedTools"]),
+        (["--allowedTools", "Read", "--", "Edit"], ["--allowedTools", "Read", "--", "Edit"]),
+    ],
+)
+def test_an_option_may_be_followed_by_several_values(line: list[str], expanded: list[str]) -> None:
+    assert repeated(line) == expanded
+    assert repeated(expanded) == expanded

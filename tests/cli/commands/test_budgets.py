@@ -1,4 +1,4 @@
-"""The session's money on the command line: refused before the first call, raised by a resume, kept for the next one."""
+"""The session's budget on the command line: refused before the first call, raised by a resume, kept for later."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ def command(tmp_path: Path) -> Command:
 
 def test_nought_refuses_the_first_call_and_a_resume_raises_it_for_good(command: Command) -> None:
     model = command.scenario(HELLO)
-    ran = command.here("run", "--max-budget-usd", "0", "--output-format", "json", "--model", model, "What does it say?")
+    ran = command.run_inline(
+        "run", "--max-budget-usd", "0", "--output-format", "json", "--model", model, "What does it say?"
+    )
     result = json.loads(ran.out)
     assert ran.code == 5
     assert (result["subtype"], result["terminal_reason"]) == ("error_max_budget_usd", "budget_exhausted")
     assert "the money budget of the session is used up: $0.0000 of $0.0000" in result["errors"][0]
     assert result["total_cost_usd"] == 0
 
-    ran = command.here("resume")
-    assert ran.code == 5, "it is kept"
-    ran = command.here("resume", "--max-budget-usd", "5")
+    ran = command.run_inline("resume")
+    assert ran.code == 5, "the budget is kept"
+    ran = command.run_inline("resume", "--max-budget-usd", "5")
     assert (ran.code, ran.out) == (0, "It says hello.\n")
-    ran = command.here("run", "--continue", "And now?")
-    assert (ran.code, ran.out) == (0, "It still does.\n"), "what it was raised to is kept too"
+    ran = command.run_inline("run", "--continue", "And now?")
+    assert (ran.code, ran.out) == (0, "It still does.\n"), "the raised budget is kept too"
 
 
 WORKS = """
@@ -69,7 +71,7 @@ SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
             SILENT,
             ("--max-turns", "1"),
             "",
-            ["the limit of 1 model step in a turn is reached", "the lead ended without a word: it made 1 model call"],
+            ["the limit of 1 model step in a turn is reached", "the lead ended without any text: it made 1 model call"],
         ),
         (
             WORKS,
@@ -77,7 +79,7 @@ SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
             "",
             [
                 "the money budget of the session is used up",
-                "the lead ended without a word: no model call was made",
+                "the lead ended without any text: no model call was made",
             ],
         ),
     ],
@@ -85,32 +87,32 @@ SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
 def test_a_run_that_a_limit_ends_prints_what_was_said_and_why_it_ended(
     scenario: str, flags: tuple[str, str], out: str, err: list[str], command: Command
 ) -> None:
-    ran = command.here("run", *flags, "--model", command.scenario(scenario), "Look.")
+    ran = command.run_inline("run", *flags, "--model", command.scenario(scenario), "Look.")
     assert (ran.code, ran.out) == (5, out)
     assert [line for line in err if line not in ran.err] == []
-    assert ran.err.count("callboard: ") == 1, "one line says why it ended"
-    assert ran.err.count("spent or reserved") == ("--max-budget-usd" in flags), "the numbers of a budget stand once"
+    assert ran.err.count("callboard: ") == 1, "one line gives the reason for the end"
+    assert ran.err.count("spent or reserved") == ("--max-budget-usd" in flags), "the numbers of a budget appear once"
 
 
 def test_a_run_that_max_seconds_ends_names_its_way_on(command: Command) -> None:
     waits = "agents: {lead: [{otherwise: true, latency_ms: 600000, reply: Done.}]}"
-    ran = command.here("run", "--max-seconds", "0.2", "--model", command.scenario(waits), "Look.")
+    ran = command.run_inline("run", "--max-seconds", "0.2", "--model", command.scenario(waits), "Look.")
     assert ran.code == 124
     found = re.search(
-        r"`callboard (resume \S+)` goes on for as long again; add --max-seconds N for another time", ran.err
+        r"`callboard (resume \S+)` continues for as long again; add --max-seconds N for another time", ran.err
     )
     assert found is not None, ran.err
-    more = command.here(*found[1].split(), "--max-seconds", "0.3")
+    more = command.run_inline(*found[1].split(), "--max-seconds", "0.3")
     assert (more.code, "(0.3 s) is reached" in more.err) == (124, True), more.err
 
 
 def test_a_run_that_max_turns_ends_names_its_way_on_and_a_resume_takes_another_number(command: Command) -> None:
-    ran = command.here("run", "--max-turns", "2", "--model", command.scenario(WORKS), "Look.")
-    found = re.search(r"`callboard (resume \S+)` goes on with as many more; add --max-turns N", ran.err)
+    ran = command.run_inline("run", "--max-turns", "2", "--model", command.scenario(WORKS), "Look.")
+    found = re.search(r"`callboard (resume \S+)` continues with as many more; add --max-turns N", ran.err)
     assert found is not None, ran.err
-    same = command.here(*found[1].split())
+    same = command.run_inline(*found[1].split())
     assert (same.code, "the limit of 2 model steps in a turn" in same.err) == (5, True)
-    more = command.here(*found[1].split(), "--max-turns", "3")
+    more = command.run_inline(*found[1].split(), "--max-turns", "3")
     assert (more.code, "the limit of 3 model steps in a turn" in more.err) == (5, True)
-    kept = command.here("run", "--continue", "And now?")
+    kept = command.run_inline("run", "--continue", "And now?")
     assert "the limit of 3 model steps in a turn" in kept.err, "the new number is kept"

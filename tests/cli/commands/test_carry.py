@@ -1,4 +1,4 @@
-"""A conversation that no longer fits: exit code 5 with the command that goes on, and that command."""
+"""A conversation that no longer fits ends with exit code 5 and the command that continues it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def command(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def session(command: Command) -> str:
-    """A session whose run ended because its conversation no longer fits."""
-    ran = command.here("run", "--model", command.scenario(OVERFLOW), "Mend it. Never touch the chimney.")
+    """Run a session until its conversation no longer fits, and return its id."""
+    ran = command.run_inline("run", "--model", command.scenario(OVERFLOW), "Mend it. Never touch the chimney.")
     assert ran.code == 5, ran.err
     told = ran.err.split("callboard resume ")[1].split()
     assert told[1] == "--carry`"
@@ -41,17 +41,17 @@ def test_resume_with_carry_goes_on_in_a_fresh_conversation(
     command: Command, session: str, prompt: tuple[str, ...]
 ) -> None:
     args = ("run", "--resume", session, "--carry", *prompt) if prompt else ("resume", session, "--carry")
-    ran = command.here(*args)
+    ran = command.run_inline(*args)
     assert (ran.code, ran.out) == (0, "On I go.\n"), ran.err
     notes = list(Path(command.env["XDG_DATA_HOME"]).rglob("*-handoff.md"))
     assert len(notes) == 1
     assert "The leak is in attic.py." in notes[0].read_text()
-    assert (command.here("resume", session).code, notes[0].stat().st_mode & 0o777) == (0, 0o600)
-    kept = command.here("memory", "show", "hand-off-1", "--session", session)
+    assert (command.run_inline("resume", session).code, notes[0].stat().st_mode & 0o777) == (0, 0o600)
+    kept = command.run_inline("memory", "show", "hand-off-1", "--session", session)
     assert "The leak is in attic.py." in kept.out, kept.err
 
 
 def test_a_new_session_has_nothing_to_carry_over(command: Command) -> None:
-    ran = command.here("run", "--carry", "go")
+    ran = command.run_inline("run", "--carry", "go")
     assert ran.code == 2
-    assert "--carry goes with -c or -r" in ran.err
+    assert "--carry requires -c or -r" in ran.err

@@ -98,7 +98,7 @@ def test_an_error_breaks_between_words_on_a_terminal(monkeypatch: pytest.MonkeyP
         patched.setattr(sys, "stderr", screen)
         assert main(["--model", "x", "sessions"]) == 2
     shown = b""
-    with contextlib.suppress(OSError):  # EIO: the other side is closed, and all has been read
+    with contextlib.suppress(OSError):  # EIO: the other end is closed, and everything has been read
         while True:
             shown += os.read(ours, 65_536)
     os.close(ours)
@@ -122,7 +122,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("callboard ")
 
 
-def raising(error: BaseException) -> click.Command:
+def failing_command(error: BaseException) -> click.Command:
     def fail() -> None:
         raise error
 
@@ -136,7 +136,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
 
 
 def fail_with(error: BaseException, failing: pytest.MonkeyPatch, *args: str) -> int:
-    failing.setattr(type(cli), "resolve_command", lambda self, ctx, given: ("fail", raising(error), given[1:]))
+    failing.setattr(type(cli), "resolve_command", lambda self, ctx, given: ("fail", failing_command(error), given[1:]))
     return main([*args, "fail"])
 
 
@@ -177,34 +177,34 @@ def test_debug_shows_the_traceback(failing: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_listings_for_people_and_scripts(command: Command) -> None:
-    ran = command.here("run", "--model", command.scenario(GREET), "Go.")
-    assert (ran.code, "still open:" in ran.err) == (1, True), "the task that it made is not done"
+    ran = command.run_inline("run", "--model", command.scenario(GREET), "Go.")
+    assert (ran.code, "still open:" in ran.err) == (1, True), "the task that it created is not done"
     for name in ("sessions", "team", "tasks"):
-        assert len(json.loads(command.here(name, "--json").out)) == 1
-        shown = command.here(name)
+        assert len(json.loads(command.run_inline(name, "--json").out)) == 1
+        shown = command.run_inline(name)
         assert shown.code == 0
-        assert len(shown.out.splitlines()) == (4 if name == "team" else 2)  # how it is hosted stands above the team
-    assert "Read the file" in command.here("tasks").out
-    assert command.here("plans", "--json").out == "[]\n"
+        assert len(shown.out.splitlines()) == (4 if name == "team" else 2)  # the host's line comes before the team
+    assert "Read the file" in command.run_inline("tasks").out
+    assert command.run_inline("plans", "--json").out == "[]\n"
 
 
 def test_schedules_are_added_listed_and_removed(command: Command) -> None:
-    ran = command.here("run", "--model", command.scenario(GREET), "Go.")
-    assert (ran.code, "still open:" in ran.err) == (1, True), "the task that it made is not done"
-    added = command.here("cron", "add", "0 9 * * mon-fri", "Look at the news", "--timezone", "Europe/Berlin")
+    ran = command.run_inline("run", "--model", command.scenario(GREET), "Go.")
+    assert (ran.code, "still open:" in ran.err) == (1, True), "the task that it created is not done"
+    added = command.run_inline("cron", "add", "0 9 * * mon-fri", "Look at the news", "--timezone", "Europe/Berlin")
     assert added.code == 0
     assert "at 09:00 on weekdays, Europe/Berlin" in added.out
     assert added.out.count("next:") == 5
-    (schedule,) = json.loads(command.here("cron", "list", "--json").out)
-    assert command.here("cron", "remove", schedule["id"]).code == 0
-    (schedule,) = json.loads(command.here("cron", "list", "--json").out)
+    (schedule,) = json.loads(command.run_inline("cron", "list", "--json").out)
+    assert command.run_inline("cron", "remove", schedule["id"]).code == 0
+    (schedule,) = json.loads(command.run_inline("cron", "list", "--json").out)
     assert schedule["state"] == "cancelled"
-    wrong = command.here("cron", "add", "61 * * * *", "x")
+    wrong = command.run_inline("cron", "add", "61 * * * *", "x")
     assert (wrong.code, "0 to 59" in wrong.err) == (2, True)
 
 
 def test_without_a_terminal_the_prompt_line_says_what_to_use(command: Command) -> None:
-    ran = command.here()
+    ran = command.run_inline()
     assert ran.code == 2
     assert "callboard run" in ran.err
 
@@ -216,7 +216,7 @@ def test_a_folder_that_is_not_there_is_told(command: Command) -> None:
 
 
 def test_the_doctor_says_what_is_there_and_what_is_not(command: Command) -> None:
-    ran = command.here("doctor")
+    ran = command.run_inline("doctor")
     assert ran.code == 0
     assert "found    git" in ran.out
     assert "missing  key" in ran.out
@@ -224,44 +224,44 @@ def test_the_doctor_says_what_is_there_and_what_is_not(command: Command) -> None
     assert "does not stop" in ran.out
     (command.workspace.parent / "config" / "callboard").mkdir(parents=True)
     (command.workspace.parent / "config" / "callboard" / "settings.yaml").write_text("modell: x\n")
-    ran = command.here("doctor", "--json")
+    ran = command.run_inline("doctor", "--json")
     assert ran.code == 3
     assert [one["what"] for one in json.loads(ran.out) if one["state"] == "broken"] == ["settings"]
 
 
 def test_doctor_run_and_resume_say_what_the_store_set_aside(command: Command) -> None:
     hello = "agents: {lead: [{reply: Hello.}, {reply: Hello again.}]}"
-    assert command.here("run", "--model", command.scenario(hello), "Say hello").code == 0
+    assert command.run_inline("run", "--model", command.scenario(hello), "Say hello").code == 0
     (database,) = (command.workspace.parent / "state").rglob("callboard.db")
     aside = database.parent / "damaged" / ("0" * 64)
     aside.write_bytes(b"not what it was")
-    told = command.here("doctor")
+    told = command.run_inline("doctor")
     assert "damaged  store" in told.out
-    assert f"{aside}. The rest is used as it is. Move it away when it is not needed any more" in told.out
+    assert f"{aside}. The rest is used as it is. Move it away when it is no longer needed" in told.out
     for args in (["run", "--model", command.scenario(hello), "Again"], ["resume"]):
-        ran = command.here(*args, "-q")
+        ran = command.run_inline(*args, "-q")
         assert f"set aside: {aside}" in ran.err
     others = [aside.with_name(str(number) * 64) for number in range(1, 5)]
     for other in others:
         other.write_bytes(b"nor this")
-    ran = command.here("resume", "-q")
+    ran = command.run_inline("resume", "-q")
     assert ran.err.count("set aside") == 1
     assert (
         f"the store: 5 damaged files are set aside in {aside.parent}. The rest is used as it is. Move them" in ran.err
     )
-    assert command.here("doctor").out.count("set aside in") == 1
+    assert command.run_inline("doctor").out.count("set aside in") == 1
     for file in (aside, *others):
         file.unlink()
     whole = database.with_name("callboard.db.damaged-20261122")
     whole.write_bytes(b"no database")
-    assert f"`callboard restore {whole}` brings back what can be read of it" in command.here("doctor").out
+    assert f"`callboard restore {whole}` restores its readable data" in command.run_inline("doctor").out
     whole.unlink()
-    assert "set aside" not in command.here("resume").err
-    assert "found    store" in command.here("doctor").out
+    assert "set aside" not in command.run_inline("resume").err
+    assert "found    store" in command.run_inline("doctor").out
 
 
 def test_the_doctor_starts_a_command_in_the_sandbox_and_says_why_that_fails(command: Command, tmp_path: Path) -> None:
-    """The machine's own trial of bubblewrap works here, as it may: a command's walls ask for more."""
+    """The machine's own check of bubblewrap may succeed, but a command's sandbox needs more."""
     folder = tmp_path / "programs"
     folder.mkdir()
     bwrap = folder / "bwrap"
@@ -269,29 +269,29 @@ def test_the_doctor_starts_a_command_in_the_sandbox_and_says_why_that_fails(comm
         '#!/bin/sh\ncase "$*" in *" -c :") exit 0;; esac\necho "bwrap: cannot cover a socket" >&2; exit 1\n'
     )
     bwrap.chmod(0o755)
-    ran = command.here("doctor", PATH=f"{folder}:{command.env['PATH']}")
+    ran = command.run_inline("doctor", PATH=f"{folder}:{command.env['PATH']}")
     (line,) = [line for line in ran.out.splitlines() if " sandbox " in line]
     assert line.startswith("broken   sandbox    level 2: ")
     assert "bwrap: cannot cover a socket" in line
     assert "-> no command runs until this works" in ran.out
     assert ran.code == 3
-    assert "broken   sandbox" not in command.here("doctor").out, "with the machine's own programs"
+    assert "broken   sandbox" not in command.run_inline("doctor").out, "with the machine's own programs"
 
 
 def test_the_doctor_runs_no_program_of_the_workspace(command: Command) -> None:
     trap = command.workspace / "git"
     trap.write_text("#!/bin/sh\ntouch sprung\necho git version 9\n")
     trap.chmod(0o755)
-    ran = command.here("doctor", PATH=f"{command.workspace}:{command.env['PATH']}")
+    ran = command.run_inline("doctor", PATH=f"{command.workspace}:{command.env['PATH']}")
     assert "git version 9" not in ran.out
     assert not (command.workspace / "sprung").exists()
 
 
 def test_settings_list_what_was_changed_and_all_on_request(command: Command) -> None:
-    ran = command.here("settings", CALLBOARD_MODEL="m")
+    ran = command.run_inline("settings", CALLBOARD_MODEL="m")
     assert [line.split() for line in ran.out.splitlines()[1:]] == [["model", '"m"', "CALLBOARD_MODEL"]]
     assert "settings have their built-in values: callboard settings --all" in ran.err
-    assert len(command.here("settings", "--all").out.splitlines()) > 100
+    assert len(command.run_inline("settings", "--all").out.splitlines()) > 100
 
 
 def test_each_command_stands_in_one_section_of_the_help() -> None:
@@ -303,7 +303,7 @@ def test_each_command_stands_in_one_section_of_the_help() -> None:
 
 
 def test_settings_say_where_they_came_from(command: Command) -> None:
-    rows = json.loads(command.here("settings", "--json", CALLBOARD_MODEL="m").out)
+    rows = json.loads(command.run_inline("settings", "--json", CALLBOARD_MODEL="m").out)
     assert {"name": "model", "value": "m", "origin": "CALLBOARD_MODEL"} in rows
 
 

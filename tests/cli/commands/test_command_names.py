@@ -13,11 +13,11 @@ from callboard.cli.commands.root import cli
 
 ROOT = Path(__file__).parents[3]
 NAMED = re.compile(r"`callboard ([a-z][^`\n]*)`")
-"""A command line in a text; it stands between backquotes, in messages and in pages alike."""
+"""A command line in a text, in backquotes, both in messages and in pages."""
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Each string literal of the runtime, and each page."""
+    """Yield each string literal of the runtime, and each page."""
     for path in sorted((ROOT / "runtime").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -30,7 +30,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def fault_of(line: str) -> str:
-    """Why there is no such command; empty where there is one."""
+    """Return the reason why a command line is not valid, or an empty string."""
     line = "" if line == "help NAME" else line
     command: click.Command = cli
     context = click.Context(cli, info_name="callboard")

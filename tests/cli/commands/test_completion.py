@@ -1,4 +1,4 @@
-"""Completion: what is offered after each beginning of a line, and that real shells show it."""
+"""Completion: the offers after each beginning of a line, and their display in real shells."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from callboard.adapters.storage.quick_names import glance
 from callboard.cli.commands.command_tree import shape
 from callboard.cli.commands.completion import SHELLS, Choice, offered, shell_words
 
-KNOWN = Path(__file__).parents[3] / "runtime" / "callboard" / "data" / "commands.json"
-SHAPE: Mapping[str, Any] = json.loads(KNOWN.read_text("utf-8"))
+COMMANDS_FILE = Path(__file__).parents[3] / "runtime" / "callboard" / "data" / "commands.json"
+SHAPE: Mapping[str, Any] = json.loads(COMMANDS_FILE.read_text("utf-8"))
 NAMES: Mapping[str, Sequence[Choice]] = {
     "session": [("20261122-aaaa", "Mend it"), ("20261121-bbbb", "")],
     "agent": [("lead", "lead, idle"), ("alice", "tests, working")],
@@ -36,7 +36,7 @@ def words(*typed: str) -> list[str]:
 
 
 def test_the_shape_of_the_commands_is_what_the_commands_say() -> None:
-    assert KNOWN.read_text("utf-8") == shape(), (
+    assert COMMANDS_FILE.read_text("utf-8") == shape(), (
         "run: python -m callboard.cli.commands.command_tree > runtime/callboard/data/commands.json"
     )
 
@@ -141,11 +141,11 @@ agents:
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """A workspace with a session, an agent, a task and a schedule."""
+    """A workspace with a session, an agent, a task, and a schedule."""
     command = Command(tmp_path_factory.mktemp("completing"))
-    ran = command.here("run", "--model", command.scenario(TEAM), "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(TEAM), "Go.")
     assert ran.code == 0, ran.err
-    assert command.here("cron", "add", "0 9 * * *", "Look at the news").code == 0
+    assert command.run_inline("cron", "add", "0 9 * * *", "Look at the news").code == 0
     folder = command.workspace.parent / "bin"
     folder.mkdir()
     (folder / "callboard").write_text(f'#!/bin/sh\nexec {sys.executable} -m callboard "$@"\n')
@@ -154,26 +154,26 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     return command
 
 
-def answered(command: Command, *typed: str) -> list[str]:
-    ran = command.here("_complete", str(len(typed)), "--", "callboard", *typed)
+def completions(command: Command, *typed: str) -> list[str]:
+    ran = command.run_inline("_complete", str(len(typed)), "--", "callboard", *typed)
     assert (ran.code, ran.err) == (0, "")
     return ran.out.splitlines()
 
 
 def test_names_come_from_the_store(command: Command) -> None:
-    (session,) = json.loads(command.here("sessions", "--json").out)
-    assert [line.split("\t") for line in answered(command, "attach", "")] == [["values"], [session["id"], "Go."]]
-    assert [line.split("\t")[0] for line in answered(command, "inbox", "a")] == ["values", "alice"]
-    assert answered(command, "tasks", "show", "task_")[1].endswith(": Read the file")
-    assert answered(command, "cron", "show", "")[1].endswith("\t0 9 * * *: Look at the news")
-    assert answered(command, "tasks", "--session", "none-begins-so", "show", "") == ["values"]
+    (session,) = json.loads(command.run_inline("sessions", "--json").out)
+    assert [line.split("\t") for line in completions(command, "attach", "")] == [["values"], [session["id"], "Go."]]
+    assert [line.split("\t")[0] for line in completions(command, "inbox", "a")] == ["values", "alice"]
+    assert completions(command, "tasks", "show", "task_")[1].endswith(": Read the file")
+    assert completions(command, "cron", "show", "")[1].endswith("\t0 9 * * *: Look at the news")
+    assert completions(command, "tasks", "--session", "none-begins-so", "show", "") == ["values"]
 
 
 def test_completion_makes_nothing_and_says_nothing_where_there_is_no_store(tmp_path: Path) -> None:
     command = Command(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert answered(command, "attach", "") == ["values"]
-    assert answered(command, "-C", "/nowhere/at/all", "attach", "") == ["values"]
+    assert completions(command, "attach", "") == ["values"]
+    assert completions(command, "-C", "/nowhere/at/all", "attach", "") == ["values"]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -182,7 +182,7 @@ def test_a_store_that_cannot_be_read_offers_no_names(
     damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = Command(tmp_path)
-    assert command.here("run", "--model", command.scenario(TEAM), "Go.").code == 0
+    assert command.run_inline("run", "--model", command.scenario(TEAM), "Go.").code == 0
     monkeypatch.setenv("XDG_STATE_HOME", command.env["XDG_STATE_HOME"])
     assert glance(command.workspace, "session")
     (database,) = (tmp_path / "state").rglob("callboard.db")
@@ -221,7 +221,7 @@ def test_completion_imports_no_command_and_nothing_heavy(command: Command) -> No
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_of_a_shell_says_how_to_keep_it(shell: str, command: Command) -> None:
-    ran = command.here("completion", shell)
+    ran = command.run_inline("completion", shell)
     assert ran.code == 0
     assert f"callboard completion {shell} >" in ran.out
     if found := shutil.which(shell):

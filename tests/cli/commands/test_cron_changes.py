@@ -1,4 +1,4 @@
-"""`callboard cron` as a person uses it: trying out, changing, pausing, and looking back, by id or name."""
+"""`callboard cron` for a person: dry runs, changes, pauses, and history, by id or name."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ NOON = 1_800_000_000.0
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     command = Command(tmp_path)
-    assert command.here("run", "--model", command.scenario(HELLO), "Go.").code == 0
+    assert command.run_inline("run", "--model", command.scenario(HELLO), "Go.").code == 0
     return command
 
 
 def add(command: Command, *more: str) -> dict[str, Any]:
-    ran = command.here("cron", "add", "0 9 * * 1-5", "Look", "--name", "look", "--json", *more)
+    ran = command.run_inline("cron", "add", "0 9 * * 1-5", "Look", "--name", "look", "--json", *more)
     assert ran.code == 0, ran.err
     return json.loads(ran.out)
 
 
-def listed(command: Command) -> list[dict[str, Any]]:
-    return json.loads(command.here("cron", "list", "--json").out)
+def schedules_of(command: Command) -> list[dict[str, Any]]:
+    return json.loads(command.run_inline("cron", "list", "--json").out)
 
 
 def test_a_dry_run_shows_what_would_be_and_adds_nothing(command: Command) -> None:
     asked = ("cron", "add", "0 9 * * 1-5", "Look", "--timezone", "Europe/Berlin", "--max-runs", "2", "--retries", "3")
-    dry = command.here(*asked, "--dry-run")
+    dry = command.run_inline(*asked, "--dry-run")
     assert "at 09:00 on weekdays, Europe/Berlin" in dry.out
     assert (dry.out.count("next: "), "jitter: " in dry.out, "retries: 3" in dry.out) == (2, True, True)
     assert dry.out.endswith("dry run: nothing was changed\n")
-    assert listed(command) == []
-    would = json.loads(command.here(*asked, "--dry-run", "--json").out)
-    real = json.loads(command.here(*asked, "--json").out)
+    assert schedules_of(command) == []
+    would = json.loads(command.run_inline(*asked, "--dry-run", "--json").out)
+    real = json.loads(command.run_inline(*asked, "--json").out)
     assert (would["id"], would["put_off"], would["next"]) == (real["id"], real["put_off"], real["next"])
-    assert (would["dry_run"], real["dry_run"], len(listed(command))) == (True, False, 1)
+    assert (would["dry_run"], real["dry_run"], len(schedules_of(command))) == (True, False, 1)
 
 
 def test_every_field_is_an_option_and_edit_changes_what_is_given_alone(command: Command) -> None:
@@ -80,16 +80,16 @@ def test_every_field_is_an_option_and_edit_changes_what_is_given_alone(command: 
     assert (row["misfire"], row["misfire_cap"], row["window"], row["overlap"]) == ("all", 4, 1_800, "queue")
     assert (row["context"], row["target"], row["jitter"], row["deadline"]) == ("fresh", "general", 0, 1_200)
     assert row["rights"] == {"mode": "plan", "allow": ["Bash(npm test)"], "ask": ["Edit"], "deny": ["Bash(rm *)"]}
-    dry = command.here("cron", "edit", "look", "--prompt", "Look twice", "--dry-run")
-    assert (dry.code, listed(command)[0]["prompt"]) == (0, "Look")
+    dry = command.run_inline("cron", "edit", "look", "--prompt", "Look twice", "--dry-run")
+    assert (dry.code, schedules_of(command)[0]["prompt"]) == (0, "Look")
     changed = ("--prompt", "Look twice", "--deadline", "none", "--budget", "steps=5", "--cron", "every 2h")
-    assert command.here("cron", "edit", "look", *changed).code == 0
-    (now,) = listed(command)
+    assert command.run_inline("cron", "edit", "look", *changed).code == 0
+    (now,) = schedules_of(command)
     assert (now["prompt"], now["deadline"], now["cron"]) == ("Look twice", None, "every 2h")
     assert (now["budget"]["cost_usd"], now["budget"]["steps"], now["overlap"]) == (1, 5, "queue")
     assert now["last_slot"] >= row["created_at"], "its new times count from now on"
-    nothing = command.here("cron", "edit", "look")
-    assert (nothing.code, "nothing to change was given" in nothing.err) == (2, True)
+    nothing = command.run_inline("cron", "edit", "look")
+    assert (nothing.code, "give a change, as in" in nothing.err) == (2, True)
 
 
 WRONG = (
@@ -100,9 +100,9 @@ WRONG = (
     (("@daily", "x", "--deadline", "soon"), "--deadline: 'soon' is not a duration: write it as 90s, 20m"),
     (("@daily", "x", "--misfire", "none"), "--misfire: 'none' is not one of skip, latest, all"),
     (("@daily", "x", "--misfire-cap", "many"), "--misfire-cap: "),
-    (("@daily", "x", "--name", "look"), "--name: look is the name of cron_"),
+    (("@daily", "x", "--name", "look"), "--name: look is already the name of cron_"),
     (("@daily", "x", "--agent-type", "general", "--context", "lead"), "--agent-type: "),
-    (("@daily", "x", "--agent-type", "generl"), "--agent-type: no type 'generl': did you mean general?"),
+    (("@daily", "x", "--agent-type", "generl"), "--agent-type: unknown type 'generl': choose general"),
     (("@daily", "x", "--expires", "2020-01-01"), "--expires: '2020-01-01' is past"),
     (("@daily", "x", "--deny", "Bash("), "--deny: "),
 )
@@ -111,92 +111,97 @@ WRONG = (
 def test_what_is_wrong_is_told_by_its_option(command: Command) -> None:
     add(command)
     for wrong, told in WRONG:
-        ran = command.here("cron", "add", *wrong)
+        ran = command.run_inline("cron", "add", *wrong)
         assert (ran.code, ran.out, told in ran.err, "Traceback" in ran.err) == (2, "", True, False), ran.err
-    assert len(listed(command)) == 1
+    assert len(schedules_of(command)) == 1
 
 
 def test_a_person_pauses_resumes_and_runs_one_by_its_name(command: Command) -> None:
     row = add(command)
-    assert command.here("cron", "pause", "look", "--why", "on leave").code == 0
-    assert "paused: on leave" in command.here("cron", "list").out
-    assert command.here("cron", "pause", "look").code == 2
-    assert command.here("cron", "run", row["id"]).code == 0, "by hand also while it is paused"
-    (fire,) = json.loads(command.here("cron", "history", "look", "--json").out)
+    assert command.run_inline("cron", "pause", "look", "--why", "on leave").code == 0
+    assert "paused: on leave" in command.run_inline("cron", "list").out
+    assert command.run_inline("cron", "pause", "look").code == 2
+    assert command.run_inline("cron", "run", row["id"]).code == 0, "a manual run works even while it is paused"
+    (fire,) = json.loads(command.run_inline("cron", "history", "look", "--json").out)
     assert (fire["name"], fire["outcome"], fire["schedule"]) == ("look", "waiting", row["id"])
-    assert command.here("cron", "resume", row["id"][:9]).code == 0
-    assert listed(command)[0]["state"] == "active"
-    assert command.here("cron", "remove", "look").code == 0
-    assert (listed(command)[0]["state"], "cancelled" in command.here("cron", "edit", "look", "--once").err) == (
+    assert command.run_inline("cron", "resume", row["id"][:9]).code == 0
+    assert schedules_of(command)[0]["state"] == "active"
+    assert command.run_inline("cron", "remove", "look").code == 0
+    assert (
+        schedules_of(command)[0]["state"],
+        "cancelled" in command.run_inline("cron", "edit", "look", "--once").err,
+    ) == (
         "cancelled",
         True,
     )
-    assert add(command)["id"] != row["id"], "a name is free again once its schedule is over"
-    unknown = command.here("cron", "show", "other")
-    assert (unknown.code, "there is no schedule other; there are: look (cron_" in unknown.err) == (2, True)
+    assert add(command)["id"] != row["id"], "a name is free again after its schedule has ended"
+    unknown = command.run_inline("cron", "show", "other")
+    assert (unknown.code, "unknown schedule 'other': choose look (cron_" in unknown.err) == (2, True)
 
 
 def test_the_list_says_when_nothing_is_running_that_would_fire_them(command: Command) -> None:
-    assert "nothing is running" not in command.here("cron", "list").err
+    assert "no running process" not in command.run_inline("cron", "list").err
     add(command)
-    said = command.here("cron", "list")
-    assert "nothing is running that would fire them: start `callboard serve`" in said.err
-    (row,) = listed(command)
+    said = command.run_inline("cron", "list")
+    assert "no running process would fire them: start `callboard serve`" in said.err
+    (row,) = schedules_of(command)
     assert (row["fired_by"], len(row["next"]), row["session"]) == (
         "",
         3,
-        json.loads(command.here("sessions", "--json").out)[0]["id"],
+        json.loads(command.run_inline("sessions", "--json").out)[0]["id"],
     )
-    command.here("cron", "pause", "look")
-    assert "nothing is running" not in command.here("cron", "list").err
+    command.run_inline("cron", "pause", "look")
+    assert "no running process" not in command.run_inline("cron", "list").err
 
 
 def test_the_history_and_the_numbers_of_fires(command: Command) -> None:
     row = add(command)
-    base = {"schedule": row["id"], "session": listed(command)[0]["session"], "agent": "lead"}
+    base = {"schedule": row["id"], "session": schedules_of(command)[0]["session"], "agent": "lead"}
     done = {"began_at": NOON, "ended_at": NOON + 12, "cost_usd": 0.25, "tokens": 900, "steps": 2, "outcome": "done"}
     failed = {"began_at": NOON + 60, "ended_at": NOON + 64, "outcome": "failed", "why": "no network", "attempt": 2}
     put_fires(command, [{**base, **done}, {**base, **failed}, {**base, "outcome": "missed", "missed": 5}])
-    lines = command.here("cron", "history").out.splitlines()
+    lines = command.run_inline("cron", "history").out.splitlines()
     assert [line.split()[3] for line in lines[1:]] == ["missed", "failed,", "done"], "the newest first"
     assert ("missed x5" in lines[1], "try 2" in lines[2], "no network" in lines[2], "$0.2500" in lines[3]) == (
         True,
     ) * 4
-    (newest,) = json.loads(command.here("cron", "history", "look", "--limit", "1", "--json").out)
+    (newest,) = json.loads(command.run_inline("cron", "history", "look", "--limit", "1", "--json").out)
     assert (newest["outcome"], newest["duration"]) == ("missed", None)
-    (stats,) = json.loads(command.here("cron", "stats", "--json").out)
+    (stats,) = json.loads(command.run_inline("cron", "stats", "--json").out)
     assert (stats["fires"], stats["success_rate"], stats["mean_seconds"]) == (7, 0.5, 8)
     assert (stats["outcomes"], stats["cost_usd"]) == ({"done": 1, "failed": 1, "missed": 5}, 0.25)
-    assert "1 done, 1 failed, 5 missed" in command.here("cron", "stats", "look").out
+    assert "1 done, 1 failed, 5 missed" in command.run_inline("cron", "stats", "look").out
+    put_fires(command, [{**base, "outcome": "missed", "missed": 10_000}])
+    assert "missed x10000+" in command.run_inline("cron", "history").out, "more are not counted"
 
 
 def test_schedules_of_every_session_are_seen_from_anywhere(command: Command) -> None:
     add(command)
-    assert command.here("run", "--model", command.scenario(HELLO), "Go again.").code == 0
-    assert command.here("cron", "add", "@daily", "Sum up", "--name", "sum").code == 0
-    assert [row["name"] for row in listed(command)] == ["sum", "look"]
-    assert "SESSION" in command.here("cron", "list").out
-    assert command.here("cron", "show", "look").code == 0
-    newest = json.loads(command.here("sessions", "--json").out)[0]["id"]
-    assert "look" not in command.here("cron", "list", "--session", newest).out
+    assert command.run_inline("run", "--model", command.scenario(HELLO), "Go again.").code == 0
+    assert command.run_inline("cron", "add", "@daily", "Sum up", "--name", "sum").code == 0
+    assert [row["name"] for row in schedules_of(command)] == ["sum", "look"]
+    assert "SESSION" in command.run_inline("cron", "list").out
+    assert command.run_inline("cron", "show", "look").code == 0
+    newest = json.loads(command.run_inline("sessions", "--json").out)[0]["id"]
+    assert "look" not in command.run_inline("cron", "list", "--session", newest).out
 
 
 def test_a_schedule_can_be_added_before_there_is_a_session(tmp_path: Path) -> None:
     command = Command(tmp_path)
-    none = command.here("cron", "list")
+    none = command.run_inline("cron", "list")
     assert (none.code, "there is no session in" in none.err) == (2, True)
-    assert command.here("cron", "add", "@daily", "Look", "--dry-run").code == 0
-    assert not (tmp_path / "state").exists(), "a dry run makes nothing"
-    ran = command.here("cron", "add", "@daily", "Look", "--model", command.scenario(HELLO))
-    assert (ran.code, len(listed(command))) == (0, 1), ran.err
+    assert command.run_inline("cron", "add", "@daily", "Look", "--dry-run").code == 0
+    assert not (tmp_path / "state").exists(), "a dry run creates nothing"
+    ran = command.run_inline("cron", "add", "@daily", "Look", "--model", command.scenario(HELLO))
+    assert (ran.code, len(schedules_of(command))) == (0, 1), ran.err
 
 
 def test_a_broken_file_is_told_by_the_list(command: Command) -> None:
     folder = Path(command.env["XDG_CONFIG_HOME"]) / "callboard/schedules"
     folder.mkdir(parents=True)
     (folder / "roof.md").write_text('---\ncron: "@daily"\ntimezon: UTC\n---\nLook.\n')
-    told = command.here("cron", "list")
-    assert (told.code, "roof.md:3: timezon: is not a field of a schedule: did you mean timezone?" in told.err) == (
+    told = command.run_inline("cron", "list")
+    assert (told.code, "roof.md:3: timezon: is not a field of a schedule: choose timezone," in told.err) == (
         0,
         True,
     )
@@ -205,7 +210,7 @@ def test_a_broken_file_is_told_by_the_list(command: Command) -> None:
 @pytest.mark.parametrize("act", ["add", "edit", "pause", "resume", "remove", "run"])
 def test_a_tool_s_process_changes_no_schedule(tmp_path: Path, act: str) -> None:
     given = {"add": ("@daily", "x"), "edit": ("look", "--once")}.get(act, ("look",))
-    ran = Command(tmp_path).here("cron", act, *given, CALLBOARD_TOOL="1")
+    ran = Command(tmp_path).run_inline("cron", act, *given, CALLBOARD_TOOL="1")
     assert (ran.code, "for a person" in ran.err) == (2, True)
 
 

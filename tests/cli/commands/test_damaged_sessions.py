@@ -1,4 +1,4 @@
-"""Sessions that are damaged, or that a newer Callboard wrote: they are named, and all others go on."""
+"""Sessions that are damaged, or that a newer Callboard wrote, are named, and all others still work."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def command(tmp_path: Path) -> Command:
 
 
 class Database:
-    """The database of a command's workspace, changed behind Callboard's back."""
+    """The database of a command's workspace, changed without Callboard."""
 
     def __init__(self, command: Command) -> None:
         (self.file,) = Path(command.env["XDG_STATE_HOME"]).rglob("callboard.db")
 
     def flip_record(self, stream: str, seq: int) -> None:
-        """Change one bit of a record, as a disk does."""
+        """Change one bit of a record, as a disk fault does."""
         place, _, data = self._record(stream, seq)
         self._run("UPDATE record SET data = ? WHERE place = ?", (_flipped(data), place))
 
@@ -42,7 +42,7 @@ class Database:
         self._run("UPDATE row SET value = ? WHERE key = ?", (_flipped(value), key))
 
     def rewrite_record(self, stream: str, seq: int, data: bytes) -> None:
-        """Put a whole record in its place, with its checksum, as another version would have written it."""
+        """Replace a record, with a valid checksum, as another version would have written it."""
         place, record_id, _ = self._record(stream, seq)
         crc = record_crc(stream, seq, record_id, data)
         self._run("UPDATE record SET data = ?, crc = ? WHERE place = ?", (data, crc, place))
@@ -81,14 +81,14 @@ def _flipped(data: bytes) -> bytes:
     return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
 
 
-Harm = Callable[[Database, str], None]
+Damage = Callable[[Database, str], None]
 
-DAMAGED: dict[str, Harm] = {
+DAMAGED: dict[str, Damage] = {
     "record": lambda base, session: base.flip_record(journal(session, "lead", 1), 5),
     "last_record": lambda base, session: base.flip_record(lead := journal(session, "lead", 1), base.count(lead)),
     "first_record": lambda base, session: base.flip_record(journal(session, "lead", 1), 1),
 }
-NEWER: dict[str, Harm] = {
+NEWER: dict[str, Damage] = {
     "event": lambda base, session: base.rewrite_record(
         journal(session, "lead", 1), 5, b'{"t":"dream_began","v":2,"at":1.0}'
     ),
@@ -103,14 +103,14 @@ NEWER: dict[str, Harm] = {
         session_key(session), created_at={"wall": 1}, callboard="9.1.0"
     ),
 }
-LOST_ROWS: dict[str, Harm] = {
+LOST_ROWS: dict[str, Damage] = {
     "lost_session": lambda base, session: base.flip_row(session_key(session)),
     "lost_lead": lambda base, session: base.flip_row(agent_key(session, "lead")),
 }
 
 
-def copies(command: Command, session: str, names: list[str]) -> None:
-    """Write the session again under each of the names: cheaper than running a process for each. Each has a schedule."""
+def copy_session(command: Command, session: str, names: list[str]) -> None:
+    """Copy the session under each of the names, each with a schedule; this is cheaper than a process for each."""
 
     async def copying() -> None:
         async with stand_of(command) as stand:
@@ -130,7 +130,7 @@ def copies(command: Command, session: str, names: list[str]) -> None:
 
 def test_sessions_that_cannot_be_read_leave_all_others_served(command: Command) -> None:
     harms = {**DAMAGED, **NEWER, **LOST_ROWS}
-    copies(command, new_session(command), ["sound", *harms])
+    copy_session(command, new_session(command), ["sound", *harms])
     base = Database(command)
     for name, harm in harms.items():
         harm(base, name)
@@ -147,13 +147,13 @@ def test_sessions_that_cannot_be_read_leave_all_others_served(command: Command) 
     troubles = {one["session"]: one["text"] for one in ended.messages if one["event"] == "trouble"}
     assert all("is damaged: record" in troubles[name] for name in DAMAGED), troubles
     assert all("written by a newer Callboard" in troubles[name] for name in NEWER), troubles
-    assert "9.1.0" in troubles["session_row"], "the version is named where it is known"
-    assert "ANTHROPIC_API_KEY" in troubles["lost_session"], "only its choice of a model is lost"
+    assert "9.1.0" in troubles["session_row"], "the version is named if it is known"
+    assert "ANTHROPIC_API_KEY" in troubles["lost_session"], "only its model is lost"
     assert not any("validation error" in text.lower() for text in troubles.values())
 
 
 def test_serve_reports_the_lost_schedule_of_a_session_that_has_no_other(command: Command) -> None:
-    copies(command, new_session(command), ["sound", "without"])
+    copy_session(command, new_session(command), ["sound", "without"])
     Database(command).flip_row(schedule_key("without", "cron_without"))
     with started(command, "serve", "--json") as running:
         running.wait_for('"event": "trouble", "session": "without", "schedule": "cron_without"', "out")
@@ -165,11 +165,11 @@ def test_serve_reports_the_lost_schedule_of_a_session_that_has_no_other(command:
 
 def test_lists_and_doctor_name_the_state_the_loss_and_the_command(command: Command) -> None:
     harms = {**DAMAGED, **NEWER, **LOST_ROWS}
-    copies(command, new_session(command), ["sound", *harms])
+    copy_session(command, new_session(command), ["sound", *harms])
     base = Database(command)
     for name, harm in harms.items():
         harm(base, name)
-    shown = {one["id"]: one for one in json.loads(command.here("sessions", "--json").out)}
+    shown = {one["id"]: one for one in json.loads(command.run_inline("sessions", "--json").out)}
     assert shown["sound"]["trouble"] == ""
     for name in (*DAMAGED, *LOST_ROWS):
         assert shown[name]["state"] == "damaged", name
@@ -177,30 +177,33 @@ def test_lists_and_doctor_name_the_state_the_loss_and_the_command(command: Comma
     for name in ("agent_row", "session_row"):
         assert shown[name]["state"] == "newer"
         assert "Upgrade Callboard" in shown[name]["trouble"]
-    told = command.here("doctor").out
+    told = command.run_inline("doctor").out
     assert any(line.startswith("newer ") and "session agent_row" in line for line in told.splitlines()), told
     assert f"written by a newer Callboard (9.1.0; this is {__version__})" in told
-    assert f"newer Callboard ({__version__})" not in told, "its own version says nothing about theirs"
+    assert f"newer Callboard ({__version__})" not in told, "its own version is not mentioned as the newer one"
     for name in (*DAMAGED, *(one for one in NEWER if one != "envelope"), *LOST_ROWS):
         assert f"session {name} " in told, name
     for name in (*DAMAGED, *NEWER):
-        ran = command.here("resume", name)
+        ran = command.run_inline("resume", name)
         assert ran.code == (3 if name != "envelope" else ran.code), name
         assert "validation error" not in ran.err
-    assert "its journal" in command.here("resume", "record").err or "--carry" in command.here("resume", "record").err
-    team = command.here("team", "--session", "record")
+    assert (
+        "its journal" in command.run_inline("resume", "record").err
+        or "--carry" in command.run_inline("resume", "record").err
+    )
+    team = command.run_inline("team", "--session", "record")
     assert (team.code, "record 5 of lead's journal cannot be read" in team.out) == (0, True), team.err
 
 
 def test_resume_carry_goes_on_past_a_damaged_record(command: Command) -> None:
-    copies(command, new_session(command), [*DAMAGED])
+    copy_session(command, new_session(command), [*DAMAGED])
     base = Database(command)
     for name in DAMAGED:
         DAMAGED[name](base, name)
-        ran = command.here("resume", name, "--carry")
+        ran = command.run_inline("resume", name, "--carry")
         assert (ran.code, ran.out) == (0, "Done as asked.\n"), ran.err
-        assert "was damaged: it goes on in a fresh conversation" in ran.err
-        again = command.here("run", "--resume", name, "Once more.")
+        assert "was damaged: it continues in a fresh conversation" in ran.err
+        again = command.run_inline("run", "--resume", name, "Once more.")
         assert (again.code, again.out) == (0, "Done as asked.\n"), again.err
 
 
@@ -209,6 +212,6 @@ def test_the_snapshot_of_an_orderly_end_covers_all_damage_before_it(command: Com
     base = Database(command)
     base.flip_record(journal(session, "lead", 1), 5)
     for args in (("run", "--resume", session, "Again."), ("cost", "--session", session), ("team",), ("context",)):
-        ran = command.here(*args)
+        ran = command.run_inline(*args)
         assert ran.code == 0, (args, ran.err)
-    assert json.loads(command.here("sessions", "--json").out)[0]["trouble"] == ""
+    assert json.loads(command.run_inline("sessions", "--json").out)[0]["trouble"] == ""

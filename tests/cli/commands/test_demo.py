@@ -1,4 +1,4 @@
-"""The demo: its sample, its scenario, and what a person sees of it."""
+"""The demo: its sample, its scenario, and its output for a person."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unittest_in(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def edits_of_the_scenario() -> dict[str, dict[str, str]]:
-    """By path: the input of the call that changes it."""
+    """Return the input of the call that changes each file, by path."""
     found: dict[str, dict[str, str]] = {}
     for _, steps in load_scenario(DATA / "demo.yaml").agents:
         for block in (block for step in steps for block in step.reply.blocks):
@@ -103,22 +103,22 @@ def test_the_scenario_has_no_mistake_and_calls_only_tools_that_there_are() -> No
 
 
 def test_every_agent_of_the_scenario_can_find_its_way_back_from_anything() -> None:
-    """A step for whatever comes, and no step but the first one that is used up: any call may come again."""
+    """Each agent has a step for any situation, and only the first one is used up: any call may be repeated."""
     for agent, steps in load_scenario(DATA / "demo.yaml").agents:
         assert any(step.otherwise for step in steps), agent
         assert all(step.repeat is None for step in steps if not step.reply.faults), agent
 
 
-# What a person sees
+# Output for a person
 
 
 @dataclass(frozen=True)
-class Watched:
+class DemoRun:
     """A demo at a terminal."""
 
     home: Path
     code: int
-    said: str
+    output: str
 
     @property
     def project(self) -> Path:
@@ -126,16 +126,16 @@ class Watched:
 
 
 def environment_in(home: Path) -> dict[str, str]:
-    """Nothing of this machine's person, no key, no colour."""
+    """Return an environment without this machine's user, keys, and colors."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "NO_COLOR": "1"}
     return environment | {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("STATE", "DATA", "CONFIG")}
 
 
 def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) -> tuple[int, str]:
-    """Run the command line on a terminal of its own, and type an answer to each plan once it is asked for; nothing to
-    the question that follows a bare `n`.
+    """Run the command line on its own terminal, and type an answer to each plan when it is requested.
 
-    What agents print meanwhile moves the prompt down and shows it again: only a new request is a new question.
+    Nothing is typed at the question that follows a bare `n`. Output of agents moves the prompt down and shows it
+    again, so only a new request counts as a new question.
     """
     waiting, said, asked, refused = list(answers), b"", 0, 0
     ours, theirs = pty.openpty()
@@ -160,41 +160,41 @@ def at_a_terminal(home: Path, arguments: Sequence[str], answers: Sequence[str]) 
             asked += 1
             refused = len(said) if waiting[0] == "n" else 0
             os.write(ours, waiting.pop(0).encode() + b"\n")
-        if refused and b"what is to change?> " in said[refused:]:
+        if refused and b"what should change?> " in said[refused:]:
             refused = 0
             os.write(ours, b"\n")
     os.close(ours)
-    process.kill()  # had it ended, this does nothing; a silent minute is a hang
+    process.kill()  # no effect if it has ended; a silent minute means that it hangs
     return process.wait(), said.decode(errors="replace").replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    """A demo whose plan is refused twice: with a reason, and without."""
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
+    """Run a demo whose plan is rejected twice: with a reason, and without."""
     home = tmp_path_factory.mktemp("home")
     answers = ["n name the risk first", "n", "y"]
-    return Watched(home, *at_a_terminal(home, ["demo", "--keep"], answers))
+    return DemoRun(home, *at_a_terminal(home, ["demo", "--keep"], answers))
 
 
-def test_a_person_may_refuse_the_plan_and_gets_a_revised_one(watched: Watched) -> None:
-    assert watched.code == 0, watched.said
-    assert "(revised)\n" in watched.said
-    assert "What was asked for: name the risk first\n" in watched.said
-    seen = watched.said.partition("Seen on the way: ")[2].partition("\n")[0].split(", ")
+def test_a_person_may_refuse_the_plan_and_gets_a_revised_one(demo_run: DemoRun) -> None:
+    assert demo_run.code == 0, demo_run.output
+    assert "(revised)\n" in demo_run.output
+    assert "What was asked for: name the risk first\n" in demo_run.output
+    seen = demo_run.output.partition("Seen on the way: ")[2].partition("\n")[0].split(", ")
     assert {"2 x plan rejected", "1 x plan approved"} <= set(seen)
 
 
-def test_a_demo_ends_with_a_row_for_each_agent_and_all_tests_passing(watched: Watched) -> None:
-    rows = watched.said[watched.said.index("agent  ") :].splitlines()
+def test_a_demo_ends_with_a_row_for_each_agent_and_all_tests_passing(demo_run: DemoRun) -> None:
+    rows = demo_run.output[demo_run.output.index("agent  ") :].splitlines()
     assert [row.split()[0].partition("-")[0] for row in rows[:6]] == ["agent", "lead", "explore", "fix", "fix", "all"]
     assert rows[0].split() == ["agent", "steps", "tokens", "cost", "cached", "what", "it", "did"]
-    assert "The sample's tests pass now" in watched.said
-    assert run_tests(watched.project)[0]
+    assert "The sample's tests pass now" in demo_run.output
+    assert run_tests(demo_run.project)[0]
 
 
-def test_the_project_is_a_repository_that_shows_what_the_team_changed(watched: Watched) -> None:
+def test_the_project_is_a_repository_that_shows_what_the_team_changed(demo_run: DemoRun) -> None:
     ran = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=watched.project, capture_output=True, text=True, check=True
+        ["git", "status", "--porcelain"], cwd=demo_run.project, capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == [
         *["M", "tally/amounts.py", "M", "tally/money.py", "M", "tally/report.py"],
@@ -213,12 +213,12 @@ def test_nobody_at_a_terminal_is_told_that_a_policy_approves_and_nothing_is_left
     assert [path for path in tmp_path.rglob("tally-*") if path.is_dir()] == []
 
 
-def test_a_demo_whose_tests_fail_in_the_end_fails(watched: Watched) -> None:
-    money = watched.project / "tally" / "money.py"
+def test_a_demo_whose_tests_fail_in_the_end_fails(demo_run: DemoRun) -> None:
+    money = demo_run.project / "tally" / "money.py"
     whole = money.read_text()
     money.write_text(whole.replace("place < rest", "place <= rest"))
     try:
-        code, said = at_a_terminal(watched.home, ["demo", "--resume", str(watched.project)], [])
+        code, said = at_a_terminal(demo_run.home, ["demo", "--resume", str(demo_run.project)], [])
     finally:
         money.write_text(whole)
     assert code == 1, said
@@ -226,9 +226,9 @@ def test_a_demo_whose_tests_fail_in_the_end_fails(watched: Watched) -> None:
 
 
 def test_a_folder_without_a_demo_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no demo"):
+    with pytest.raises(UsageError, match="contains no demo"):
         project_folder(tmp_path)
-    with pytest.raises(UsageError, match="holds no demo"):
+    with pytest.raises(UsageError, match="contains no demo"):
         project_folder(tmp_path / "elsewhere")
 
 

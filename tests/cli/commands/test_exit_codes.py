@@ -1,4 +1,4 @@
-"""Each exit code of the table, by a process; what the screen says then, and that it is never a traceback."""
+"""Each exit code of the table, from a process, with its message, which is never a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.warm import NOTHING, Process
 
 HELLO = "agents: {lead: [{reply: Hello.}, {otherwise: true, reply: Hello again.}]}"
 REFUSED = "agents: {lead: [{reply: No., fault: {status: 400, message: 'that is no good', times: 99}}]}"
-DOWN = "agents: {lead: [{reply: No., fault: {status: 500, times: 999}}]}"
+UNAVAILABLE = "agents: {lead: [{reply: No., fault: {status: 500, times: 999}}]}"
 SLOW = "agents: {lead: [{reply: Late., latency_ms: 30000}]}"
 ASKS = "agents: {lead: [{reply: [{tool_use: {name: bash, input: {command: touch x}}}]}, {otherwise: true, reply: No.}]}"
 LOOKS = "agents: {lead: [{reply: [{tool_use: {name: read_file, input: {path: x}}}]}, {otherwise: true, reply: No.}]}"
@@ -36,7 +36,7 @@ def command(tmp_path: Path) -> Command:
         (3, "agents: {lead: [{rply: Hello.}]}", []),
         (4, ASKS, []),
         (5, LOOKS, ["--max-turns", "1"]),
-        (6, DOWN, []),
+        (6, UNAVAILABLE, []),
         (124, SLOW, ["--max-seconds", "0.2"]),
     ],
 )
@@ -46,16 +46,16 @@ def test_a_run_ends_with_the_code_of_the_table(code: int, scenario: str, args: l
     assert ran.code == code, ran.err
     assert "Traceback" not in ran.err
     assert (ran.out == "Hello.\n") is (code == 0)
-    assert (len(ran.err.splitlines()) > 0) is True, "it says why, or what it used"
+    assert (len(ran.err.splitlines()) > 0) is True, "it gives the reason, or its usage"
 
 
 BUG = """
 import sys
 from callboard.__main__ import main
-from callboard.cli.commands.root import Root
+from callboard.cli.commands.root import RootGroup
 def deep(*given):
     return deep(*given)
-Root.resolve_command = {}
+RootGroup.resolve_command = {}
 sys.exit(main(["tasks"]))
 """
 
@@ -93,12 +93,12 @@ def test_a_signal_while_a_pipe_is_full_ends_the_process(sent: signal.Signals, co
     process = Process(args, command.workspace, command.env, stdin=NOTHING, stdout=writer)
     try:
         deadline = time.monotonic() + 180
-        while "done" not in command.here("sessions").out:
+        while "done" not in command.run_inline("sessions").out:
             assert time.monotonic() < deadline, "the run waits for the reader"
-            time.sleep(0.1)  # another process tells how far it is
-        assert process.poll() is None, "its end waits for the reader"
+            time.sleep(0.1)  # another process reports the progress, so there is no event
+        assert process.poll() is None, "its exit waits for the reader"
         process.send_signal(sent)
-        # 143 to a shell, either way: the loop that has ended gives SIGTERM back to the system.
+        # A shell sees 143 either way: after the end of the event loop, the default action of SIGTERM applies.
         assert process.wait(180) in {code, -signal.SIGTERM}
         assert "Fatal" not in (process.stderr.read() if process.stderr else "")
     finally:
@@ -107,10 +107,10 @@ def test_a_signal_while_a_pipe_is_full_ends_the_process(sent: signal.Signals, co
         os.close(writer)
 
 
-# What a person is told
+# Messages to a person
 
 
-def said(ran_err: str) -> str:
+def error_message(ran_err: str) -> str:
     assert "Traceback" not in ran_err
     assert ran_err.startswith("callboard: ")
     return ran_err
@@ -120,28 +120,28 @@ def test_broken_settings_name_file_and_line(command: Command) -> None:
     folder = command.workspace.parent / "config" / "callboard"
     folder.mkdir(parents=True)
     (folder / "settings.yaml").write_text("model: [unclosed\n")
-    ran = command.here("run", "--model", command.scenario(HELLO), "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(HELLO), "Go.")
     assert ran.code == 3
-    assert "settings.yaml:" in said(ran.err)
+    assert "settings.yaml:" in error_message(ran.err)
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(command: Command) -> None:
     (command.workspace.parent / "state").write_text("a file")
-    ran = command.here("run", "--model", command.scenario(HELLO), "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(HELLO), "Go.")
     assert ran.code == 3
-    assert str(command.workspace.parent / "state") in said(ran.err)
+    assert str(command.workspace.parent / "state") in error_message(ran.err)
 
 
 def test_a_store_of_a_newer_version_is_told_and_left_alone(command: Command) -> None:
     model = command.scenario(HELLO)
-    assert command.here("run", "--model", model, "Go.").code == 0
+    assert command.run_inline("run", "--model", model, "Go.").code == 0
     (database,) = (command.workspace.parent / "state").rglob("callboard.db")
     with sqlite3.connect(database) as store:
         store.execute("PRAGMA user_version = 99")
     store.close()
-    ran = command.here("run", "--model", model, "Go.")
+    ran = command.run_inline("run", "--model", model, "Go.")
     assert ran.code == 3
-    assert "newer Callboard" in said(ran.err)
+    assert "newer Callboard" in error_message(ran.err)
     assert "upgrade" in ran.err
 
 

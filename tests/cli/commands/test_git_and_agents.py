@@ -1,4 +1,4 @@
-"""The runtime's own git in whole runs: what a sandboxed agent plants while it works is not run by it."""
+"""In whole runs, the runtime's own git runs nothing that a sandboxed agent planted while it worked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.adapters.git.worktree_world import new_repository, plain
-from tests.adapters.processes.cage import need
+from tests.adapters.git.worktree_world import new_repository, run_git
+from tests.adapters.processes.cage import require_level
 from tests.cli.commands.command import Command
 
 NESTED = """#!/bin/sh
@@ -28,22 +28,22 @@ cp -r .git evil && git config -f evil/config core.fsmonitor "$PWD/canary"
 echo ../evil > .git/commondir; touch armed
 until [ -e done ]; do echo ../evil > .git/commondir; sleep 0.05; done
 """
-"""Both are run by an agent in the sandbox: they arm the trap last, so that they do not spring it themselves."""
+"""Scripts that an agent runs in the sandbox; each sets the trap last, so that it does not trigger the trap itself."""
 
 
 @dataclass
 class Canary:
-    """A program that sings when it runs, wherever that is: a pipe is heard through read-only mounts too."""
+    """Program that reports each run through a pipe, which works even across read-only mounts."""
 
     command: Command
-    ear: int
+    pipe: int
 
     @property
-    def sang(self) -> bool:
-        return bool(select.select([self.ear], [], [], 0)[0] and os.read(self.ear, 10_000))
+    def has_run(self) -> bool:
+        return bool(select.select([self.pipe], [], [], 0)[0] and os.read(self.pipe, 10_000))
 
     def git(self, *words: str, folder: Path | None = None) -> None:
-        """A plain git, as a person without Callboard would run it."""
+        """Run a plain git, as a person without Callboard would."""
         environment = {**self.command.env, "GIT_CONFIG_NOSYSTEM": "1"}
         subprocess.run(
             ["git", *words], cwd=folder or self.command.workspace, env=environment, capture_output=True, check=False
@@ -52,7 +52,7 @@ class Canary:
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Iterator[Canary]:
-    need(2)
+    require_level(2)
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not on the PATH of these tests")
     command = Command(tmp_path)
@@ -67,8 +67,8 @@ def canary(tmp_path: Path) -> Iterator[Canary]:
         file.write_text(text.replace("EAR", str(command.workspace / "ear")))
         file.chmod(0o755)
     (tmp_path / ".gitconfig").write_text("[user]\n\tname = p\n\temail = p@example.org\n")
-    plain(command.workspace, "add", ".")
-    plain(command.workspace, "commit", "-qm", "traps")
+    run_git(command.workspace, "add", ".")
+    run_git(command.workspace, "commit", "-qm", "traps")
     os.mkfifo(command.workspace / "ear")
     ear = os.open(command.workspace / "ear", os.O_RDWR | os.O_NONBLOCK)
     try:
@@ -101,14 +101,14 @@ agents:
 
 def test_an_agent_that_keeps_changing_the_repository_makes_the_facts_of_a_turn_run_nothing(canary: Canary) -> None:
     command = canary.command
-    ran = command.here("run", "--permission-mode", "sandboxed", "--model", command.scenario(LEAD), "Go.")
+    ran = command.run_inline("run", "--permission-mode", "sandboxed", "--model", command.scenario(LEAD), "Go.")
     assert (ran.code, ran.out) == (0, "all done\n"), ran.err
-    assert not canary.sang
+    assert not canary.has_run
     canary.git("status")
-    assert canary.sang, "the trap is a real one: a plain git springs it"
+    assert canary.has_run, "the trap is real: a plain git runs it"
     (command.workspace / ".git" / "commondir").write_text("../evil\n")
     canary.git("status", "--ignore-submodules=all")
-    assert canary.sang, "so is the other one"
+    assert canary.has_run, "the other one is real too"
 
 
 def test_a_repository_planted_in_a_worktree_makes_the_commands_of_a_person_run_nothing(canary: Canary) -> None:
@@ -126,12 +126,12 @@ agents:
       reply: [{tool_use: {name: report, input: {status: done, result: done}}}]
 """
     )
-    ran = command.here("run", "--permission-mode", "sandboxed", "--model", scenario, "Go.")
+    ran = command.run_inline("run", "--permission-mode", "sandboxed", "--model", scenario, "Go.")
     assert (ran.code, ran.out) == (0, "all done\n"), ran.err
-    (line,) = json.loads(command.here("worktrees", "--json").out)
+    (line,) = json.loads(command.run_inline("worktrees", "--json").out)
     assert (line["name"], line["ahead"]) == ("roof", 1)
     for act in (("merge", "roof"), ("remove", "roof")):
-        assert "Traceback" not in command.here("worktrees", *act).err
-    assert not canary.sang
+        assert "Traceback" not in command.run_inline("worktrees", *act).err
+    assert not canary.has_run
     canary.git("status", folder=Path(line["folder"]))
-    assert canary.sang, "the trap is a real one: a plain git springs it"
+    assert canary.has_run, "the trap is real: a plain git runs it"

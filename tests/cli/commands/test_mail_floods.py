@@ -1,4 +1,4 @@
-"""A run whose teammates flood each other, or the board, ends with the reason; an honest reporter or planner goes on."""
+"""A run whose teammates flood each other or the board ends with the reason; an honest reporter or planner continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 
 from callboard.adapters.models.rehearsal.emulator import serve
 from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest, say, tool_use
@@ -19,12 +19,12 @@ from callboard.core.messaging.floods import BURST
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 ENDLESS = 300
-"""Calls of one agent by which a run that does not end counts as endless."""
+"""Number of calls of one agent after which a run counts as endless."""
 
 
 @dataclass
 class Flood:
-    """A lead with some teammates, each of whose replies is made by `answer(agent, number)`."""
+    """A lead with teammates, whose replies come from `answer(agent, number)`."""
 
     command: Command
     answer: Callable[[str, int], SimulatedReply]
@@ -43,7 +43,7 @@ class Flood:
             return SimulatedReply(tuple(spawned)) if number == 1 else say("I see.")
         return self.answer(request.agent, number) if number < ENDLESS else say("Nobody stopped me.")
 
-    async def run(self) -> Ran:
+    async def run(self) -> CommandResult:
         emulator = await serve(Scenario.from_callable(self.model))
         key = {"ANTHROPIC_BASE_URL": emulator.url, "ANTHROPIC_API_KEY": "any", "MODEL_ID": "claude-sonnet-4-5"}
         line = ("run", "--permission-mode", "acceptEdits", "--allowed-tools", "Bash(echo:*)", "Go.")

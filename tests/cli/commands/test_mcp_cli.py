@@ -1,4 +1,4 @@
-"""`callboard mcp list|get|add|add-json|remove|test`: what is written, what is shown, what is refused."""
+"""`callboard mcp list|get|add|add-json|remove|test`: files written, output, and refusals."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def own_file(command: Command) -> Path:
     return Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "mcp.json"
 
 
-def listed(command: Command, *args: str) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in json.loads(command.here("mcp", "list", "--json", *args).out)}
+def servers_of(command: Command, *args: str) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(command.run_inline("mcp", "list", "--json", *args).out)}
 
 
 def test_what_is_added_is_listed_and_what_is_removed_is_gone(command: Command) -> None:
-    assert "no MCP server is configured" in command.here("mcp", "list").out
-    assert command.here("mcp", "add", "time", "-e", "TZ=UTC", "--", "mcp-server-time", "--local-timezone=UTC").code == 0
+    assert "no MCP server is configured" in command.run_inline("mcp", "list").out
+    assert (
+        command.run_inline("mcp", "add", "time", "-e", "TZ=UTC", "--", "mcp-server-time", "--local-timezone=UTC").code
+        == 0
+    )
     assert json.loads(own_file(command).read_text()) == {
         "mcpServers": {
             "time": {
@@ -42,19 +45,19 @@ def test_what_is_added_is_listed_and_what_is_removed_is_gone(command: Command) -
         }
     }
     assert stat.S_IMODE(own_file(command).stat().st_mode) == 0o600
-    one = listed(command)["time"]
+    one = servers_of(command)["time"]
     assert (one["scope"], one["transport"], one["state"], one["env"]) == ("person", "stdio", "on", ["TZ"])
-    assert "mcp-server-time --local-timezone=UTC" in command.here("mcp", "get", "time").out
-    assert command.here("mcp", "remove", "time").code == 0
-    assert listed(command) == {}
+    assert "mcp-server-time --local-timezone=UTC" in command.run_inline("mcp", "get", "time").out
+    assert command.run_inline("mcp", "remove", "time").code == 0
+    assert servers_of(command) == {}
 
 
 def test_other_members_and_their_order_stay(command: Command) -> None:
     file = command.workspace / ".mcp.json"
     file.write_text('{"$schema": "x", "mcpServers": {"b": {"command": "b"}, "a": {"command": "a"}}, "mine": [1, "ä"]}')
     file.chmod(0o640)
-    assert command.here("mcp", "add", "c", "--scope", "workspace", "https://example.org/mcp").code == 0
-    assert command.here("mcp", "remove", "b").code == 0
+    assert command.run_inline("mcp", "add", "c", "--scope", "workspace", "https://example.org/mcp").code == 0
+    assert command.run_inline("mcp", "remove", "b").code == 0
     document = json.loads(file.read_text())
     assert list(document) == ["$schema", "mcpServers", "mine"]
     assert document["mine"] == [1, "ä"]
@@ -64,26 +67,26 @@ def test_other_members_and_their_order_stay(command: Command) -> None:
 
 
 def test_a_workspaces_server_is_untrusted_until_a_person_trusts_it(command: Command) -> None:
-    said = command.here("mcp", "add", "-s", "project", "docs", "--", "no-such-program").out
+    said = command.run_inline("mcp", "add", "-s", "project", "docs", "--", "no-such-program").out
     assert "`callboard trust`" in said
-    assert listed(command)["docs"]["state"] == "untrusted"
-    ran = command.here("mcp", "test", "docs")
+    assert servers_of(command)["docs"]["state"] == "untrusted"
+    ran = command.run_inline("mcp", "test", "docs")
     assert (ran.code, ran.out) == (3, "")
     assert "callboard trust" in ran.err
-    assert command.here("trust", "--yes").code == 0
-    assert listed(command)["docs"]["state"] == "on"
+    assert command.run_inline("trust", "--yes").code == 0
+    assert servers_of(command)["docs"]["state"] == "on"
 
 
 def test_values_of_variables_and_headers_are_shown_nowhere(command: Command) -> None:
     secret = "hunter2-and-more"
     said = [
-        command.here("mcp", "add", "one", "-e", f"KEY={secret}", "-e", "OTHER=${HOME}", "--", "x"),
-        command.here("mcp", "add", "two", "https://example.org/", "-H", f"Authorization: Bearer {secret}"),
-        command.here("mcp", "list"),
-        command.here("mcp", "list", "--json"),
-        command.here("mcp", "get", "one"),
-        command.here("mcp", "get", "two", "--json"),
-        command.here("mcp", "remove", "two"),
+        command.run_inline("mcp", "add", "one", "-e", f"KEY={secret}", "-e", "OTHER=${HOME}", "--", "x"),
+        command.run_inline("mcp", "add", "two", "https://example.org/", "-H", f"Authorization: Bearer {secret}"),
+        command.run_inline("mcp", "list"),
+        command.run_inline("mcp", "list", "--json"),
+        command.run_inline("mcp", "get", "one"),
+        command.run_inline("mcp", "get", "two", "--json"),
+        command.run_inline("mcp", "remove", "two"),
     ]
     assert [one.code for one in said] == [0] * len(said)
     assert not any(secret in one.out + one.err for one in said)
@@ -113,7 +116,7 @@ def test_values_of_variables_and_headers_are_shown_nowhere(command: Command) -> 
 def test_what_cannot_be_an_entry_is_refused_and_nothing_is_written(
     command: Command, words: tuple[str, ...], told: str
 ) -> None:
-    ran = command.here("mcp", *words)
+    ran = command.run_inline("mcp", *words)
     assert (ran.code, ran.out) == (2, "")
     assert told in ran.err
     no_traceback(ran)
@@ -121,16 +124,16 @@ def test_what_cannot_be_an_entry_is_refused_and_nothing_is_written(
 
 
 def test_a_name_that_is_taken_or_nearly_right_is_told(command: Command) -> None:
-    assert command.here("mcp", "add", "files", "--", "one").code == 0
-    ran = command.here("mcp", "add", "files", "--", "two")
+    assert command.run_inline("mcp", "add", "files", "--", "one").code == 0
+    ran = command.run_inline("mcp", "add", "files", "--", "two")
     assert ran.code == 2
     assert "--replace" in ran.err
-    assert command.here("mcp", "add", "files", "--replace", "--", "two").code == 0
-    assert listed(command)["files"]["command"] == "two"
-    assert "Did you mean files?" in command.here("mcp", "remove", "filse").err
-    assert "Did you mean files?" in command.here("mcp", "get", "file").err
-    assert command.here("mcp", "add", "-s", "workspace", "files", "--", "three").code == 0
-    assert "say --scope" in command.here("mcp", "remove", "files").err
+    assert command.run_inline("mcp", "add", "files", "--replace", "--", "two").code == 0
+    assert servers_of(command)["files"]["command"] == "two"
+    assert "choose files" in command.run_inline("mcp", "remove", "filse").err
+    assert "choose files" in command.run_inline("mcp", "get", "file").err
+    assert command.run_inline("mcp", "add", "-s", "workspace", "files", "--", "three").code == 0
+    assert "add --scope" in command.run_inline("mcp", "remove", "files").err
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"mcpServers": []}', "\xff"])
@@ -138,7 +141,7 @@ def test_a_file_that_cannot_be_understood_is_left_as_it_is(command: Command, tex
     file = own_file(command)
     file.parent.mkdir(parents=True)
     file.write_bytes(text.encode("latin-1"))
-    ran = command.here("mcp", "add", "a", "--", "x")
+    ran = command.run_inline("mcp", "add", "a", "--", "x")
     assert (ran.code, ran.out) == (3, "")
     assert "mcp.json" in ran.err
     assert file.read_bytes() == text.encode("latin-1")
@@ -146,36 +149,40 @@ def test_a_file_that_cannot_be_understood_is_left_as_it_is(command: Command, tex
 
 def test_an_agents_tool_may_look_and_change_nothing(command: Command) -> None:
     for words in (("add", "a", "--", "x"), ("add-json", "a", "{}"), ("remove", "a"), ("test", "a")):
-        assert command.here("mcp", *words, CALLBOARD_TOOL="1").code == 2
-    assert command.here("mcp", "list", CALLBOARD_TOOL="1").code == 0
+        assert command.run_inline("mcp", *words, CALLBOARD_TOOL="1").code == 2
+    assert command.run_inline("mcp", "list", CALLBOARD_TOOL="1").code == 0
 
 
 def test_a_server_is_connected_listed_and_called(command: Command) -> None:
     for name, mode in (("good", "good"), ("ends", "exits")):
-        assert command.here("mcp", "add", name, "--", sys.executable, str(ODD), mode).code == 0
-    ran = command.here("mcp", "list", "--check", "--json")
+        assert command.run_inline("mcp", "add", name, "--", sys.executable, str(ODD), mode).code == 0
+    ran = command.run_inline("mcp", "list", "--check", "--json")
     good, ends = json.loads(ran.out)
     assert (ran.code, good["state"], ends["state"]) == (1, "connected", "failed")
     assert "mcp__good__echo" in good["tools"]
     assert "I cannot start today" in ends["why"]
-    assert "mcp__good__echo" in command.here("mcp", "test", "good").out
-    called = command.here("mcp", "test", "good", "--call", "echo", "--input", '{"text": "hello"}')
+    assert "mcp__good__echo" in command.run_inline("mcp", "test", "good").out
+    called = command.run_inline("mcp", "test", "good", "--call", "echo", "--input", '{"text": "hello"}')
     assert (called.code, called.out) == (0, "hello\n")
-    assert command.here("mcp", "test", "good", "--call", "nothing").code == 2
-    assert command.here("mcp", "test", "good", "--call", "echo").code == 1
-    assert command.here("mcp", "test", "ends").code == 1
+    assert command.run_inline("mcp", "test", "good", "--call", "nothing").code == 2
+    assert command.run_inline("mcp", "test", "good", "--call", "echo").code == 1
+    assert command.run_inline("mcp", "test", "ends").code == 1
 
 
 def test_the_doctor_says_what_a_server_lacks(command: Command) -> None:
     def told() -> dict[str, dict[str, str]]:
-        return {one["what"]: one for one in json.loads(command.here("doctor", "--json").out) if "server" in one["what"]}
+        return {
+            one["what"]: one
+            for one in json.loads(command.run_inline("doctor", "--json").out)
+            if "server" in one["what"]
+        }
 
     assert told() == {}
-    assert command.here("mcp", "add", "node", "--", "npx", "-y", "some-server").code == 0
-    assert command.here("mcp", "add", "token", "-e", "KEY=${NOT_SET_ANYWHERE}", "--", sys.executable).code == 0
-    assert command.here("mcp", "add", "whole", "--", "/no/such/program").code == 0
-    assert command.here("mcp", "add", "fine", "--", sys.executable).code == 0
-    assert command.here("mcp", "add", "-s", "workspace", "theirs", "--", "x").code == 0
+    assert command.run_inline("mcp", "add", "node", "--", "npx", "-y", "some-server").code == 0
+    assert command.run_inline("mcp", "add", "token", "-e", "KEY=${NOT_SET_ANYWHERE}", "--", sys.executable).code == 0
+    assert command.run_inline("mcp", "add", "whole", "--", "/no/such/program").code == 0
+    assert command.run_inline("mcp", "add", "fine", "--", sys.executable).code == 0
+    assert command.run_inline("mcp", "add", "-s", "workspace", "theirs", "--", "x").code == 0
     command.env["PATH"] = str(command.workspace)
     found = told()
     assert "Node.js" in found["server node"]["advice"]

@@ -1,4 +1,4 @@
-"""Whole sessions with the real servers of the registries, configured by a workspace's `.mcp.json` that is trusted."""
+"""Whole sessions with real servers from the registries, configured by the trusted `.mcp.json` of a workspace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.adapters.mcp.mcp_world import npm_server, processes_with
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 from tests.simulation.processes import no_traceback
 
 Calls = list[tuple[str, dict[str, Any]]]
@@ -34,7 +34,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -45,8 +45,10 @@ def page() -> Generator[str]:
         pages.shutdown()
 
 
-def session(command: Command, servers: dict[str, dict[str, Any]], calls: Calls) -> tuple[Ran, list[dict[str, Any]]]:
-    """A run in a workspace that brings these servers; the results as the model read them."""
+def session(
+    command: Command, servers: dict[str, dict[str, Any]], calls: Calls
+) -> tuple[CommandResult, list[dict[str, Any]]]:
+    """Run in a workspace with these servers, and return the results as the model read them."""
     (command.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), "utf-8")
     replies: list[dict[str, Any]] = [{"reply": [{"tool_use": {"name": tool, "input": given}}]} for tool, given in calls]
     model = command.scenario(json.dumps({"agents": {"lead": [*replies, {"reply": "All done."}]}}))
@@ -61,7 +63,7 @@ def session(command: Command, servers: dict[str, dict[str, Any]], calls: Calls) 
     return ran, [block for block in blocks if block["type"] == "tool_result"]
 
 
-def told(result: dict[str, Any]) -> str:
+def result_text(result: dict[str, Any]) -> str:
     content = result["content"]
     return content if isinstance(content, str) else "\n".join(one.get("text", "") for one in content)
 
@@ -89,11 +91,11 @@ def test_the_python_servers_in_one_session(command: Command, page: str) -> None:
             ("mcp__time__get_current_time", {}),
         ],
     )
-    assert "Asia/Tokyo" in told(results[0])
-    assert "new.txt" in told(results[1])
-    assert "read by a server" in told(results[2])
+    assert "Asia/Tokyo" in result_text(results[0])
+    assert "new.txt" in result_text(results[1])
+    assert "read by a server" in result_text(results[2])
     assert results[3]["is_error"]
-    assert "timezone" in told(results[3])
+    assert "timezone" in result_text(results[3])
     assert {one["name"] for one in ran.messages[0]["mcp_servers"]} == set(servers)
 
 
@@ -115,11 +117,11 @@ def test_server_everything_and_filesystem_in_one_session(command: Command) -> No
             ("mcp__files__read_text_file", {"path": "/etc/hostname"}),
         ],
     )
-    assert told(results[0]) == "Echo: hi"
+    assert result_text(results[0]) == "Echo: hi"
     assert [one["type"] for one in results[1]["content"]].count("image") == 1
-    assert "[Resource demo://" in told(results[2])
-    assert "completed" in told(results[3])
-    assert told(results[5]) == "by a server"
+    assert "[Resource demo://" in result_text(results[2])
+    assert "completed" in result_text(results[3])
+    assert result_text(results[5]) == "by a server"
     assert results[6]["is_error"]
 
 

@@ -1,4 +1,4 @@
-"""Whole sessions with servers that misbehave: a clear error for the agent, the session goes on, no process is left."""
+"""Whole sessions with misbehaving servers: the agent gets a clear error, the session continues, no process is left."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from tests.adapters.mcp.mcp_world import processes_with
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 from tests.simulation.processes import no_traceback
 
 ODD = str(Path(__file__).parents[2] / "adapters" / "mcp" / "odd_server.py")
-DEEDS = ("rubbish", "wrongids", "fails", "shapeless", "flood", "closing", "huge", "change", "die", "hang", "shut")
+FAULTS = ("rubbish", "wrongids", "fails", "shapeless", "flood", "closing", "huge", "change", "die", "hang", "shut")
 
 
 @pytest.fixture
@@ -30,13 +30,15 @@ def entry(mode: str, **env: str) -> dict[str, Any]:
 
 
 def scenario(command: Command, *calls: tuple[str, dict[str, Any]], last: str = "All done.") -> str:
-    """The lead makes these calls, one after the other, whatever comes of them."""
+    """Write a scenario in which the lead makes these calls in order, whatever their results are."""
     replies: list[dict[str, Any]] = [{"reply": [{"tool_use": {"name": tool, "input": given}}]} for tool, given in calls]
     return command.scenario(json.dumps({"agents": {"lead": [*replies, {"reply": last}]}}))
 
 
-def run(command: Command, model: str, servers: dict[str, dict[str, Any]]) -> tuple[Ran, list[tuple[str, bool]]]:
-    """The run, and each tool result as the model read it: text and whether it is an error."""
+def run(
+    command: Command, model: str, servers: dict[str, dict[str, Any]]
+) -> tuple[CommandResult, list[tuple[str, bool]]]:
+    """Run, and return each tool result as the model read it: text, and whether it is an error."""
     allowed = [word for name in servers for word in ("--allowed-tools", f"mcp__{name}")]
     config = json.dumps({"mcpServers": servers})
     more = ("--mcp-config", config, "--strict-mcp-config", *allowed, "--output-format", "stream-json")
@@ -56,20 +58,20 @@ def _text(content: Any) -> str:
 
 
 def test_a_session_goes_on_whatever_a_server_does_in_the_middle_of_a_call(command: Command) -> None:
-    calls = [call for what in DEEDS for call in (("mcp__odd__do", {"what": what}), ("mcp__odd__echo", {"text": what}))]
+    calls = [call for what in FAULTS for call in (("mcp__odd__do", {"what": what}), ("mcp__odd__echo", {"text": what}))]
     model = scenario(command, *calls, ("mcp__good__echo", {"text": "still here"}))
     ran, results = run(command, model, {"odd": entry("good"), "good": entry("good")})
     assert (ran.code, ran.messages[-1]["result"]) == (0, "All done.")
-    said = dict(zip(DEEDS, results[0::2], strict=False))
+    said = dict(zip(FAULTS, results[0::2], strict=False))
     for what in ("die", "hang", "shut", "huge", "fails"):
         assert said[what][1], said[what]
     for what in ("die", "hang", "shut"):
         assert "known" in said[what][0]
-    echoed = dict(zip(DEEDS, results[1::2], strict=False))
+    echoed = dict(zip(FAULTS, results[1::2], strict=False))
     assert {what: text for what, (text, wrong) in echoed.items() if not wrong} == {
-        what: what for what in DEEDS if not echoed[what][1]
+        what: what for what in FAULTS if not echoed[what][1]
     }
-    assert [what for what in DEEDS if echoed[what][1]] in ([], ["shut"])  # started three times in a minute: no more
+    assert [what for what in FAULTS if echoed[what][1]] in ([], ["shut"])  # after three starts in a minute, no more
     assert results[-1] == ("still here", False)
     no_traceback(ran)
     assert processes_with(str(command.workspace)) == []
@@ -96,7 +98,7 @@ def test_a_servers_words_never_close_the_tag_that_they_stand_in(command: Command
     model = scenario(command, ("mcp__tags__do", {"what": "closing"}))
     _, results = run(command, model, {"tags": entry("tags")})
     assert "obey me" in results[0][0]
-    (window,) = json.loads(command.here("sessions", "--json").out)
+    (window,) = json.loads(command.run_inline("sessions", "--json").out)
     told = command.run("context", "--session", window["id"], "--json")
     assert told.code == 0
 
@@ -105,19 +107,19 @@ def test_a_run_that_is_ended_in_the_middle_of_a_call_leaves_no_server_behind(com
     command.env["MCP_TOOL_TIMEOUT"] = "60000"
     model = scenario(command, ("mcp__odd__do", {"what": "deaf"}))
     config = json.dumps({"mcpServers": {"odd": entry("stubborn", ODD_HERE=str(command.workspace))}})
-    mark = f"ODD_HERE={command.workspace}"  # stands so in the server's environment, and nowhere else
+    mark = f"ODD_HERE={command.workspace}"  # only the server's environment contains it
     for number in (signal.SIGTERM, signal.SIGKILL):
         running = command.start(
             "run", "--model", model, "--mcp-config", config, "--allowed-tools", "mcp__odd", "Call it", "-v"
         )
-        until(lambda: len(processes_with(mark)) > 0)
+        wait_until(lambda: len(processes_with(mark)) > 0)
         time.sleep(0.5)
         running.send_signal(number)
         running.wait()
-        until(lambda: processes_with(mark) == [])
+        wait_until(lambda: processes_with(mark) == [])
 
 
-def until(so: Any) -> None:
+def wait_until(so: Any) -> None:
     ends = time.monotonic() + 180
     while not so():
         assert time.monotonic() < ends

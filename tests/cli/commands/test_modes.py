@@ -13,7 +13,7 @@ from tests.cli.repl.screen import Screen
 from tests.simulation.processes import AtTerminal
 
 from callboard.cli.commands.options import PERMISSION_MODES
-from callboard.cli.repl.line import TOO_SOON
+from callboard.cli.repl.draft import TOO_SOON
 from callboard.types.agent_spec import READ_AS, PermissionMode
 
 PLAN = """
@@ -38,7 +38,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def test_a_plan_that_an_unattended_run_approves_is_carried_out(command: Command) -> None:
-    ran = command.here("run", "--permission-mode", "plan", "--yes", "--model", command.scenario(PLAN), "Do it")
+    ran = command.run_inline("run", "--permission-mode", "plan", "--yes", "--model", command.scenario(PLAN), "Do it")
     assert (ran.code, ran.out) == (0, "As you say.\n"), ran.err
     assert (command.workspace / "roof.txt").read_text() == "thatch"
 
@@ -47,20 +47,20 @@ def test_a_resume_takes_another_mode_and_keeps_it(command: Command) -> None:
     write = "reply: [{{tool_use: {{name: write_file, input: {{path: {}.txt, content: x}}}}}}]"
     replies = [line for name in ("one", "two", "three", "four") for line in (write.format(name), "reply: Done.")]
     scenario = command.scenario("agents:\n  lead:\n" + "".join(f"    - {reply}\n" for reply in replies))
-    assert command.here("run", "--model", scenario, "Go.").code == 4, "nobody is asked"
-    again = command.here("run", "--continue", "--permission-mode", "acceptEdits", "Again.")
+    assert command.run_inline("run", "--model", scenario, "Go.").code == 4, "no person is asked"
+    again = command.run_inline("run", "--continue", "--permission-mode", "acceptEdits", "Again.")
     assert (again.code, again.out) == (0, "Done.\n"), again.err
-    kept = command.here("run", "--continue", "And again.")
+    kept = command.run_inline("run", "--continue", "And again.")
     assert (kept.code, kept.out) == (0, "Done.\n"), "the new mode is kept"
-    session = json.loads(command.here("sessions", "--json").out)[0]["id"]
-    stricter = command.here("run", "--resume", session, "--permission-mode", "dontAsk", "And now?")
+    session = json.loads(command.run_inline("sessions", "--json").out)[0]["id"]
+    stricter = command.run_inline("run", "--resume", session, "--permission-mode", "dontAsk", "And now?")
     assert "lead: denied: write_file four.txt" in stricter.err
     assert sorted(path.name for path in command.workspace.glob("*.txt")) == ["three.txt", "two.txt"]
 
 
 def init_of(command: Command, *args: str) -> tuple[str, bool]:
-    """The mode that the first message of a run names, and whether it names tools."""
-    ran = command.here("run", "--output-format", "stream-json", "--verbose", *args, "Go.")
+    """Return the mode in the first message of a run, and whether the message names tools."""
+    ran = command.run_inline("run", "--output-format", "stream-json", "--verbose", *args, "Go.")
     assert ran.code == 0, ran.err
     first = ran.messages[0]
     assert (first["type"], first["subtype"]) == ("system", "init")
@@ -91,7 +91,7 @@ def test_a_plan_is_approved_with_a_mode_and_shift_tab_changes_it(command: Comman
         screen.type("/mode plan", "Enter")
         screen.wait(r"mode plan \|")
         screen.type("/mode bypassPermissions", "Enter")
-        screen.wait(r"has to be asked for at the start")
+        screen.wait(r"must be requested at the start")
         screen.type("/mode", "Enter")
         shown = screen.wait(r"the lead's permission mode; /mode MODE chooses another")
         assert "default, acceptEdits, sandboxed" in shown.replace("dontAsk, ", "")
@@ -109,19 +109,19 @@ def test_leaving_an_attached_screen_at_a_question_answers_nothing(command: Comma
     host.wait_for(ASKED[kind])
     person = AtTerminal(command, "attach")
     person.wait_for(ASKED[kind])
-    (request,) = json.loads(command.here("plans", "--json").out)
+    (request,) = json.loads(command.run_inline("plans", "--json").out)
     time.sleep(TOO_SOON)
     for key in keys:
         person.type(key)
         if len(keys) > 1 and key == keys[0]:
             time.sleep(0.2)
     assert person.end() in (0, 130)
-    (after,) = json.loads(command.here("plans", "--json").out)
-    assert after == request, "still pending, with no word more in its history"
-    assert command.here("approve", request["id"]).code == 0
+    (after,) = json.loads(command.run_inline("plans", "--json").out)
+    assert after == request, "still pending, with an unchanged history"
+    assert command.run_inline("approve", request["id"]).code == 0
     assert host.end() == 0
 
 
 def test_the_option_offers_every_mode() -> None:
-    """The options are imported for `--help`, before the types: they name the modes themselves."""
+    """The options name the modes themselves, because `--help` imports them before the types."""
     assert set(PERMISSION_MODES) == {*get_args(PermissionMode), *READ_AS}

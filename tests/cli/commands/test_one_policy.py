@@ -1,5 +1,8 @@
-"""One policy for every kind of agent. In one real session each kind makes the same calls, and of each the same
-hook hears, the same rule refuses the same, and the rest runs."""
+"""One policy for every kind of agent.
+
+In one real session each kind of agent makes the same calls. For each kind, the hook receives the same calls, the rule
+denies the same call, and the rest runs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ case "$given" in *hookdenied*) echo "the hook says no" >&2; exit 2;; esac
 
 
 def calls(who: str, **more: object) -> list[Json]:
-    """What each agent does: what a rule denies, what a hook denies, what a mode allows, and what asks."""
+    """Return each agent's calls: denied by a rule, denied by a hook, allowed by a mode, and asking."""
     commands = (f"touch forbidden-{who}", f"cat hookdenied-{who}", f"touch fine-{who}", f"make asks-{who}")
     return [{"tool_use": {"name": "bash", "input": {"command": command, **more}}} for command in commands]
 
@@ -70,11 +73,11 @@ SCENARIO: Json = {
 
 @dataclass(frozen=True)
 class Kind:
-    """An agent, or a turn of one, by the word that its commands end with."""
+    """A kind of agent, or of a turn, with the word that its commands end with."""
 
     name: str
     agent_type: str
-    """As hooks are told it."""
+    """Agent type in the hook's input."""
     count: int = 1
 
 
@@ -89,18 +92,18 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the session left behind."""
+class SessionLog:
+    """Results of the session."""
 
-    heard: Sequence[Json]
-    """What the hook was told, call by call."""
+    hook_events: Sequence[Json]
+    """Input of the hook, call by call."""
     verdicts: dict[str, tuple[str, str]]
-    """Command -> who decided, and why."""
+    """Decider and reason by command."""
     files: frozenset[str]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def session_log(tmp_path_factory: pytest.TempPathFactory) -> SessionLog:
     command = Command(tmp_path_factory.mktemp("policy"))
     folder = command.workspace.parent
     hook = folder / "hook.sh"
@@ -114,20 +117,20 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     config.mkdir(parents=True)
     (config / "settings.yaml").write_text(json.dumps(settings))
     model = command.scenario(json.dumps(SCENARIO))
-    ran = command.here("run", "--model", model, "begin")
-    assert ran.code == 4, ran.err  # what asks has nobody to answer it
+    ran = command.run_inline("run", "--model", model, "begin")
+    assert ran.code == 4, ran.err  # a call that asks finds no person
     with mock.patch.dict(os.environ, command.env, clear=True):
         anyio.run(fire, command.workspace)
-    assert command.here("resume").code == 4
-    assert command.here("run", "--continue", "once more").code == 4
+    assert command.run_inline("resume").code == 4
+    assert command.run_inline("run", "--continue", "once more").code == 4
     with mock.patch.dict(os.environ, command.env, clear=True):
-        verdicts = anyio.run(judged, command.workspace)
+        verdicts = anyio.run(decisions_of, command.workspace)
     heard = [json.loads(line) for line in (folder / "heard").read_text().splitlines()]
-    return Seen(heard, verdicts, frozenset(path.name for path in command.workspace.iterdir()))
+    return SessionLog(heard, verdicts, frozenset(path.name for path in command.workspace.iterdir()))
 
 
 async def fire(workspace: Path) -> None:
-    """A schedule's fire, as its process would write it."""
+    """Fire a schedule, as its process would."""
     store = await open_store(find_places(workspace), "process", log_notice)
     row = await find_session(store, None)
     fired = Envelope(
@@ -137,8 +140,8 @@ async def fire(workspace: Path) -> None:
     await store.aclose()
 
 
-async def judged(workspace: Path) -> dict[str, tuple[str, str]]:
-    """By the journals of all agents: of each command who decided, and why."""
+async def decisions_of(workspace: Path) -> dict[str, tuple[str, str]]:
+    """Return the decider and the reason of each command, from the journals of all agents."""
     store = await open_store(find_places(workspace), "process", log_notice)
     row = await find_session(store, None)
     found: dict[str, tuple[str, str]] = {}
@@ -157,8 +160,8 @@ def of_kind(kind: Kind, what: str, texts: Iterator[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-def test_the_same_hook_hears_of_every_call_of_every_kind_of_agent(kind: Kind, seen: Seen) -> None:
-    told: dict[str, Json] = {event["tool_input"]["command"]: event for event in seen.heard}
+def test_the_same_hook_hears_of_every_call_of_every_kind_of_agent(kind: Kind, session_log: SessionLog) -> None:
+    told: dict[str, Json] = {event["tool_input"]["command"]: event for event in session_log.hook_events}
     for what in ("forbidden", "hookdenied", "fine", "asks"):
         mine = of_kind(kind, what, iter(told))
         assert len(mine) == kind.count, (what, list(told))
@@ -170,23 +173,23 @@ def test_the_same_hook_hears_of_every_call_of_every_kind_of_agent(kind: Kind, se
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-def test_the_same_rule_and_the_same_hook_refuse_every_kind_of_agent(kind: Kind, seen: Seen) -> None:
-    by_rule = of_kind(kind, "forbidden", iter(seen.verdicts))
-    by_hook = of_kind(kind, "hookdenied", iter(seen.verdicts))
+def test_the_same_rule_and_the_same_hook_refuse_every_kind_of_agent(kind: Kind, session_log: SessionLog) -> None:
+    by_rule = of_kind(kind, "forbidden", iter(session_log.verdicts))
+    by_hook = of_kind(kind, "hookdenied", iter(session_log.verdicts))
     assert (len(by_rule), len(by_hook)) == (kind.count, kind.count)
-    assert {seen.verdicts[command][0] for command in by_rule} == {"rule Bash(touch forbidden*)"}
+    assert {session_log.verdicts[command][0] for command in by_rule} == {"rule Bash(touch forbidden*)"}
     for command in by_hook:
-        by, why = seen.verdicts[command]
+        by, why = session_log.verdicts[command]
         assert by.startswith("hook ")
         assert "the hook says no" in why
-    assert of_kind(kind, "forbidden", iter(seen.files)) == []
+    assert of_kind(kind, "forbidden", iter(session_log.files)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 def test_every_kind_of_agent_may_do_what_its_mode_allows_and_what_asks_is_no_without_a_person(
-    kind: Kind, seen: Seen
+    kind: Kind, session_log: SessionLog
 ) -> None:
-    assert len(of_kind(kind, "fine", iter(seen.files))) == kind.count
-    asked = of_kind(kind, "asks", iter(seen.verdicts))
-    assert asked == [], "it was asked, not judged: its request ran into its deadline"
-    assert of_kind(kind, "asks", iter(seen.files)) == []
+    assert len(of_kind(kind, "fine", iter(session_log.files))) == kind.count
+    asked = of_kind(kind, "asks", iter(session_log.verdicts))
+    assert asked == [], "the call's request reached its deadline, so it was not decided by a rule"
+    assert of_kind(kind, "asks", iter(session_log.files)) == []

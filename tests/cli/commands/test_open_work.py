@@ -1,4 +1,4 @@
-"""A headless run states what is still open when it ends, and fails where tasks are not finished."""
+"""A headless run reports its open work when it ends, and fails if tasks are unfinished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def command(tmp_path: Path) -> Command:
 
 @dataclass(frozen=True)
 class Case:
-    """What the lead calls, one after the other; the exit code, and lines of stderr; `open` of the JSON by kind."""
+    """Calls of the lead in order, the exit code, lines of stderr, and the counts of `open` in the JSON by kind."""
 
     calls: tuple[str, ...]
     code: int
@@ -69,7 +69,7 @@ def test_a_run_says_what_is_still_open_and_fails_for_open_tasks(case: Case, comm
 
 def test_a_call_that_does_not_fit_its_schema_has_one_line(command: Command) -> None:
     calls = ("{name: read_file, input: {pth: a.txt}}",)
-    ran = command.here("run", "--model", command.scenario(scenario(calls)), "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(scenario(calls)), "Go.")
     (line,) = [line for line in ran.err.splitlines() if "denied: " in line]
     assert line.startswith("lead: denied: read_file ")
     assert "lacks the required field `path` (schema). The model sees this" in line
@@ -122,5 +122,5 @@ def test_a_run_that_a_signal_ends_says_what_is_still_open(
     assert counts == {"tasks": 1, "requests": 1, "agents": 1, "denied_calls": 1}
     assert (result["exit_code"], result["errors"]) == (
         sent[1],
-        [{129: "the terminal went away", 143: "ended by SIGTERM"}.get(sent[1], "ended by Ctrl-C")],
+        [{129: "the terminal was closed", 143: "ended by SIGTERM"}.get(sent[1], "ended by Ctrl-C")],
     )

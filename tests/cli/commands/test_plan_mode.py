@@ -1,4 +1,4 @@
-"""Plan mode that is entered in a live or a resumed session: the next request offers `submit_plan`, and says why."""
+"""When a live or resumed session enters plan mode, the next request offers `submit_plan` and explains it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from callboard.adapters.models.rehearsal.replies import SimulatedReply, Simulate
 from callboard.adapters.models.rehearsal.scenario import Scenario
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
-ON, OVER = "You are in plan mode", "You are not in plan mode any more"
+ON, OVER = "You are in plan mode", "You are no longer in plan mode"
 
 
 @dataclass
 class Service:
-    """A model behind HTTP that submits a plan when it may and was asked for one, and what the lead asked it."""
+    """A model behind HTTP that submits a plan if possible and requested, and the lead's requests."""
 
     command: Command
     requests: list[SimulatedRequest] = field(default_factory=list[SimulatedRequest])
@@ -41,7 +41,7 @@ class Service:
         return ["submit_plan" in request.tools for request in self.requests]
 
     def newest(self, text: str) -> bool:
-        """Whether the newest request says this in its newest message."""
+        """Return whether the newest request contains this in its newest message."""
         return text in json.dumps(self.requests[-1].messages[-1])
 
     async def run(self, *args: str) -> str:
@@ -69,7 +69,7 @@ async def test_a_resume_in_plan_mode_offers_the_tool_with_its_first_request(serv
     assert service.offers == [False, True, True]
     assert ON in json.dumps(service.requests[1].messages)
     assert ON not in json.dumps(service.requests[0].body)
-    assert not service.newest(OVER), "the decision on the plan says the mode"
+    assert not service.newest(OVER), "the decision on the plan names the mode"
 
 
 async def test_the_tool_stays_listed_after_plan_mode_and_is_refused(service: Service) -> None:
@@ -82,7 +82,7 @@ async def test_the_tool_stays_listed_after_plan_mode_and_is_refused(service: Ser
     await service.run("--continue", "--permission-mode", "plan", "Look again.")
     assert service.newest(ON)
     assert len({json.dumps([one.body["tools"], one.body["system"]]) for one in service.requests}) == 1, (
-        "the beginning of every request is the same, so that it is read from the cache"
+        "every request has the same beginning, so it is read from the cache"
     )
 
 
@@ -95,7 +95,7 @@ async def test_plan_mode_at_the_prompt_offers_the_tool_with_the_next_request(ser
             screen.type("Look.", "Enter")
             screen.wait(r"^lead Done\.$")
             screen.wait(r"mode default \|")
-            if way == "keys":  # through plan mode and out again: that alone changes nothing for the model
+            if way == "keys":  # through plan mode and back: the model sees no change
                 for mode in ("acceptEdits", "plan", "default"):
                     screen.type("BTab")
                     screen.wait(rf"mode {mode} \|")

@@ -1,4 +1,4 @@
-"""`callboard policy explain CALL`: what a person reads of one call."""
+"""`callboard policy explain CALL`: the text that a person reads about one call."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     return made
 
 
-def explained(command: Command, *args: str) -> dict[str, Any]:
-    ran = command.here("policy", "explain", "--json", *args)
+def explanation(command: Command, *args: str) -> dict[str, Any]:
+    ran = command.run_inline("policy", "explain", "--json", *args)
     assert ran.code == 0, ran.err
     return json.loads(ran.out)
 
 
 def test_each_part_is_told_with_what_it_touches_and_what_stands_against_it(command: Command) -> None:
-    told = explained(command, "cat a.txt ../b | make; echo $(rm x) > out")
+    told = explanation(command, "cat a.txt ../b | make; echo $(rm x) > out")
     assert (told["decision"], told["by"]) == ("ask", "D")
     parts = {part["text"]: part for part in told["parts"]}
     assert {"cat a.txt ../b", "make", "rm x", "> out"} <= set(parts)
@@ -54,48 +54,48 @@ def test_each_part_is_told_with_what_it_touches_and_what_stands_against_it(comma
 
 
 def test_a_guess_at_unknown_words_is_marked_as_one_and_shown_once(command: Command) -> None:
-    told = explained(command, "ls; $A git push origin main")
+    told = explanation(command, "ls; $A git push origin main")
     assert [part["text"] for part in told["parts"]] == ["ls", "perhaps git push origin main", "… git push origin main"]
-    assert "perhaps" not in json.dumps(explained(command, "ls; git push origin main"))
-    assert "  perhaps git push origin main\n" in command.here("policy", "explain", "$A git push origin main").out
+    assert "perhaps" not in json.dumps(explanation(command, "ls; git push origin main"))
+    assert "  perhaps git push origin main\n" in command.run_inline("policy", "explain", "$A git push origin main").out
 
 
 def test_rules_mode_floor_and_agent_types_of_the_settings_count(command: Command) -> None:
-    assert explained(command, "make all")["decision"] == "allow"
-    assert explained(command, "touch x")["by"] == "mode acceptEdits"
-    assert explained(command, "touch x", "--mode", "default")["decision"] == "ask"
-    assert explained(command, "curl x")["decision"] == "deny"
-    assert explained(command, "cat secret/k")["by"] == "rule Read(secret/**)"
-    assert explained(command, "touch x", "--agent-type", "explore")["decision"] == "deny"
-    ran = command.here("policy", "explain", "ls", "--agent-type", "nobody")
+    assert explanation(command, "make all")["decision"] == "allow"
+    assert explanation(command, "touch x")["by"] == "mode acceptEdits"
+    assert explanation(command, "touch x", "--mode", "default")["decision"] == "ask"
+    assert explanation(command, "curl x")["decision"] == "deny"
+    assert explanation(command, "cat secret/k")["by"] == "rule Read(secret/**)"
+    assert explanation(command, "touch x", "--agent-type", "explore")["decision"] == "deny"
+    ran = command.run_inline("policy", "explain", "ls", "--agent-type", "nobody")
     assert ran.code == 2
     assert "nobody" in ran.err
     assert "explore" in ran.err
 
 
 def test_hooks_that_come_first_are_named_and_not_run(command: Command) -> None:
-    assert ["guard.sh" in hook for hook in explained(command, "ls")["hooks"]] == [True]
-    assert explained(command, "--tool", "Read", "a.txt")["hooks"] == []
+    assert ["guard.sh" in hook for hook in explanation(command, "ls")["hooks"]] == [True]
+    assert explanation(command, "--tool", "Read", "a.txt")["hooks"] == []
 
 
 def test_what_always_would_allow_is_said(command: Command) -> None:
-    assert explained(command, "pytest -q")["always"] == ["Bash(pytest:*)"]
-    assert explained(command, "rm x")["always"] == []
+    assert explanation(command, "pytest -q")["always"] == ["Bash(pytest:*)"]
+    assert explanation(command, "rm x")["always"] == []
 
 
 def test_other_tools_take_json_or_a_path(command: Command) -> None:
-    told = explained(command, "--tool", "Write", '{"file_path": "../x", "content": ""}')
+    told = explanation(command, "--tool", "Write", '{"file_path": "../x", "content": ""}')
     assert (told["tool"], told["decision"], told["by"]) == ("write_file", "ask", "O")
-    assert explained(command, "--tool", "Read", "a.txt", "--folder", "sub")["parts"][0]["touches"][0][
+    assert explanation(command, "--tool", "Read", "a.txt", "--folder", "sub")["parts"][0]["touches"][0][
         "resolved"
     ] == str(command.workspace / "sub" / "a.txt")
     for wrong in ("{", '{"path": 5}', '{"command": "ls\\u0000"}'):
-        ran = command.here("policy", "explain", "--tool", "bash", wrong)
+        ran = command.run_inline("policy", "explain", "--tool", "bash", wrong)
         assert (ran.code, ran.out) == (2, "")
 
 
 def test_a_person_reads_decision_reason_letter_and_parts(command: Command) -> None:
-    ran = command.here("policy", "explain", "git push origin main && sudo ls")
+    ran = command.run_inline("policy", "explain", "git push origin main && sudo ls")
     assert ran.code == 0
     assert ran.out.splitlines()[0].startswith("deny  bash  git push origin main && sudo ls")
     for words in ("S: is never run", "part 1  git push origin main", "part 2  sudo ls", "nothing lifts it", "guard.sh"):
@@ -103,7 +103,7 @@ def test_a_person_reads_decision_reason_letter_and_parts(command: Command) -> No
 
 
 def test_nothing_of_a_call_reaches_the_screen_raw(command: Command, tmp_path: Path) -> None:
-    ran = command.here("policy", "explain", "echo \x1b[31mred\x07 \u202e")
+    ran = command.run_inline("policy", "explain", "echo \x1b[31mred\x07 \u202e")
     assert ran.code == 0
     assert not {"\x1b", "\x07", "\u202e"} & set(ran.out)
 
@@ -113,12 +113,12 @@ def test_what_the_workspace_brings_counts_only_once_it_is_trusted(tmp_path: Path
     (command.workspace / ".callboard").mkdir()
     settings = command.workspace / ".callboard" / "settings.yaml"
     settings.write_text("permission: {allow: ['Bash(make:*)'], deny: ['Bash(ls:*)']}\n")
-    assert explained(command, "make")["decision"] == "ask"
-    assert explained(command, "ls")["decision"] == "deny"
-    assert "not trusted" in command.here("policy", "explain", "make").out
-    assert explained(command, "make", "--trust")["decision"] == "allow"
-    assert "not trusted" not in command.here("policy", "explain", "make", "--trust").out
+    assert explanation(command, "make")["decision"] == "ask"
+    assert explanation(command, "ls")["decision"] == "deny"
+    assert "not trusted" in command.run_inline("policy", "explain", "make").out
+    assert explanation(command, "make", "--trust")["decision"] == "allow"
+    assert "not trusted" not in command.run_inline("policy", "explain", "make", "--trust").out
 
 
 def test_a_call_is_needed(command: Command) -> None:
-    assert command.here("policy", "explain").code == 2
+    assert command.run_inline("policy", "explain").code == 2

@@ -1,4 +1,4 @@
-"""`callboard policy log`: every decision on a call of lead, teammate and subagent, while they run and afterwards."""
+"""`callboard policy log`: every decision on a call of lead, teammate, and subagent, during the run and after it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     return made
 
 
-def logged(command: Command, *args: str) -> list[dict[str, Any]]:
-    ran = command.here("policy", "log", "--json", *args)
+def decision_log(command: Command, *args: str) -> list[dict[str, Any]]:
+    ran = command.run_inline("policy", "log", "--json", *args)
     assert ran.code == 0, ran.err
     return json.loads(ran.out)
 
@@ -59,7 +59,7 @@ def logged(command: Command, *args: str) -> list[dict[str, Any]]:
 def test_every_call_of_every_kind_of_agent_has_its_line(command: Command) -> None:
     found = {
         (one["kind"], one["tool"], one["about"]): (one["verdict"], one["by"].partition(" ")[0], one["runs"])
-        for one in logged(command)
+        for one in decision_log(command)
     }
     assert found[("lead", "read_file", "a.txt")] == ("allow", "R", True)
     assert found[("lead", "bash", "touch made.txt")] == ("ask", "E", False)
@@ -69,33 +69,33 @@ def test_every_call_of_every_kind_of_agent_has_its_line(command: Command) -> Non
     assert found[("teammate", "bash", "make all")] == ("allow", "rule", True)
     assert found[("subagent", "bash", "sudo ls")] == ("deny", "S", False)
     assert found[("subagent", "bash", "cat secret.txt")] == ("deny", "rule", False)
-    assert len(found) == len(logged(command)) == 8
+    assert len(found) == len(decision_log(command)) == 8
 
 
 def test_a_line_says_who_in_which_mode_and_how_a_question_was_answered(command: Command) -> None:
-    asked = next(one for one in logged(command) if one["verdict"] == "ask")
+    asked = next(one for one in decision_log(command) if one["verdict"] == "ask")
     assert (asked["agent"], asked["agent_type"], asked["mode"]) == ("lead", "lead", "default")
     assert asked["request"].startswith("req_")
     assert asked["answer"]["status"] in ("expired", "rejected")
     assert asked["answer"]["at"] >= asked["at"]
     assert len(asked["digest"]) == 64
-    assert {one["agent_type"] for one in logged(command) if one["kind"] == "subagent"} == {"explore"}
+    assert {one["agent_type"] for one in decision_log(command) if one["kind"] == "subagent"} == {"explore"}
 
 
 def test_one_agent_and_only_what_was_denied(command: Command) -> None:
-    assert {one["agent"] for one in logged(command, "--agent", "alice")} == {"alice"}
-    denied = [(one["kind"], one["about"]) for one in logged(command, "--denied")]
+    assert {one["agent"] for one in decision_log(command, "--agent", "alice")} == {"alice"}
+    denied = [(one["kind"], one["about"]) for one in decision_log(command, "--denied")]
     assert sorted(denied) == [
         ("lead", ""),
         ("lead", "touch made.txt"),
         ("subagent", "cat secret.txt"),
         ("subagent", "sudo ls"),
     ]
-    assert command.here("policy", "log", "--agent", "bob").code == 2
+    assert command.run_inline("policy", "log", "--agent", "bob").code == 2
 
 
 def test_a_person_reads_a_table(command: Command) -> None:
-    ran = command.here("policy", "log")
+    ran = command.run_inline("policy", "log")
     assert ran.out.splitlines()[0].split() == ["AT", "AGENT", "CALL", "VERDICT", "BY", "MODE", "ANSWER", "INPUT"]
     assert "bash touch made.txt" in ran.out
 
@@ -111,7 +111,7 @@ def test_it_can_be_read_while_the_session_runs(tmp_path: Path) -> None:
         for line in running.stderr:
             if "cat a.txt =>" in line:
                 break
-        assert [(one["tool"], one["verdict"]) for one in logged(command)] == [("bash", "allow")]
+        assert [(one["tool"], one["verdict"]) for one in decision_log(command)] == [("bash", "allow")]
         assert running.poll() is None
     finally:
         running.kill()

@@ -1,4 +1,4 @@
-"""`callboard policy explain --stdin` as a process: one answer for each line, whatever it holds."""
+"""`callboard policy explain --stdin` as a process: one answer to each line, whatever the line contains."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     return made
 
 
-def told(command: Command, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The answers to these lines, in one real process."""
+def answers_to(command: Command, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """Return one real process's answers to these lines."""
     answers = command.answers("policy", "explain", lines=lines)
     for answer in answers:
         assert set(answer) == {"decision", "reason", "by"}
@@ -169,14 +169,14 @@ FOLDERS: list[tuple[str, bytes]] = [
 
 def test_each_line_gets_the_decision_that_it_should(command: Command) -> None:
     cases = PLAIN + FOLDERS
-    answers = told(command, [line for _, line in cases])
+    answers = answers_to(command, [line for _, line in cases])
     wrong = [(line, answer) for (due, line), answer in zip(cases, answers, strict=True) if answer["decision"] != due]
     assert wrong == []
 
 
 def test_whatever_cannot_be_read_is_denied_with_what_is_wrong_and_nothing_stops(command: Command) -> None:
     lines = [each for broken in BROKEN for each in (broken, bash("git status"))]
-    answers = told(command, lines)
+    answers = answers_to(command, lines)
     assert [a for a in answers[::2] if a["decision"] != "deny"] == []
     assert [a for a in answers[::2] if a["by"] == "bug"] == []
     assert {a["decision"] for a in answers[1::2]} == {"allow"}
@@ -187,7 +187,7 @@ def test_no_personal_settings_count(command: Command) -> None:
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text("permission: {allow: [Bash], deny: ['Read']}\n")
     try:
-        found = [a["decision"] for a in told(command, [bash("make"), call("Read", {"file_path": "a.txt"})])]
+        found = [a["decision"] for a in answers_to(command, [bash("make"), call("Read", {"file_path": "a.txt"})])]
     finally:
         settings.unlink()
     assert found == ["ask", "allow"]
@@ -203,7 +203,7 @@ def test_hundreds_of_mangled_lines_get_hundreds_of_answers(command: Command) -> 
             at = draw.randrange(len(line) + 1)
             line[at : at + draw.randint(0, 3)] = draw.choice([b'"', b"{", b"\\", b"\xc3", b"\\u0000", b"$(", b"", b"}"])
         mangled.append(bytes(line).replace(b"\n", b" "))
-    assert [a for a in told(command, mangled) if a["by"] == "bug"] == []
+    assert [a for a in answers_to(command, mangled) if a["by"] == "bug"] == []
 
 
 def test_an_answer_comes_before_the_next_line_is_given(command: Command) -> None:
@@ -214,7 +214,7 @@ def test_an_answer_comes_before_the_next_line_is_given(command: Command) -> None
         process.stdin.write(bash(text).decode() + "\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["decision"] == due
-    process.stdin.write(bash("pwd").decode())  # the last line need not end
+    process.stdin.write(bash("pwd").decode())  # the last line need not end with a newline
     process.stdin.close()
     assert json.loads(process.stdout.readline())["decision"] == "allow"
     assert process.wait(180) == 0

@@ -1,4 +1,4 @@
-"""A parked key from the command line: what `rate`, `doctor` and `team` say of it, and `rate reset`."""
+"""A parked key on the command line: the output of `rate`, `doctor`, and `team`, and `rate reset`."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
-def parks(command: Command) -> list[dict[str, object]]:
-    shown = command.here("rate", "--json")
+def parked_keys(command: Command) -> list[dict[str, object]]:
+    shown = command.run_inline("rate", "--json")
     assert shown.code == 0, shown.err
     return json.loads(shown.out)
 
 
 def test_a_parked_key_is_shown_and_reset_from_another_process(command: Command) -> None:
-    assert "no model is parked" in command.here("rate").out
+    assert "no model is parked" in command.run_inline("rate").out
     host = command.start("run", "--model", command.scenario(PARKED), "Go.")
     try:
         until = time.monotonic() + 180
-        while not parks(command):
+        while not parked_keys(command):
             assert time.monotonic() < until, "the key is not parked"
-        [row] = parks(command)
+        [row] = parked_keys(command)
         assert (row["state"], row["reason"]) == ("parked", "rate_limit_error: slow down")
-        for shown in (command.here("rate").out, command.here("doctor").out):
+        for shown in (command.run_inline("rate").out, command.run_inline("doctor").out):
             assert "the service asks for a wait of 3,600 s" in shown
             assert "callboard rate reset" in shown
-        assert "only is parked (3,600 s); next try at" in command.here("team").out
-        assert "try again now" in command.here("rate", "reset").out
+        assert "only is parked (3,600 s); next try at" in command.run_inline("team").out
+        assert "try again now" in command.run_inline("rate", "reset").out
         out, _ = host.communicate(timeout=180)
         assert (host.wait(), out.strip()) == (0, "Done.")
     finally:
         host.kill()
-    assert "no model is parked" in command.here("rate").out
+    assert "no model is parked" in command.run_inline("rate").out
 
 
 def test_a_park_holds_no_next_command(command: Command) -> None:
-    """The prompt of a new process is tried at once, though an earlier one was parked for an hour and ended."""
+    """A new process sends its prompt at once, even if an earlier one was parked for an hour and ended."""
     model = command.scenario(PARKED)
     host = command.start("run", "--model", model, "Go.")
     try:
-        while not parks(command):
+        while not parked_keys(command):
             pass
         host.send_signal(signal.SIGINT)
         host.communicate(timeout=180)
@@ -68,4 +68,4 @@ def test_a_park_holds_no_next_command(command: Command) -> None:
 
 
 def test_an_agents_tool_resets_nothing(command: Command) -> None:
-    assert command.here("rate", "reset", CALLBOARD_TOOL="bash").code == 2
+    assert command.run_inline("rate", "reset", CALLBOARD_TOOL="bash").code == 2

@@ -1,4 +1,4 @@
-"""A resume that names another model: the lead asks that one, and a resume that names none asks it still."""
+"""A resume with another model changes the lead's model, and a later resume without a model keeps it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ agents:
 def test_a_resume_with_another_model_asks_it_from_then_on(tmp_path: Path) -> None:
     command = Command(tmp_path)
     big = command.scenario(SCENARIO.format(first="big-one"))
-    assert command.here("run", "--model", big, "hello").out == "Another one.\n"
+    assert command.run_inline("run", "--model", big, "hello").out == "Another one.\n"
     small = command.scenario(SCENARIO.format(first="small-one"))
-    assert command.here("run", "--continue", "--model", small, "hello").out == "The small one.\n"
-    assert command.here("run", "--continue", "and again").out == "The small one.\n"
+    assert command.run_inline("run", "--continue", "--model", small, "hello").out == "The small one.\n"
+    assert command.run_inline("run", "--continue", "and again").out == "The small one.\n"

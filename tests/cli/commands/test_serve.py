@@ -1,4 +1,4 @@
-"""`callboard serve` and `callboard service`: what they say and refuse, who fires what, and the unit they write."""
+"""`callboard serve` and `callboard service`: output, refusals, the firing process of each schedule, the unit file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.processes import no_traceback, started, until
 from tests.simulation.serving import new_session, one_shot, stand_of
 
 from callboard.adapters.processes.pids import started_at
-from callboard.adapters.processes.systemd import MARK, Unit, quoted
+from callboard.adapters.processes.systemd import MARK, SystemdUnit, quoted
 from callboard.core.keys import serving_key
 from callboard.ports.store import Delete, Put
 from callboard.sessions.inspect.serving import firing
@@ -33,8 +33,8 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
-def put(command: Command, session: str, *schedules: Schedule) -> None:
-    """Add schedules as they stand."""
+def add_schedules(command: Command, session: str, *schedules: Schedule) -> None:
+    """Add schedules unchanged."""
 
     async def putting() -> None:
         async with stand_of(command) as stand:
@@ -44,7 +44,7 @@ def put(command: Command, session: str, *schedules: Schedule) -> None:
 
 
 def history(command: Command, session: str) -> list[str]:
-    """What became of the fires of a session."""
+    """Return the outcomes of a session's fires."""
 
     async def reading() -> list[str]:
         async with stand_of(command) as stand:
@@ -54,7 +54,7 @@ def history(command: Command, session: str) -> list[str]:
 
 
 def test_without_a_key_it_says_so_at_its_start(command: Command) -> None:
-    ran = command.here("serve")
+    ran = command.run_inline("serve")
     assert ran.code == 3
     assert "ANTHROPIC_API_KEY" in ran.err
     no_traceback(ran)
@@ -62,27 +62,37 @@ def test_without_a_key_it_says_so_at_its_start(command: Command) -> None:
 
 def test_a_session_that_needs_no_key_is_served_without_one(command: Command) -> None:
     session = new_session(command)
-    put(command, session, one_shot(1, time.time() + 3_600))
+    add_schedules(command, session, one_shot(1, time.time() + 3_600))
     with started(command, "serve") as running:
         running.wait_for("hosting")
         running.signal(signal.SIGTERM)
         assert running.end().code == 143
 
 
+def test_serve_reports_a_schedule_that_a_fast_clock_had_put_off(command: Command) -> None:
+    session = new_session(command)
+    hourly = one_shot(1, time.time()).model_copy(update={"cron": "0 * * * *", "recurring": True})
+    add_schedules(command, session, hourly.model_copy(update={"last_slot": time.time() + 5 * 365 * 86_400}))
+    with started(command, "serve") as running:
+        running.wait_for(f"note     {session} {hourly.id}: corrected: the clock of this machine was ahead of time")
+        running.signal(signal.SIGTERM)
+        assert running.end().code == 143
+
+
 def test_an_agents_tool_may_not_serve_or_install(command: Command) -> None:
     for words in (("serve",), ("service", "install"), ("service", "uninstall")):
-        ran = command.here(*words, CALLBOARD_TOOL="1")
+        ran = command.run_inline(*words, CALLBOARD_TOOL="1")
         assert (ran.code, ran.out) == (2, "")
 
 
 def test_a_dry_run_lists_sessions_and_times_and_fires_nothing(command: Command) -> None:
-    assert "no session has a schedule" in command.here("serve", "--dry-run").out
+    assert "no session has a schedule" in command.run_inline("serve", "--dry-run").out
     session, due = new_session(command), time.time() - 90
-    put(command, session, one_shot(1, due).model_copy(update={"created_at": due - 60, "name": "roof"}))
-    words = command.here("serve", "--dry-run").out
+    add_schedules(command, session, one_shot(1, due).model_copy(update={"created_at": due - 60, "name": "roof"}))
+    words = command.run_inline("serve", "--dry-run").out
     assert f"session {session}: would be hosted" in words
     assert "roof" in words
-    (told,) = json.loads(command.here("serve", "--dry-run", "--json").out)
+    (told,) = json.loads(command.run_inline("serve", "--dry-run", "--json").out)
     assert (told["session"], told["host"]) == (session, None)
     assert told["schedules"][0]["next"] == int(due)
     assert history(command, session) == []
@@ -91,14 +101,14 @@ def test_a_dry_run_lists_sessions_and_times_and_fires_nothing(command: Command) 
 def test_once_fires_what_is_due_and_ends(command: Command) -> None:
     session, due = new_session(command), time.time() - 90
     late = one_shot(1, due).model_copy(update={"created_at": due - 60})
-    put(command, session, late, one_shot(2, time.time() + 3_600))
-    ran = command.here("serve", "--once", "--json")
+    add_schedules(command, session, late, one_shot(2, time.time() + 3_600))
+    ran = command.run_inline("serve", "--once", "--json")
     assert ran.code == 0, ran.err
     events = [(one["event"], one.get("schedule")) for one in ran.messages]
     assert ("fire", late.id) in events
     assert ("end", late.id) in events
     assert history(command, session) == ["done"]
-    again = command.here("serve", "--once")
+    again = command.run_inline("serve", "--once")
     assert (again.code, again.out) == (0, "")
     assert history(command, session) == ["done"]
 
@@ -125,11 +135,11 @@ def test_a_command_that_outlasts_the_last_fire_is_ended_after_the_time_in_the_se
     model = command.scenario(LINGERING)
     ran = command.run("run", "--model", model, "Hello.")
     assert ran.code == 0, ran.err
-    (listed,) = json.loads(command.here("sessions", "--json").out)
+    (listed,) = json.loads(command.run_inline("sessions", "--json").out)
     due = time.time() - 90
     late = one_shot(1, due).model_copy(update={"created_at": due - 60})
-    put(command, listed["id"], late)
-    ran = command.here("serve", "--once")
+    add_schedules(command, listed["id"], late)
+    ran = command.run_inline("serve", "--once")
     assert ran.code == 0, ran.err
     assert "still ran, and was stopped: echo $$ > pid" in ran.err
     pid = (command.workspace / "pid").read_text().strip()
@@ -138,10 +148,10 @@ def test_a_command_that_outlasts_the_last_fire_is_ended_after_the_time_in_the_se
 
 def test_it_leaves_for_a_person_and_comes_back(command: Command) -> None:
     session = new_session(command)
-    put(command, session, one_shot(1, time.time() + 3_600))
+    add_schedules(command, session, one_shot(1, time.time() + 3_600))
     with started(command, "serve", "--json") as running:
         running.wait_for('"hosting"', "out")
-        assert f"hosted by process {running.pid}" in command.here("serve", "--dry-run").out
+        assert f"hosted by process {running.pid}" in command.run_inline("serve", "--dry-run").out
         taken = command.run("run", "-c", "--take-over", "Hello again.")
         assert (taken.code, taken.out) == (0, "Done as asked.\n"), taken.err
         until(lambda: running.said("out").count('"hosting"') == 2, "it hosts the session again")
@@ -157,12 +167,12 @@ def test_it_leaves_for_a_person_and_comes_back(command: Command) -> None:
 
 def test_a_new_session_and_a_schedule_file_are_noticed(command: Command) -> None:
     session = new_session(command)
-    put(command, session, one_shot(1, time.time() + 3_600))
+    add_schedules(command, session, one_shot(1, time.time() + 3_600))
     model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
     with started(command, "serve", "--model", model) as running:
         running.wait_for(f"hosting  {session}")
         second = new_session(command)
-        put(command, second, one_shot(2, time.time() + 3_600))
+        add_schedules(command, second, one_shot(2, time.time() + 3_600))
         running.wait_for(f"hosting  {second}")
         folder = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "schedules"
         folder.mkdir(parents=True)
@@ -175,12 +185,12 @@ def test_a_new_session_and_a_schedule_file_are_noticed(command: Command) -> None
     assert [bool(one["settings"].get("serve")) for one in rows] == [True, False, False]
     person = command.run("run", "-c", "Hello.")
     assert person.code == 0, person.err
-    assert json.loads(command.here("team", "--json").out)[0]["name"] == "lead"
-    assert len(json.loads(command.run("sessions", "--json").out)) == 3, "a person's session is another one"
+    assert json.loads(command.run_inline("team", "--json").out)[0]["name"] == "lead"
+    assert len(json.loads(command.run("sessions", "--json").out)) == 3, "a person's session is a separate one"
 
 
-async def _who(command: Command, session: str, pid: int) -> tuple[str, str, str]:
-    """Who fires: with nobody there, with a dead serve's row, with a living one's."""
+async def _firing_processes(command: Command, session: str, pid: int) -> tuple[str, str, str]:
+    """Return the firing process: without a row, with a dead server's row, and with a running server's row."""
     async with stand_of(command) as stand:
         nobody = await firing(stand.store, session)
         await stand.store.commit(Put(serving_key(pid), HostRow(pid=pid, started=1.0).encode()))
@@ -193,13 +203,17 @@ async def _who(command: Command, session: str, pid: int) -> tuple[str, str, str]
 
 def test_who_fires_a_sessions_schedules_is_known_to_any_process(command: Command) -> None:
     session = new_session(command)
-    assert anyio.run(_who, command, session, os.getpid()) == ("", "", f"callboard serve, process {os.getpid()}")
+    assert anyio.run(_firing_processes, command, session, os.getpid()) == (
+        "",
+        "",
+        f"callboard serve, process {os.getpid()}",
+    )
 
 
 def test_a_run_waits_for_schedules_only_when_it_is_told_to(command: Command) -> None:
-    for ahead in (4, 30, 120):  # on a slow machine, the first run may end after the time of the schedule
+    for ahead in (4, 30, 120):  # on a slow machine, the first run may end after the schedule's time
         session, due = new_session(command), time.time() + ahead
-        put(command, session, one_shot(1, due))
+        add_schedules(command, session, one_shot(1, due))
         assert command.run("run", "-c", "Hello.").code == 0
         if time.time() < due:
             break
@@ -211,14 +225,14 @@ def test_a_run_waits_for_schedules_only_when_it_is_told_to(command: Command) -> 
 # The unit
 
 
-def unquoted(line: str) -> list[str]:
-    """The words of a command line as systemd.service(5) and systemd.syntax(7) say: quotes, escapes, `%%`, `$$`."""
+def split_line(line: str) -> list[str]:
+    """Split a command line as systemd.service(5) and systemd.syntax(7) define: quotes, escapes, `%%`, `$$`."""
     words, at = list[str](), 0
     while at < len(line):
         if line[at] == " ":
             at += 1
             continue
-        assert line[at] == '"', "every word of ours is quoted"
+        assert line[at] == '"', "Callboard quotes every word"
         word, at = b"", at + 1
         while line[at] != '"':
             if line[at] == "\\" and line[at + 1] == "x":
@@ -238,19 +252,19 @@ def test_every_word_is_read_back_as_it_was(words: list[str]) -> None:
         assert one.isprintable()
         assert "%" not in one.replace("%%", "")
         assert "$" not in one.replace("$$", "")
-    assert unquoted(" ".join(doubled)) == words
+    assert split_line(" ".join(doubled)) == words
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", '100%h \\n $HOME "q" é\'s', "ends\\"])
 def test_systemd_takes_the_unit_of_any_workspace(tmp_path: Path, name: str) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
-        pytest.skip("systemd-analyze is not installed here, which alone can say what systemd takes")
+        pytest.skip("systemd-analyze is not installed; only it can verify a unit")
     workspace = tmp_path / name
     workspace.mkdir()
     environ = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path / "st ate%")}
     command = (shutil.which("true") or "/bin/true",)
-    unit = Unit("callboard-x.service", workspace, command, tmp_path / "service.env", environ)
+    unit = SystemdUnit("callboard-x.service", workspace, command, tmp_path / "service.env", environ)
     file = tmp_path / unit.name
     file.write_text(unit.text())
     runtime = tmp_path / "runtime"
@@ -264,11 +278,11 @@ def test_systemd_takes_the_unit_of_any_workspace(tmp_path: Path, name: str) -> N
     )
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = [row for row in unit.text().splitlines() if row.startswith("ExecStart=")]
-    assert unquoted(line.removeprefix("ExecStart=")) == [*command, "serve", "--cwd", str(workspace)]
+    assert split_line(line.removeprefix("ExecStart=")) == [*command, "serve", "--cwd", str(workspace)]
 
 
 def test_install_writes_a_unit_without_a_key_and_leaves_others_files_alone(command: Command) -> None:
-    ran = command.here("service", "install", ANTHROPIC_API_KEY="sk-secret", PATH="/nowhere")
+    ran = command.run_inline("service", "install", ANTHROPIC_API_KEY="sk-secret", PATH="/nowhere")
     assert ran.code == 0, ran.err
     assert "systemctl --user enable --now callboard-workspace-" in ran.out
     assert "loginctl enable-linger" in ran.out
@@ -278,18 +292,18 @@ def test_install_writes_a_unit_without_a_key_and_leaves_others_files_alone(comma
     assert "sk-secret" not in text
     assert str(command.workspace) in text
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    again = command.here("service", "install", PATH="/nowhere")
-    assert "stands as it would be written" in again.out
-    state = json.loads(command.here("service", "status", "--json", PATH="/nowhere").out)
+    again = command.run_inline("service", "install", PATH="/nowhere")
+    assert "is up to date" in again.out
+    state = json.loads(command.run_inline("service", "status", "--json", PATH="/nowhere").out)
     assert (state["installed"], state["ours"], state["changed"], state["serving"]) == (True, True, False, [])
-    assert command.here("service", "print", PATH="/nowhere").out == text
+    assert command.run_inline("service", "print", PATH="/nowhere").out == text
     file.write_text("[Service]\nExecStart=/bin/true\n")
     for words in ("install", "uninstall"):
-        refused = command.here("service", words, PATH="/nowhere")
+        refused = command.run_inline("service", words, PATH="/nowhere")
         assert refused.code == 3
         assert "was not written by callboard" in refused.err
     assert file.read_text() == "[Service]\nExecStart=/bin/true\n"
     file.write_text(text)
-    assert command.here("service", "uninstall", PATH="/nowhere").code == 0
+    assert command.run_inline("service", "uninstall", PATH="/nowhere").code == 0
     assert not file.exists()
-    assert "there is no" in command.here("service", "uninstall", PATH="/nowhere").out
+    assert "there is no" in command.run_inline("service", "uninstall", PATH="/nowhere").out

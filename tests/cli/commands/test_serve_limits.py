@@ -1,4 +1,4 @@
-"""`callboard serve` that is upgraded under way, and with few open files: it says so, and goes on or leaves in order."""
+"""`callboard serve` during an upgrade, and with few file descriptors: it reports the problem, and goes on or stops."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PACKAGE = Path(callboard.__file__).parent
 
 
 @contextmanager
-def serving(command: Command, words: Sequence[str], env: Mapping[str, str]) -> Generator[subprocess.Popen[str]]:
-    """A process that ends with the test, after two minutes at most."""
+def start_process(command: Command, words: Sequence[str], env: Mapping[str, str]) -> Generator[subprocess.Popen[str]]:
+    """Start a process that ends with the test, after two minutes at most."""
     argv = ["timeout", "120", *words, "serve"]
     with subprocess.Popen(
         argv,
@@ -39,18 +39,18 @@ def serving(command: Command, words: Sequence[str], env: Mapping[str, str]) -> G
 
 
 def lines_until(process: subprocess.Popen[str], text: str) -> str:
-    """What it says up to a text."""
+    """Return the output up to a text."""
     assert process.stderr is not None
     said = ""
     for line in process.stderr:
         said += line
         if text in said:
             return said
-    raise AssertionError(f"never said {text!r}; said: {said}")
+    raise AssertionError(f"{text!r} never appeared; output: {said}")
 
 
-def sessions(command: Command, count: int) -> list[str]:
-    """Sessions with a schedule that is not due yet."""
+def create_sessions(command: Command, count: int) -> list[str]:
+    """Create sessions with a schedule that is not due yet."""
     made = [new_session(command) for _ in range(count)]
 
     async def put() -> None:
@@ -67,15 +67,36 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
-def test_an_upgrade_under_a_running_serve_is_reported_once_and_it_leaves_to_be_restarted(
-    command: Command, tmp_path: Path
-) -> None:
+def package_copy(tmp_path: Path) -> Path:
+    """Return a copy of Callboard that a test may change."""
     copy = tmp_path / "runtime" / "callboard"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("sample"))
     for name in ("agents", "skills", "hooks"):
         (tmp_path / name).symlink_to(PACKAGE.parents[1] / name)
-    (session,) = sessions(command, 1)
-    with serving(command, [sys.executable, "-m", "callboard"], {"PYTHONPATH": str(copy.parent)}) as process:
+    return copy
+
+
+def test_a_checkout_that_changes_under_a_running_serve_is_reported_with_the_remedy(
+    command: Command, tmp_path: Path
+) -> None:
+    copy = package_copy(tmp_path)
+    env = {"PYTHONPATH": str(copy.parent), "ANTHROPIC_API_KEY": "sk-never-used"}
+    with start_process(command, [sys.executable, "-m", "callboard"], env) as process:
+        lines_until(process, "no schedules yet")
+        tools = copy / "adapters" / "tools" / "board.py"
+        tools.write_text(tools.read_text().replace(" look_tool,", " look_tool_of_tomorrow,"))
+        create_sessions(command, 1)
+        said = lines_until(process, "tried again in 60 s")
+    assert "cannot import name 'look_tool_of_tomorrow'" in said
+    assert "Restart this process: Callboard's files were changed while it runs" in said
+
+
+def test_an_upgrade_under_a_running_serve_is_reported_once_and_it_leaves_to_be_restarted(
+    command: Command, tmp_path: Path
+) -> None:
+    copy = package_copy(tmp_path)
+    (session,) = create_sessions(command, 1)
+    with start_process(command, [sys.executable, "-m", "callboard"], {"PYTHONPATH": str(copy.parent)}) as process:
         lines_until(process, f"hosting  {session}")
         init = copy / "__init__.py"
         init.with_name("new").write_text(init.read_text().replace(callboard.__version__, "99.1.0"))
@@ -87,9 +108,9 @@ def test_an_upgrade_under_a_running_serve_is_reported_once_and_it_leaves_to_be_r
 
 
 def test_with_few_open_files_it_hosts_as_many_sessions_as_fit_and_names_the_others(command: Command) -> None:
-    made = sessions(command, 3)
+    made = create_sessions(command, 3)
     words = ["bash", "-c", 'ulimit -n 110; exec "$@"', "-", sys.executable, "-m", "callboard"]
-    with serving(command, words, {}) as process:
+    with start_process(command, words, {}) as process:
         said = lines_until(process, "too many files are open: this process may open 110.")
         while said.count(" hosting ") < 2:
             said += lines_until(process, " hosting ")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.adapters.processes.cage import need
+from tests.adapters.processes.cage import require_level
 from tests.cli.commands.command import Command
 
 SKILL = """---
@@ -31,15 +31,17 @@ def write(path: Path, text: str) -> Path:
 
 
 def skill(folder: Path, fields: str = "") -> Path:
-    """A skill as it is published: a text that names files beside it, and a script."""
+    """Write a skill in its published form: a text that names files beside it, and a script."""
     write(folder / "SKILL.md", SKILL.format(fields=fields))
     write(folder / "forms.md", "Fill in the form with care.\n")
     write(folder / "scripts/check.py", SCRIPT)
     return folder
 
 
-def results(command: Command, calls: list[tuple[str, dict[str, str]]], *options: str, prompt: str = "go") -> list[str]:
-    """What the tools said to each of these calls, one after the other."""
+def tool_results(
+    command: Command, calls: list[tuple[str, dict[str, str]]], *options: str, prompt: str = "go"
+) -> list[str]:
+    """Return the tools' results for each of these calls, in order."""
     steps = [{"reply": [{"tool_use": {"name": name, "input": given}}]} for name, given in calls]
     model = command.scenario(json.dumps({"agents": {"lead": [*steps, {"reply": "done", "repeat": "forever"}]}}))
     ran = command.run("-p", "--output-format", "stream-json", "--verbose", "--model", model, *options, prompt)
@@ -50,7 +52,7 @@ def results(command: Command, calls: list[tuple[str, dict[str, str]]], *options:
 
 @pytest.mark.parametrize("place", [".claude/skills", "config/callboard/skills", "linked"])
 def test_the_files_of_a_persons_skill_are_read_and_its_scripts_run(tmp_path: Path, place: str) -> None:
-    need(2)
+    require_level(2)
     command = Command(tmp_path)
     if place == "linked":
         skill(tmp_path / "dotfiles/skills/pdf")
@@ -61,7 +63,7 @@ def test_the_files_of_a_persons_skill_are_read_and_its_scripts_run(tmp_path: Pat
         folder = skill(tmp_path / place / "pdf")
     write(folder.parent.parent / "settings.json", "{}")
     secret = write(folder / ".env", "KEY=hidden")
-    said = results(
+    said = tool_results(
         command,
         [
             ("load_skill", {"name": "pdf"}),
@@ -88,13 +90,13 @@ def test_the_files_of_a_persons_skill_are_read_and_its_scripts_run(tmp_path: Pat
 
 
 def test_its_own_rules_let_its_scripts_run(tmp_path: Path) -> None:
-    need(2)
+    require_level(2)
     command = Command(tmp_path)
     fields = 'allowed-tools: ["Bash(python3 ${CLAUDE_SKILL_DIR}/scripts/check.py:*)", "Bash(x ${CLAUDE_ODD})"]\n'
     folder = skill(tmp_path / ".claude/skills/pdf", fields)
     call = ("bash", {"command": f"python3 {folder}/scripts/check.py a.pdf"})
-    assert "Permission denied" in results(command, [call])[0]
-    assert "checked a.pdf" in results(command, [call], prompt="/pdf")[0]
+    assert "Permission denied" in tool_results(command, [call])[0]
+    assert "checked a.pdf" in tool_results(command, [call], prompt="/pdf")[0]
     told = command.run("doctor", "--compat").out
     assert (
         f"ignored   {folder}/SKILL.md:4: allowed-tools: Bash(x ${{CLAUDE_ODD}}): ${{CLAUDE_ODD}} is not known here"
@@ -103,7 +105,7 @@ def test_its_own_rules_let_its_scripts_run(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_plugin_runs_the_plugins_script(tmp_path: Path) -> None:
-    need(2)
+    require_level(2)
     command, plugin = Command(tmp_path), tmp_path / "plug"
     write(plugin / ".claude-plugin/plugin.json", '{"name": "ralph"}')
     write(

@@ -1,4 +1,4 @@
-"""`callboard skills`, slash commands of a run, and what clients are told of them."""
+"""`callboard skills`, slash commands of a run, and the list of skills for clients."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_show_tells_the_line_of_each_field_what_runs_and_what_is_beside_it(works
     assert {one["name"]: one["where"] for one in shown["fields"]}["model"] == f"{path}:3"
     assert (shown["commands"], shown["files"]) == (["git log -1"], ["scripts/a.sh"])
     assert shown["notes"] == [f"{path}:4: foo: ignored: is not a field of a skill"]
-    assert "there is no skill 'nix'" in str(_call(workspace, "skills", "show", "nix").exception)
+    assert "unknown skill 'nix'" in str(_call(workspace, "skills", "show", "nix").exception)
 
 
 def test_a_new_skill_passes_the_check_and_is_never_overwritten(workspace: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_new_skill_passes_the_check_and_is_never_overwritten(workspace: Path) 
     refused = _call(workspace, "skills", "check", str(other))
     assert "give the folder of a skill, or its SKILL.md" in str(refused.exception)
     path.write_text("mine")
-    assert "is there already" in str(_call(workspace, "skills", "new", "my-skill").exception)
+    assert "already exists" in str(_call(workspace, "skills", "new", "my-skill").exception)
     assert path.read_text() == "mine"
     assert "is not a valid name of a skill" in str(_call(workspace, "skills", "new", "My Skill").exception)
 

@@ -1,4 +1,4 @@
-"""What stands in the way of a write: a stopped process with the lock, a full disk. It is named, waited for and left."""
+"""Obstacles to a write, like a stopped process with the lock or a full disk, are named, waited for, and left alone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def anyio_backend() -> str:
 
 @contextmanager
 def stopped_in_a_commit(folder: Path) -> Generator[subprocess.Popen[bytes]]:
-    """A process that holds the lock and is stopped."""
+    """Start a process that holds the lock and is stopped."""
     child = subprocess.Popen([sys.executable, "-c", STOPS_IN_A_COMMIT, str(folder)])
     try:
         _, status = os.waitpid(child.pid, os.WUNTRACED)
@@ -67,8 +67,8 @@ def stopped_in_a_commit(folder: Path) -> Generator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def at_work(command: Command) -> Generator[Running]:
-    """A run whose lead waits in a command for a file that is not there yet."""
+def start_run(command: Command) -> Generator[Running]:
+    """Start a run whose lead waits in a command for a file that does not exist yet."""
     model = command.scenario(SCENARIO)
     with started(command, "run", "--permission-mode", "bypassPermissions", "--model", model, "Hello.") as running:
         until((command.workspace / "began").exists, "the command runs")
@@ -101,7 +101,7 @@ async def test_a_command_gives_up_and_names_the_stopped_process(
         await store.commit(Append("s", b"three"))
     assert [record.data for record in await store.read("s")] == [b"three"]
     await store.aclose()
-    other = await open_store(tmp_path / "s")  # the waits that were given up hold no lock
+    other = await open_store(tmp_path / "s")  # abandoned waits hold no lock
     await other.commit(Append("s", b"four"))
     await other.aclose()
 
@@ -127,7 +127,7 @@ def test_the_prompt_line_is_left_while_a_stopped_process_holds_the_lock(command:
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_run_waits_for_a_stopped_process_and_can_be_ended(command: Command, goes_on: bool) -> None:
-    with at_work(command) as running, stopped_in_a_commit(store_of(command)) as child:
+    with start_run(command) as running, stopped_in_a_commit(store_of(command)) as child:
         (command.workspace / "go").touch()
         running.wait_for(f"process {child.pid}")
         running.wait_for("is stopped")
@@ -146,13 +146,13 @@ def test_a_run_waits_for_a_stopped_process_and_can_be_ended(command: Command, go
 
 
 def test_a_first_ctrl_c_ends_a_run_that_cannot_write(command: Command) -> None:
-    with at_work(command) as running, stopped_in_a_commit(store_of(command)):
+    with start_run(command) as running, stopped_in_a_commit(store_of(command)):
         running.signal(signal.SIGINT)
         assert running.end().code == 130
 
 
 def test_a_run_waits_for_room_on_the_disk(command: Command) -> None:
-    with at_work(command) as running:
+    with start_run(command) as running:
         before = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (1, before[1]))
         (command.workspace / "go").touch()
@@ -193,8 +193,10 @@ opening.open_folder(Path(sys.argv[1]), durable=False, patience=opening.Patience(
 
 @contextmanager
 def stopped_while_opening(command: Command) -> Generator[int]:
-    """The id of a process that is stopped while it opens the store of a workspace with one session."""
-    assert command.here("run", "--model", command.scenario("agents: {lead: [{reply: Done.}]}"), "Hello.").code == 0
+    """Yield the id of a process that is stopped while it opens the store of a workspace with one session."""
+    assert (
+        command.run_inline("run", "--model", command.scenario("agents: {lead: [{reply: Done.}]}"), "Hello.").code == 0
+    )
     holder = subprocess.Popen([sys.executable, "-c", STOPS_WHILE_OPENING, str(store_of(command))])
     try:
         _, status = os.waitpid(holder.pid, os.WUNTRACED)
@@ -236,8 +238,8 @@ def test_a_command_names_the_stopped_process_it_waits_for_and_can_be_ended(
     assert ended.err.count("is stopped") == 1
 
 
-class Waited(logging.Handler):
-    """Takes the messages of a logger, and knows whether one has come."""
+class MessageWatch(logging.Handler):
+    """Handler that signals the first message of a logger."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,11 +252,11 @@ class Waited(logging.Handler):
 
 
 def test_a_program_finds_the_stopped_process_in_its_log(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    handler = Waited()
+    handler = MessageWatch()
 
     async def open_session() -> None:
         async with Session(command.workspace, model="rehearsal:none.yaml"):
-            raise AssertionError("the store is not free")
+            raise AssertionError("the store is still locked")
 
     async def wait_for_it() -> None:
         async with anyio.create_task_group() as group:

@@ -1,4 +1,4 @@
-"""The team as another process sees it: living agents by their journals, ended ones by their rows."""
+"""The team as another process sees it: living agents from their journals, ended ones from their rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import anyio
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.cli.views.team import ended_block, tree_block
-from callboard.core.agent.state import AgentState, BudgetUse, Ended, Lifecycle, TurnHistory
+from callboard.core.agent.state import AgentState, BudgetUse, Lifecycle, LifeEnd, TurnHistory
 from callboard.core.keys import agent_key, journal, rows_prefix
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.commands import create_session
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Put, Record
 from callboard.sessions.inspect.team import ENDED_LISTED, TeamInspector
 from callboard.types.agent_spec import AgentSpec
@@ -23,7 +23,7 @@ USED = Usage(input_tokens=10, output_tokens=1, cost_usd=0.01)
 
 
 class ReadStore(MemoryStore):
-    """A store that notes which streams are read."""
+    """A store that records the streams that are read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ class ReadStore(MemoryStore):
         return await super().read(stream, after, limit)
 
 
-def over(number: int) -> AgentRow:
-    """The row of a subagent as it is written when its life ends."""
+def ended_row(number: int) -> AgentRow:
+    """Return the row of a subagent as written at its end."""
     row = AgentRow(name=f"explore-{number:03}", kind="subagent", parent="lead", created_at=float(number))
     state = AgentState(
         turns=TurnHistory(steps=2, last_text=f"words {number}"),
         budget=BudgetUse(usage=USED),
-        lifecycle=Lifecycle(ended=Ended("done", "")),
+        lifecycle=Lifecycle(ended=LifeEnd("done", "")),
     )
     return row_after(row, state, 1000.0 + number)
 
@@ -50,10 +50,10 @@ def test_ended_agents_cost_no_read_of_a_journal_and_are_counted_with_what_they_u
         store = ReadStore()
         lead = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m")
         await create_session(store, SessionRow(id="s1", workspace="/w", created_at=1.0), lead, fence=None)
-        old = over(ENDED).model_copy(update={"totals": None})
-        for row in [*map(over, range(ENDED)), old]:
+        old = ended_row(ENDED).model_copy(update={"totals": None})
+        for row in [*map(ended_row, range(ENDED)), old]:
             await store.commit(Put(agent_key("s1", row.name), row.encode()))
-        board = SessionBoard("s1", lambda kind, name: None)
+        board = RowCache("s1", lambda kind, name: None)
         board.take(*await store.keys(rows_prefix("s1")))
         inspector = TeamInspector(store, "s1", board)
         team = await inspector.look()

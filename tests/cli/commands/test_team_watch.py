@@ -1,4 +1,4 @@
-"""`callboard team` as a process beside the one that hosts: watched as a page, as lines, as JSON; kill from outside."""
+"""`callboard team` beside a hosting process: watched as a page, as lines, and as JSON; agents killed from outside."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ agents:
 """
 SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LIMIT = 180
-"""Seconds for what comes in one on a machine that is idle."""
+"""Seconds to wait for events that take one second on an idle machine."""
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def command(tmp_path: Path) -> Command:
 
 
 @contextmanager
-def hosted(command: Command) -> Generator[Process]:
-    """A team at work in another process: alice sleeps."""
+def run_team(command: Command) -> Generator[Process]:
+    """Start a team in another process; alice sleeps."""
     model = command.scenario(TEAM)
     host = command.start("run", "--permission-mode", "bypassPermissions", "--model", model, "Go.")
     try:
@@ -63,7 +63,7 @@ def hosted(command: Command) -> Generator[Process]:
 def wait_for(command: Command, name: str, life: str) -> None:
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
-        ran = command.here("team", "--json")
+        ran = command.run_inline("team", "--json")
         found = [one for one in json.loads(ran.out) if one["name"] == name] if ran.code == 0 else []
         if found and found[0]["life"] == life and (life != "working" or found[0]["call"]):
             return
@@ -72,7 +72,7 @@ def wait_for(command: Command, name: str, life: str) -> None:
 
 
 class Screen:
-    """A terminal of so many columns and rows, with a command in it."""
+    """A terminal of this size, with a command in it."""
 
     def __init__(self, command: Command, columns: int, rows: int, *args: str) -> None:
         self.ours, theirs = pty.openpty()
@@ -84,7 +84,7 @@ class Screen:
         self.text = ""
 
     def resize(self, columns: int, rows: int) -> None:
-        """As a window is resized: its terminal is none that controls the child, so that the signal is sent here."""
+        """Resize the window, and send the signal here: the terminal does not control the child."""
         self._size(columns, rows)
         self.child.send_signal(signal.SIGWINCH)
 
@@ -92,7 +92,7 @@ class Screen:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def until(self, words: str) -> str:
-        """What was written up to these words, and behind them what came at once."""
+        """Return the output up to this text, with everything that followed at once."""
         deadline = time.monotonic() + LIMIT
         while words not in self.text and time.monotonic() < deadline:
             if select.select([self.ours], [], [], 1)[0]:
@@ -105,17 +105,17 @@ class Screen:
             while more := os.read(self.ours, 65_536):
                 self.text += more.decode(errors="replace")
         except OSError:
-            pass  # the terminal is closed: that was all
+            pass  # the terminal is closed: there is no more output
         return self.text
 
 
 def test_a_team_is_watched_on_a_screen_as_lines_and_as_json_and_an_agent_of_it_is_killed(command: Command) -> None:
-    with hosted(command):
-        objects, lines = watching(command, "--json"), watching(command)
+    with run_team(command):
+        objects, lines = start_watch(command, "--json"), start_watch(command)
         assert json.loads(first_line(objects))["type"] == "team"
         objects.send_signal(signal.SIGINT)
         assert objects.wait(LIMIT) == 130
-        assert "hosted by process" in first_line(lines), "nobody reads its next lines"
+        assert "hosted by process" in first_line(lines), "the next lines are not read"
         screen = Screen(command, 90, 12, "team", "--watch")
         assert screen.until("bash sleep 300").startswith("\x1b[?1049h\x1b[?25l")
         screen.text = ""
@@ -123,26 +123,26 @@ def test_a_team_is_watched_on_a_screen_as_lines_and_as_json_and_an_agent_of_it_i
         page = screen.until("and 2 more agents").split("\x1b[H")[-1]
         assert all(columns(line.strip("\r")) <= 40 for line in SEQUENCES.sub("", page).split("\n"))
         screen.resize(90, 12)
-        ended = command.here("team", "kill", "alice", "--why", "enough")
+        ended = command.run_inline("team", "kill", "alice", "--why", "enough")
         assert (ended.code, ended.out) == (0, "alice is ended\n"), ended.err
         screen.until("stopped")
         screen.child.send_signal(signal.SIGINT)
         left = screen.rest()
         assert screen.child.wait(LIMIT) == 130
         assert "\x1b[?25h\x1b[?1049l" in left
-        assert "alice" in left.split("\x1b[?1049l")[1], "the last of it stays"
-        assert lines.wait(LIMIT) == 0, "nobody reads any more: it ends"
-        again = command.here("team", "kill", "alice")
-        assert (again.code, "stopped already" in again.err) == (2, True)
+        assert "alice" in left.split("\x1b[?1049l")[1], "the last page stays"
+        assert lines.wait(LIMIT) == 0, "it ends when nothing reads its output"
+        again = command.run_inline("team", "kill", "alice")
+        assert (again.code, "already stopped" in again.err) == (2, True)
 
 
-def watching(command: Command, *args: str) -> Process:
-    """A watch whose output is a pipe."""
+def start_watch(command: Command, *args: str) -> Process:
+    """Start a watch whose output is a pipe."""
     return command.start("team", "--watch", *args)
 
 
 def first_line(watching: Process) -> str:
-    """Its first line; then nobody reads it any more."""
+    """Return its first line; the next ones are not read."""
     assert watching.stdout is not None
     with watching.stdout as out:
         return out.readline()
@@ -150,17 +150,17 @@ def first_line(watching: Process) -> str:
 
 def test_what_is_no_agent_or_not_parked_is_refused_and_so_is_a_tools_process(command: Command) -> None:
     model = command.scenario(TEAM.replace("sleep 300", "true"))
-    assert command.here("run", "--permission-mode", "bypassPermissions", "--model", model, "Go.").code == 0
-    told = command.here("team")
+    assert command.run_inline("run", "--permission-mode", "bypassPermissions", "--model", model, "Go.").code == 0
+    told = command.run_inline("team")
     assert (told.code, "no process hosts it" in told.out) == (0, True)
     for args, why in (
-        (("kill", "nobody"), "there is no agent 'nobody'"),
+        (("kill", "nobody"), "unknown agent 'nobody'"),
         (("resume", "alice"), "alice is not parked: it is idle"),
         (("stop", "lead"), "the lead ends with its session"),
     ):
-        ran = command.here("team", *args)
+        ran = command.run_inline("team", *args)
         assert (ran.code, why in ran.err) == (2, True), ran.err
-    inside = command.here("team", "kill", "alice", CALLBOARD_TOOL="1")
+    inside = command.run_inline("team", "kill", "alice", CALLBOARD_TOOL="1")
     assert (inside.code, "may not kill an agent" in inside.err) == (2, True), inside.err
-    waits = command.here("team", "kill", "alice")
+    waits = command.run_inline("team", "kill", "alice")
     assert "No process hosts the session" in waits.out

@@ -1,4 +1,4 @@
-"""A command at sandbox level 0 does not pass for the person, whatever namespaces and filters it starts itself in."""
+"""A command at sandbox level 0 cannot act as the person, whatever namespaces and filters it starts in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.cli.commands.command import Command
-from tests.cli.commands.pending_requests import put, row
+from tests.cli.commands.pending_requests import create_session_with, stored_request
 from tests.cli.views.plan_rows import plan
 
 from callboard.adapters.processes import tool_ancestry
@@ -30,32 +30,30 @@ NAMESPACES = {
     "a session of its own": "setsid --wait",
 }
 WITH_ALL_WAYS = ("a process namespace", "bubblewrap with its own /proc")
-"""Where every way of a person to answer is tried: they ask the same function, and each imports much."""
+"""Setups tested with every way to answer. The ways share one function, and the imports of each take long."""
 
 
-unmarked = pytest.mark.skipif(
-    bool(tool_ancestry.started_by_tool()), reason="these tests run in a tool's process themselves"
-)
+unmarked = pytest.mark.skipif(bool(tool_ancestry.started_by_tool()), reason="these tests run in a tool's process")
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     made = Command(tmp_path)
-    put(made, plan(), plan(id="req_a2"))
+    create_session_with(made, plan(), plan(id="req_a2"))
     return made
 
 
-def answering(command: Command, *ways: str) -> list[str]:
-    """Return the program that answers the requests in these ways, one after another, and prints what each wrote.
+def answer_program(command: Command, *ways: str) -> list[str]:
+    """Return the program that answers the requests in these ways in turn, and prints the output of each.
 
-    It imports the package once: most of the time of one way is that.
+    It imports the package once, which is most of the time of one way.
     """
     model = command.scenario("agents:\n  lead:\n    - reply: Done.\n")
     return [sys.executable, str(Path(__file__).with_name("answer_child.py")), model, *ways]
 
 
-def in_tool(command: Command, words: str) -> tuple[int, str]:
-    """Run a shell command as the `bash` tool does at level 0; its exit code and output."""
+def run_as_tool(command: Command, words: str) -> tuple[int, str]:
+    """Run a shell command as the `bash` tool does at level 0, and return its exit code and output."""
     launcher = ShellLauncher(command.workspace, command.env)
     keep = command.workspace.parent / "results" / "call.out"
 
@@ -70,18 +68,18 @@ def in_tool(command: Command, words: str) -> tuple[int, str]:
 def test_a_command_in_new_namespaces_is_still_a_tools(command: Command, namespace: str) -> None:
     ways = ("command line", "message", "Python API") if namespace in WITH_ALL_WAYS else ("command line",)
     wrapper = NAMESPACES[namespace]
-    code, output = in_tool(command, f"{wrapper} true")
+    code, output = run_as_tool(command, f"{wrapper} true")
     if code:
         pytest.skip(f"`{wrapper}` does not work here: {output.strip()}")
     environment = shlex.join(f"{name}={value}" for name, value in command.env.items())
-    program = shlex.join(answering(command, *ways))
-    code, output = in_tool(command, f"env -i {environment} {wrapper} {program}")
+    program = shlex.join(answer_program(command, *ways))
+    code, output = run_as_tool(command, f"env -i {environment} {wrapper} {program}")
     assert code == 0, output
     written = json.loads(output)
     assert set(written) == set(ways)
     mark = "it has the mark that every process of a tool inherits"
     assert {way: text for way, text in written.items() if mark not in text} == {}
-    assert [row(command, request).status for request in ("req_a1", "req_a2")] == ["pending"] * 2
+    assert [stored_request(command, request).status for request in ("req_a1", "req_a2")] == ["pending"] * 2
 
 
 @unmarked
@@ -95,7 +93,7 @@ def test_a_person_answers_in_a_container_and_without_new_privileges(command: Com
     if words and subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
         pytest.skip(f"`{shlex.join(words)}` does not work here")
     ran = subprocess.run(
-        [*words, *answering(command, "command line", "Python API")],
+        [*words, *answer_program(command, "command line", "Python API")],
         cwd=command.workspace,
         env=command.env,
         capture_output=True,
@@ -106,10 +104,10 @@ def test_a_person_answers_in_a_container_and_without_new_privileges(command: Com
     written = json.loads(ran.stdout)
     assert "req_a1 approved" in written["command line"], written
     assert "req_a2 approved" in written["Python API"], written
-    assert [row(command, request).status for request in ("req_a1", "req_a2")] == ["approved"] * 2
+    assert [stored_request(command, request).status for request in ("req_a1", "req_a2")] == ["approved"] * 2
 
 
-# Where the kernel has no filters
+# Kernels without filters
 
 
 def test_without_filters_the_bit_counts_where_the_ancestors_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

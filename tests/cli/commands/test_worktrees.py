@@ -1,4 +1,4 @@
-"""`callboard worktrees`: a person lists, merges and removes what a real session left; a replay of it needs no git."""
+"""`callboard worktrees`: a person lists, merges, and removes a real session's worktrees; its replay needs no git."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.adapters.git.worktree_world import new_repository, plain
-from tests.cli.commands.command import Command, Ran
+from tests.adapters.git.worktree_world import new_repository, run_git
+from tests.cli.commands.command import Command, CommandResult
 
 SCENARIO = """
 agents:
@@ -33,16 +33,18 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
-def ran_once(command: Command, *more: str) -> Ran:
-    ran = command.here("run", "--permission-mode", "acceptEdits", *more, "--model", command.scenario(SCENARIO), "Go.")
+def run_once(command: Command, *more: str) -> CommandResult:
+    ran = command.run_inline(
+        "run", "--permission-mode", "acceptEdits", *more, "--model", command.scenario(SCENARIO), "Go."
+    )
     assert ran.code == 0, ran.err
     return ran
 
 
 def test_a_person_lists_merges_and_removes_what_a_session_left(command: Command) -> None:
-    assert "no session" in command.here("worktrees").err
-    ran_once(command)
-    (line,) = json.loads(command.here("worktrees", "--json").out)
+    assert "no session" in command.run_inline("worktrees").err
+    run_once(command)
+    (line,) = json.loads(command.run_inline("worktrees", "--json").out)
     folder = Path(line.pop("folder"))
     session = line.pop("session")
     assert line.pop("bytes") > 10
@@ -58,46 +60,46 @@ def test_a_person_lists_merges_and_removes_what_a_session_left(command: Command)
     }
     assert session
     assert (folder / "new.txt").read_text() == "new"
-    listed = command.here("worktrees").out
+    listed = command.run_inline("worktrees").out
     assert "parser" in listed
     assert "alice" in listed
-    refused = command.here("worktrees", "remove", "parser")
+    refused = command.run_inline("worktrees", "remove", "parser")
     assert (refused.code, "untracked: new.txt" in refused.err) == (2, True)
     outside = command.workspace.parent / "outside"
-    failed = command.here("worktrees", "merge", "parser", "--test", f"echo x > {outside}; echo alas; false")
+    failed = command.run_inline("worktrees", "merge", "parser", "--test", f"echo x > {outside}; echo alas; false")
     assert (failed.code, "alas" in failed.err) == (2, True)
     assert not outside.exists()  # the test runs in the sandbox of agents' commands
     assert not (command.workspace / "new.txt").exists()
-    merged = command.here("worktrees", "merge", "parser", "--test", "test -f new.txt")
+    merged = command.run_inline("worktrees", "merge", "parser", "--test", "test -f new.txt")
     assert merged.code == 0, merged.err
     assert "new.txt" in merged.out
     assert (command.workspace / "new.txt").read_text() == "new"
-    removed = command.here("worktrees", "remove", "parser")
+    removed = command.run_inline("worktrees", "remove", "parser")
     assert removed.code == 0, removed.err
     assert not folder.exists()
-    assert "no worktrees" in command.here("worktrees").out
-    assert plain(command.workspace, "branch", "--format=%(refname:short)").split() == ["main"]
+    assert "no worktrees" in command.run_inline("worktrees").out
+    assert run_git(command.workspace, "branch", "--format=%(refname:short)").split() == ["main"]
 
 
 def test_a_person_lets_go_what_stands_nowhere_else_and_keeps_the_commits(command: Command) -> None:
-    ran_once(command)
-    removed = command.here("worktrees", "remove", "parser", "--discard")
+    run_once(command)
+    removed = command.run_inline("worktrees", "remove", "parser", "--discard")
     assert removed.code == 0, removed.err
     assert "was in it: untracked: new.txt" in removed.out
 
 
 @pytest.mark.parametrize("act", [("merge", "parser"), ("remove", "parser", "--discard")])
 def test_a_tool_may_look_and_no_more(command: Command, act: tuple[str, ...]) -> None:
-    ran_once(command)
-    refused = command.here("worktrees", *act, CALLBOARD_TOOL="1")
+    run_once(command)
+    refused = command.run_inline("worktrees", *act, CALLBOARD_TOOL="1")
     assert (refused.code, "for a person" in refused.err) == (2, True)
-    assert command.here("worktrees", CALLBOARD_TOOL="1").code == 0
+    assert command.run_inline("worktrees", CALLBOARD_TOOL="1").code == 0
 
 
 def test_a_recorded_run_in_a_worktree_is_replayed_without_making_one(command: Command) -> None:
     tape = command.workspace.parent / "tape.jsonl"
-    ran_once(command, "--record", str(tape))
+    run_once(command, "--record", str(tape))
     shutil.rmtree(command.workspace / ".git")
-    replayed = command.here("run", "--permission-mode", "acceptEdits", "--model", f"cassette:{tape}", "Go.")
+    replayed = command.run_inline("run", "--permission-mode", "acceptEdits", "--model", f"cassette:{tape}", "Go.")
     assert replayed.code == 0, replayed.err
     assert replayed.out == "all done\n"

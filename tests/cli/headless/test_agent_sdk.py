@@ -1,4 +1,4 @@
-"""The Python claude-agent-sdk, as it is published, drives `callboard` as its command line."""
+"""The published Python claude-agent-sdk uses `callboard` as its command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ agents:
 
 
 class Bench:
-    """A workspace, a home and a scenario; options for a client in it."""
+    """A workspace, a home, a scenario, and options for a client."""
 
     def __init__(self, folder: Path) -> None:
         self.workspace = folder / "workspace"
@@ -62,7 +62,7 @@ class Bench:
             cli_path=self.cli, cwd=self.workspace, env=self.env, model=model, stderr=self.told.append, **more
         )
 
-    def there(self, *names: str) -> list[bool]:
+    def existing(self, *names: str) -> list[bool]:
         return [(self.workspace / name).exists() for name in names]
 
 
@@ -73,7 +73,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def of(messages: list[Any], kind: Any) -> list[Any]:
+def of_type(messages: list[Any], kind: Any) -> list[Any]:
     return [one for one in messages if isinstance(one, kind)]
 
 
@@ -81,8 +81,8 @@ def blocks(messages: list[Any], kind: Any) -> list[Any]:
     return [block for one in messages for block in getattr(one, "content", []) if isinstance(block, kind)]
 
 
-class Answers:
-    """What the program says when it is asked, and what it was asked."""
+class CallbackAnswers:
+    """The program's answers to callbacks, and the callbacks' inputs."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -94,7 +94,7 @@ class Answers:
         assert context.tool_use_id.startswith("toolu_")
         if "asked" in given["command"]:
             return sdk.PermissionResultAllow(updated_input={"command": "touch edited.txt"})
-        if "pushed" in given["command"]:  # a rule denies it, whatever the client makes of the call
+        if "pushed" in given["command"]:  # a rule denies it, whatever the client answers
             return sdk.PermissionResultAllow(updated_input={"command": "git push origin main"})
         return sdk.PermissionResultDeny(message="not in this folder")
 
@@ -118,7 +118,7 @@ class Answers:
 
 
 def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(bench: Bench) -> None:
-    mine = Answers()
+    mine = CallbackAnswers()
 
     async def prompts() -> AsyncIterator[dict[str, Any]]:
         yield {"type": "user", "message": {"role": "user", "content": "begin"}, "parent_tool_use_id": None}
@@ -129,20 +129,20 @@ def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(ben
         return [message async for message in sdk.query(prompt=prompts(), options=options)]
 
     messages = anyio.run(run)
-    assert bench.there("guarded.txt", "asked.txt", "edited.txt", "refused.txt") == [False, False, True, False]
+    assert bench.existing("guarded.txt", "asked.txt", "edited.txt", "refused.txt") == [False, False, True, False]
     assert sorted(mine.asked) == [("Bash", f"touch {name}.txt") for name in ("asked", "pushed", "refused")]
     assert mine.guarded == [("PreToolUse", "Bash")] * 4
     assert mine.finished == [{"command": "touch edited.txt"}]
-    (result,) = of(messages, sdk.ResultMessage)
+    (result,) = of_type(messages, sdk.ResultMessage)
     assert (result.subtype, result.is_error, result.result) == ("success", False, "All done.")
     assert {one["tool_input"]["command"] for one in result.permission_denials} == {
         f"touch {name}.txt" for name in ("guarded", "refused", "pushed")
     }
-    results_say_why(messages)
-    streamed_as_said(messages)
+    check_results(messages)
+    check_stream(messages)
 
 
-def results_say_why(messages: list[Any]) -> None:
+def check_results(messages: list[Any]) -> None:
     uses, results = blocks(messages, sdk.ToolUseBlock), blocks(messages, sdk.ToolResultBlock)
     assert [use.name for use in uses] == ["Bash"] * 4
     told = {use.input["command"]: result for use in uses for result in results if result.tool_use_id == use.id}
@@ -152,8 +152,8 @@ def results_say_why(messages: list[Any]) -> None:
     assert "the input was changed" in str(told["touch pushed.txt"].content)
 
 
-def streamed_as_said(messages: list[Any]) -> None:
-    """The raw events of each reply put together are the reply that follows them."""
+def check_stream(messages: list[Any]) -> None:
+    """Check that the raw events of each reply add up to the reply that follows them."""
     open_blocks: dict[int, Any] = {}
     seen: list[str] = []
     replies = 0
@@ -182,8 +182,8 @@ def test_a_client_talks_interrupts_and_changes_mode_and_model(bench: Bench) -> N
         async with sdk.ClaudeSDKClient(bench.options(allowed_tools=["Bash(sleep:*)"])) as client:
             await client.query("write it")
             first = [one async for one in client.receive_response()]
-            assert first[-1].permission_denials[0]["tool_name"] == "Write"  # nobody is there to be asked
-            assert not bench.there("made.txt")[0]
+            assert first[-1].permission_denials[0]["tool_name"] == "Write"  # no person can be asked
+            assert not bench.existing("made.txt")[0]
 
             await client.query("wait long")
             async for message in client.receive_messages():
@@ -194,7 +194,7 @@ def test_a_client_talks_interrupts_and_changes_mode_and_model(bench: Bench) -> N
                     break
 
             await client.set_permission_mode("acceptEdits")
-            with pytest.raises(Exception, match="asked for at the start"):
+            with pytest.raises(Exception, match="requested at the start"):
                 await client.set_permission_mode("bypassPermissions")
             await client.set_model("other")
             with pytest.raises(Exception, match="nonesuch"):
@@ -220,7 +220,7 @@ def test_a_client_talks_interrupts_and_changes_mode_and_model(bench: Bench) -> N
 
 
 def test_setting_sources_decide_what_of_an_untrusted_workspace_is_read(bench: Bench) -> None:
-    """Its agents, skills and commands count as texts; what they grant or run does not."""
+    """Its agents, skills, and commands are read as texts; they grant and run nothing."""
     files = {
         "agents/helper.md": "---\nname: helper\ndescription: Helps\npermissionMode: acceptEdits\n---\nYou help.\n",
         "commands/look.md": "Look at this: !`touch run.txt`\n",
@@ -250,7 +250,7 @@ agents:
 
     async def begun(prompt: str, **more: Any) -> tuple[set[str], set[str]]:
         messages = [one async for one in sdk.query(prompt=prompt, options=bench.options(**more))]
-        init = next(one.data for one in of(messages, sdk.SystemMessage) if one.subtype == "init")
+        init = next(one.data for one in of_type(messages, sdk.SystemMessage) if one.subtype == "init")
         return set(init["agents"]), set(init["slash_commands"])
 
     async def check() -> None:
@@ -259,12 +259,10 @@ agents:
         assert ("helper" in agents, {"look", "fix"} <= commands) == (True, True)
         agents, commands = await begun("hello", setting_sources=["user"])
         assert ("helper" in agents, {"look", "fix"} & commands) == (False, set())
-        assert not any(bench.there("run.txt", "hook.txt", "allowed.txt"))
-        assert any(
-            "this workspace is not trusted: its agents, skills and commands are read" in line for line in bench.told
-        )
+        assert not any(bench.existing("run.txt", "hook.txt", "allowed.txt"))
+        assert any("this workspace is not trusted: its agents, skills and commands" in line for line in bench.told)
         trusted = bench.options(extra_args={"trust": None})
         assert [one async for one in sdk.query(prompt="/look", options=trusted)]
-        assert bench.there("hook.txt") == [True]
+        assert bench.existing("hook.txt") == [True]
 
     anyio.run(check)

@@ -1,4 +1,4 @@
-"""The agent that a call is for: tools take `to` and `teammate`, whichever of them their schema shows."""
+"""The target agent of a call: tools accept `to` and `teammate`, whichever their schema names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ agents:
 
 def test_either_name_of_the_receiver_is_taken_and_both_are_refused(tmp_path: Path) -> None:
     command = Command(tmp_path)
-    ran = command.here(
+    ran = command.run_inline(
         "run", "-v", "--permission-mode", "bypassPermissions", "--model", command.scenario(SWAPPED), "Go."
     )
     assert ran.code == 0, ran.err

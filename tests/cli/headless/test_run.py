@@ -55,17 +55,17 @@ def test_the_result_goes_to_stdout_and_what_happens_to_stderr(command: Command) 
 
 
 def test_quiet_leaves_the_one_liners_out(command: Command) -> None:
-    ran = command.here("run", "-q", "--model", command.scenario(GREET), "What does it say?")
+    ran = command.run_inline("run", "-q", "--model", command.scenario(GREET), "What does it say?")
     assert ran.out == "It says hello.\n"
     said = [line for line in ran.err.splitlines() if not line.startswith("configuration: sandbox: ")]
-    assert said == ["lead: Let me look at the file first."]  # a machine without bubblewrap says so before
+    assert said == ["lead: Let me look at the file first."]  # a machine without bubblewrap prints a warning before
 
 
 def test_quiet_keeps_a_warning_that_commands_run_with_your_rights(command: Command) -> None:
     settings = command.workspace.parent / "config" / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text("sandbox: {level: 0}\n")
-    ran = command.here("run", "-q", "--model", command.scenario(GREET), "What does it say?")
+    ran = command.run_inline("run", "-q", "--model", command.scenario(GREET), "What does it say?")
     assert ran.out == "It says hello.\n"
     assert "configuration: sandbox: level 0, commands run with your rights" in ran.err.splitlines()
 
@@ -132,12 +132,14 @@ def test_piped_input_cannot_close_its_tag(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_dash_p_is_a_run(command: Command) -> None:
-    assert command.here("-p", "--model", command.scenario(GREET), "What?").out == "It says hello.\n"
+    assert command.run_inline("-p", "--model", command.scenario(GREET), "What?").out == "It says hello.\n"
 
 
 def test_modes_of_claude_code_are_taken_and_what_is_read_otherwise_is_told(command: Command) -> None:
     for mode, told in (("manual", False), ("auto", True), ("sandboxed", False)):
-        ran = command.here("run", "--permission-mode", mode, "--model", command.scenario(GREET), "What does it say?")
+        ran = command.run_inline(
+            "run", "--permission-mode", mode, "--model", command.scenario(GREET), "What does it say?"
+        )
         assert (ran.code, ran.out) == (0, "It says hello.\n")
         assert ("the mode auto is read as default" in ran.err) is told
 
@@ -150,7 +152,7 @@ def test_without_a_prompt_it_says_what_to_do(command: Command) -> None:
 
 
 def test_json_is_one_result_object(command: Command) -> None:
-    ran = command.here("run", "--output-format", "json", "--model", command.scenario(GREET), "What?")
+    ran = command.run_inline("run", "--output-format", "json", "--model", command.scenario(GREET), "What?")
     (result,) = ran.messages
     assert (result["type"], result["subtype"], result["result"]) == ("result", "success", "It says hello.")
     assert result["num_turns"] == 2
@@ -158,7 +160,7 @@ def test_json_is_one_result_object(command: Command) -> None:
 
 
 def test_stream_json_begins_with_init_and_ends_with_the_result(command: Command) -> None:
-    ran = command.here("run", "--output-format", "stream-json", "--model", command.scenario(GREET), "What?")
+    ran = command.run_inline("run", "--output-format", "stream-json", "--model", command.scenario(GREET), "What?")
     kinds = [(message["type"], message.get("subtype")) for message in ran.messages]
     assert kinds == [
         ("system", "init"),
@@ -174,7 +176,7 @@ def test_stream_json_begins_with_init_and_ends_with_the_result(command: Command)
 
 
 def test_a_permission_that_nobody_can_give_is_exit_code_4(command: Command) -> None:
-    ran = command.here("run", "--output-format", "json", "--model", command.scenario(TOUCH), "Make it.")
+    ran = command.run_inline("run", "--output-format", "json", "--model", command.scenario(TOUCH), "Make it.")
     assert ran.code == 4
     assert not (command.workspace / "made.txt").exists()
     assert "allow it by a rule" in ran.err
@@ -185,14 +187,14 @@ def test_a_permission_that_nobody_can_give_is_exit_code_4(command: Command) -> N
 
 def test_yes_does_not_allow_a_tool_and_a_rule_does(command: Command) -> None:
     model = command.scenario(TOUCH)
-    assert command.here("run", "--yes", "--model", model, "Make it.").code == 4
-    assert command.here("run", "--allowed-tools", "Bash(touch made.txt)", "--model", model, "Make it.").code == 0
+    assert command.run_inline("run", "--yes", "--model", model, "Make it.").code == 4
+    assert command.run_inline("run", "--allowed-tools", "Bash(touch made.txt)", "--model", model, "Make it.").code == 0
     assert (command.workspace / "made.txt").exists()
 
 
 def test_a_limit_is_exit_code_5_and_named(command: Command) -> None:
     args = ("run", "--max-turns", "1", "--output-format", "stream-json", "--model", command.scenario(GREET), "What?")
-    ran = command.here(*args)
+    ran = command.run_inline(*args)
     assert ran.code == 5
     assert ran.messages[-1]["subtype"] == "error_max_turns"
     assert "1 model step " in ran.messages[-1]["errors"][0]
@@ -200,17 +202,17 @@ def test_a_limit_is_exit_code_5_and_named(command: Command) -> None:
 
 def test_a_budget_in_dollars_needs_a_price_and_json_has_a_last_message_too(command: Command) -> None:
     line = ("run", "--model", "gpt-9", "--max-budget-usd", "1")
-    ran = command.here(*line, "What?", ANTHROPIC_API_KEY="x")
+    ran = command.run_inline(*line, "What?", ANTHROPIC_API_KEY="x")
     assert ran.code == 3
     assert ran.err.startswith("callboard: a budget in dollars needs the price of the model 'gpt-9'")
     assert "Traceback" not in ran.err
-    ran = command.here(*line, "--output-format", "stream-json", "What?", ANTHROPIC_API_KEY="x")
+    ran = command.run_inline(*line, "--output-format", "stream-json", "What?", ANTHROPIC_API_KEY="x")
     assert ran.messages[-1]["subtype"] == "error_during_execution"
     assert ran.messages[-1]["exit_code"] == 3
 
 
 def test_a_missing_key_is_exit_code_3(command: Command) -> None:
-    ran = command.here("run", "What?")
+    ran = command.run_inline("run", "What?")
     assert ran.code == 3
     assert "ANTHROPIC_API_KEY" in ran.err
     assert "Traceback" not in ran.err
@@ -221,7 +223,7 @@ def wait_until_working(running: Process) -> None:
     for line in running.stderr:
         if "asks" in line:
             return
-    raise AssertionError("it ended before it asked the model")
+    raise AssertionError("it ended before a model call")
 
 
 @pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
@@ -254,7 +256,7 @@ def test_approving_oneself_by_a_tool_call_is_refused(command: Command) -> None:
         ("run", "--permission-mode", "bypassPermissions", "x"),
         ("resume", "--yes"),
     ):
-        ran = command.here(*args, CALLBOARD_TOOL="1")
+        ran = command.run_inline(*args, CALLBOARD_TOOL="1")
         assert ran.code == 2, args
         assert "for a person" in ran.err
 
@@ -263,7 +265,7 @@ def test_closed_standard_streams_hurt_nobody(command: Command) -> None:
     script = "exec " + " ".join([*command.argv, "run", "--model", command.scenario(GREET), "go", ">&-", "2>&-", "<&-"])
     ran = subprocess.run(["sh", "-c", script], cwd=command.workspace, env=command.env, timeout=180, check=False)
     assert ran.returncode == 0
-    assert command.here("sessions").out.count("done") == 1
+    assert command.run_inline("sessions").out.count("done") == 1
 
 
 @pytest.mark.parametrize("name", ["run x", "doctor", "tasks", "settings"])
@@ -300,50 +302,50 @@ agents:
 """
 
 
-def leaves_nothing(command: Command) -> bool:
-    """Whether the process of the command, and the one that it started, are gone."""
+def is_gone(command: Command) -> bool:
+    """Return whether the process of the command, and the one that it started, have exited."""
     pids = [(command.workspace / name).read_text().strip() for name in ("pid", "child")]
     return not any(Path(f"/proc/{pid}/cwd").exists() for pid in pids)
 
 
-def rights(command: Command, at_end: str) -> None:
+def write_settings(command: Command, at_end: str) -> None:
     settings = command.workspace.parent / "config" / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"sandbox: {{level: 0, unattended: any}}\nbackground: {{at_end: {at_end}}}\n")
 
 
-def begin(command: Command, at_end: str) -> tuple[str, ...]:
-    rights(command, at_end)
+def prepare_run(command: Command, at_end: str) -> tuple[str, ...]:
+    write_settings(command, at_end)
     return ("run", "--permission-mode", "bypassPermissions", "--model", command.scenario(LINGERING), "Begin.")
 
 
 def test_a_run_lists_its_background_commands_waits_as_long_as_the_settings_say_and_stops_them(command: Command) -> None:
-    ran = command.run(*begin(command, "0.5"), "--output-format", "json")
+    ran = command.run(*prepare_run(command, "0.5"), "--output-format", "json")
     assert ran.code == 0
     assert "waiting for background commands for 0.5 s at most, then it ends them (background.at_end): bg_" in ran.err
     assert "still ran, and was stopped: echo $$ > pid" in ran.err
     (stopped,) = json.loads(ran.out)["open"]["stopped_commands"]
     assert stopped["agent"] == "lead"
-    assert leaves_nothing(command)
+    assert is_gone(command)
     ran = command.run("run", "-c", "What were there?")
     assert (ran.code, ran.out) == (0, "I read of it.\n")
     assert "waiting for background" not in ran.err
 
 
 def test_a_signal_ends_the_background_commands_of_a_run(command: Command) -> None:
-    running = command.start(*begin(command, "null"))
+    running = command.start(*prepare_run(command, "null"))
     assert running.stderr is not None
     assert any("waiting for background commands until they end" in line for line in running.stderr)
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 143
     assert "still ran, and was stopped" in err
-    assert leaves_nothing(command)
+    assert is_gone(command)
 
 
 def test_a_command_that_ends_in_time_wakes_its_agent(command: Command) -> None:
     scenario = LINGERING.replace(LINGERS, "echo x > child")
-    rights(command, "null")
+    write_settings(command, "null")
     model = command.scenario(scenario.replace("were there", "completed"))
     ran = command.run("run", "--permission-mode", "bypassPermissions", "--model", model, "Begin.")
     assert (ran.code, ran.out) == (0, "I read of it.\n")
@@ -352,7 +354,7 @@ def test_a_command_that_ends_in_time_wakes_its_agent(command: Command) -> None:
 
 def test_an_unknown_command_is_refused_in_one_sentence(command: Command) -> None:
     scenario = command.scenario("agents: {lead: [{otherwise: true, reply: Done.}]}")
-    ran = command.here("run", "--model", scenario, "/nope")
+    ran = command.run_inline("run", "--model", scenario, "/nope")
     assert (ran.code, ran.err.count("there is no command /nope")) == (1, 1), ran.err
-    told = command.here("run", "--model", scenario, "--output-format", "json", "/nope").messages[-1]
+    told = command.run_inline("run", "--model", scenario, "--output-format", "json", "/nope").messages[-1]
     assert len(told["errors"]) == 1, told["errors"]

@@ -1,4 +1,4 @@
-"""Hooks in a whole session: the same settings file guards every kind of agent, and front matter guards its own."""
+"""Hooks in a whole session: one settings file guards every kind of agent, and front matter guards its own agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.adapters.processes.cage import need
+from tests.adapters.processes.cage import require_level
 from tests.cli.commands.command import Command
 
 AGENT = """\
@@ -75,13 +75,13 @@ def command(tmp_path: Path) -> Command:
 
 
 def test_settings_guard_all_and_front_matter_guards_its_own(command: Command) -> None:
-    same = (command.workspace / ".claude/settings.json").read_text()  # the same hook of the person's runs once
+    same = (command.workspace / ".claude/settings.json").read_text()  # the person has the same hook; it runs once
     (command.workspace.parent / ".claude").mkdir()
     (command.workspace.parent / ".claude/settings.json").write_text(same)
-    ran = command.here("run", "--trust", "--model", command.scenario(SCENARIO), "Go.")
+    ran = command.run_inline("run", "--trust", "--model", command.scenario(SCENARIO), "Go.")
     assert ran.out == "Done.\n", ran.err
     log = (command.workspace / "log").read_text()
-    assert log == 'agent "agent_type": "scout"\n', "the lead's reads are none of its business"
+    assert log == 'agent "agent_type": "scout"\n', "the lead's reads do not run it"
     assert (command.workspace / "all").read_text() == "lead\nlead\nscout\n"
     stopped = json.loads((command.workspace / "stopped").read_text())
     assert (stopped["hook_event_name"], stopped["agent_type"]) == ("SubagentStop", "scout")
@@ -92,24 +92,24 @@ def test_settings_guard_all_and_front_matter_guards_its_own(command: Command) ->
 
 def test_nothing_of_it_runs_in_a_folder_that_nobody_trusted(command: Command) -> None:
     scenario = "agents: {lead: [{reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]}, {reply: Done.}]}"
-    ran = command.here("run", "--model", command.scenario(scenario), "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(scenario), "Go.")
     assert ran.out == "Done.\n", ran.err
     assert not (command.workspace / "all").exists()
 
 
 def test_the_doctor_names_each_hook_and_the_guards_that_a_fault_opens(command: Command) -> None:
-    command.here("trust", "--yes")
-    told = {one["field"]: one for one in json.loads(command.here("doctor", "--compat", "--json").out)}
+    command.run_inline("trust", "--yes")
+    told = {one["field"]: one for one in json.loads(command.run_inline("doctor", "--compat", "--json").out)}
     opens, closed = told["hooks.PreToolUse[0].hooks[0]"], told["hooks.Stop[0].hooks[0]"]
     assert (opens["verdict"], "onFailure: block" in opens["why"]) == ("honored", True)
     assert (closed["verdict"], closed["why"]) == ("honored", "")
 
 
 def test_a_hook_of_the_workspace_runs_in_the_sandbox_unless_its_entry_says_otherwise(command: Command) -> None:
-    need(1)
+    require_level(1)
     outside = command.workspace.parent / "outside"
     outside.mkdir()
-    script = command.workspace.parent / "script.sh"  # for a hook of a person's own this would run outside
+    script = command.workspace.parent / "script.sh"  # a hook of the person could write outside
     script.write_text(f"echo x > {outside}/$1\n")
     line = f"bash {script} "
     hooks = [
@@ -120,5 +120,5 @@ def test_a_hook_of_the_workspace_runs_in_the_sandbox_unless_its_entry_says_other
     (command.workspace / ".claude/settings.json").write_text(
         json.dumps({"hooks": {"SessionStart": [{"hooks": hooks}]}})
     )
-    command.here("run", "--trust", "--model", command.scenario("agents: {lead: [{reply: Done.}]}"), "hello")
+    command.run_inline("run", "--trust", "--model", command.scenario("agents: {lead: [{reply: Done.}]}"), "hello")
     assert [one.name for one in outside.iterdir()] == ["free"]

@@ -1,4 +1,4 @@
-"""Command hooks of a person's settings over a whole session: every moment that it has, in the compatible form."""
+"""Command hooks of a person's settings over a whole session: every event, in the compatible form."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def test_commands_hear_of_every_moment_and_what_they_decide_holds(command: Command) -> None:
-    ran = command.here("run", "--output-format", "stream-json", "--model", command.scenario(SCENARIO), "Go.")
+    ran = command.run_inline("run", "--output-format", "stream-json", "--model", command.scenario(SCENARIO), "Go.")
     assert ran.code == 0, ran.err
     text = (command.workspace.parent / "log").read_text()
     told: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line]
@@ -73,8 +73,8 @@ def test_commands_hear_of_every_moment_and_what_they_decide_holds(command: Comma
     assert told[-1]["hook_event_name"] == "SessionEnd"
     assert [one["task_subject"] for one in told if one["hook_event_name"] == "TaskCreated"] == ["Forbidden thing"]
     assert {one["cwd"] for one in told} == {str(command.workspace)}
-    assert {Path(one["transcript_path"]).suffix for one in told} == {".jsonl"}, "a file of the agent, no folder"
+    assert {Path(one["transcript_path"]).suffix for one in told} == {".jsonl"}, "a file of the agent, not a folder"
     results = json.dumps(ran.messages)
     assert "tasks need a ticket" in results
-    tasks = command.here("tasks", "--json").messages[0]
+    tasks = command.run_inline("tasks", "--json").messages[0]
     assert "Forbidden thing" not in json.dumps(tasks)

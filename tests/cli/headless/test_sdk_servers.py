@@ -36,7 +36,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-async def collected(client: Any) -> list[Any]:
+async def collect(client: Any) -> list[Any]:
     return [one async for one in client.receive_response()]
 
 
@@ -58,9 +58,9 @@ async def test_tools_of_the_client_are_called_through_it(bench: Bench) -> None:
     options = bench.options(mcp_servers={"calc": calculator()}, allowed_tools=["mcp__calc__add", "mcp__calc__divide"])
     async with sdk.ClaudeSDKClient(options) as client:
         await client.query("add them")
-        first = await collected(client)
+        first = await collect(client)
         await client.query("divide them")
-        second = await collected(client)
+        second = await collect(client)
         status = await client.get_mcp_status()
     init = next(one for one in first if isinstance(one, sdk.SystemMessage) and one.subtype == "init")
     assert init.data["mcp_servers"] == [{"name": "calc", "status": "connected"}]
@@ -95,7 +95,7 @@ async def test_a_process_of_mcp_config_serves_and_is_switched_off_and_on(bench: 
     )
     async with sdk.ClaudeSDKClient(options) as client:
         await client.query("add them")
-        said = await collected(client)
+        said = await collect(client)
         await client.toggle_mcp_server("calc", enabled=False)
         off = await client.get_mcp_status()
         await client.reconnect_mcp_server("calc")

@@ -1,4 +1,4 @@
-"""stream-json: what a client of that protocol reads, from events."""
+"""stream-json: the lines that a client of that protocol reads, made from events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from callboard.types.records import Envelope, Fault, ToolCall, Usage
 
 
 def spec(name: str, kind: str = "lead", **more: Any) -> AgentSpec:
-    return AgentSpec(name=name, kind=kind, agent_type="explore", model="m", tools=("bash", "task"), **more)  # type: ignore[arg-type]
+    return AgentSpec(name=name, kind=kind, agent_type="explore", model="m", tools=("bash", "task"), **more)
 
 
-def started(name: str, kind: str = "lead", **more: Any) -> ev.AgentStarted:
+def agent_started(name: str, kind: str = "lead", **more: Any) -> ev.AgentStarted:
     return ev.AgentStarted(at=0, spec=spec(name, kind, **more), session="s", incarnation=1)
 
 
@@ -30,11 +30,11 @@ def replied(*calls: ToolCall, text: str = "words", stop: str = "end_turn") -> ev
 
 
 class Stream:
-    """A stream that was opened, and what it has said."""
+    """An opened stream and its output."""
 
     def __init__(self, *, opened: bool = True) -> None:
-        self.said: list[dict[str, Any]] = []
-        self.stream = StreamJson(self.said.append, cwd="/w", version="1")
+        self.output: list[dict[str, Any]] = []
+        self.stream = StreamJson(self.output.append, cwd="/w", version="1")
         if opened:
             self.stream.opened("s1", model="m", mode="default")
 
@@ -43,15 +43,15 @@ class Stream:
             self.stream.on_event(agent, 1, event)
 
     def of(self, kind: str, subtype: str | None = None) -> list[dict[str, Any]]:
-        return [one for one in self.said if one["type"] == kind and subtype in {None, one.get("subtype")}]
+        return [one for one in self.output if one["type"] == kind and subtype in {None, one.get("subtype")}]
 
 
 def test_init_comes_first_even_when_events_came_before_the_session_was_open() -> None:
     stream = Stream(opened=False)
-    stream.on("lead", started("lead"), replied())
-    assert stream.said == []
+    stream.on("lead", agent_started("lead"), replied())
+    assert stream.output == []
     stream.stream.opened("s1", model="other", mode="plan")
-    init, reply = stream.said
+    init, reply = stream.output
     assert (init["subtype"], init["model"], init["tools"], init["session_id"]) == ("init", "m", ["bash", "task"], "s1")
     assert reply["message"]["content"] == [{"type": "text", "text": "words"}]
 
@@ -60,7 +60,7 @@ def test_a_resumed_session_takes_init_from_the_session() -> None:
     stream = Stream(opened=False)
     stream.on("lead", ev.AgentResumed(at=0, pid=1), replied())
     stream.stream.opened("s1", model="other", mode="plan")
-    assert (stream.said[0]["model"], stream.said[0]["permissionMode"]) == ("other", "plan")
+    assert (stream.output[0]["model"], stream.output[0]["permissionMode"]) == ("other", "plan")
 
 
 def test_results_follow_in_the_order_of_the_calls() -> None:
@@ -69,7 +69,7 @@ def test_results_follow_in_the_order_of_the_calls() -> None:
     stream = Stream()
     stream.on(
         "lead",
-        started("lead"),
+        agent_started("lead"),
         replied(first, second, stop="tool_use"),
         ev.ToolFinished(at=1, call="b", content=({"type": "text", "text": "two"},), is_error=True),
         ev.ToolSettled(at=1, call="b"),
@@ -91,9 +91,9 @@ def test_a_subagent_names_the_call_that_made_it() -> None:
         id="b", use_id="toolu_b", name="spawn_teammate", input={"name": "alice", "role": "x", "prompt": "y"}
     )
     stream = Stream()
-    stream.on("lead", started("lead"), replied(call, mate, stop="tool_use"))
-    stream.on("explore-1", started("explore-1", "subagent", parent="lead", role="Find it"), replied(text="found"))
-    stream.on("alice", started("alice", "teammate", parent="lead", role="x"), replied(text="hello"))
+    stream.on("lead", agent_started("lead"), replied(call, mate, stop="tool_use"))
+    stream.on("explore-1", agent_started("explore-1", "subagent", parent="lead", role="Find it"), replied(text="found"))
+    stream.on("alice", agent_started("alice", "teammate", parent="lead", role="x"), replied(text="hello"))
     stream.on("explore-1", ev.AgentStopped(at=9, outcome="done", result="found"))
     parents = {one["message"]["content"][0]["text"]: one["parent_tool_use_id"] for one in stream.of("assistant")}
     assert parents == {"words": None, "found": "toolu_a", "hello": "toolu_b"}
@@ -107,7 +107,7 @@ def test_a_retry_carries_what_went_wrong() -> None:
     fault = Fault(kind="overloaded", status=529, message="busy", may_bill=True)
     stream.on(
         "lead",
-        started("lead"),
+        agent_started("lead"),
         ev.CallFailed(at=1, ordinal=1, attempt=1, model="m", fault=fault),
         ev.RetryPlanned(at=1, until=2.5, attempt=2),
     )
@@ -121,7 +121,7 @@ def test_only_summaries_are_compact_boundaries() -> None:
     stream = Stream()
     stream.on(
         "lead",
-        started("lead"),
+        agent_started("lead"),
         ev.ContextEdited(at=1, stage="clear_old_results", revision=1, edits=edit),
         ev.ContextEdited(at=1, stage="summarize_all", revision=1, edits=()),
         ev.ContextEdited(at=1, stage="summarize_all", revision=2, edits=edit, tokens_before=900, trigger="manual"),
@@ -138,7 +138,7 @@ def test_mail_is_told_with_its_sender_and_the_persons_own_words_are_not() -> Non
     block = Placed(data={"type": "text", "text": "<inbox>found</inbox>"}, source="inbox")
     stream.on(
         "lead",
-        started("lead"),
+        agent_started("lead"),
         ev.EnvelopeReceived(at=1, envelope=mine),
         ev.EnvelopesDelivered(at=1, ids=("1",), blocks=(block,)),
         ev.EnvelopeReceived(at=1, envelope=theirs),
@@ -152,14 +152,14 @@ def test_mail_is_told_with_its_sender_and_the_persons_own_words_are_not() -> Non
 def test_the_result_counts_what_was_used_and_lists_what_was_denied() -> None:
     call = ToolCall(id="a", use_id="toolu_a", name="bash", input={"command": "rm x"})
     stream = Stream()
-    stream.on("lead", started("lead"), replied(call, stop="tool_use"))
+    stream.on("lead", agent_started("lead"), replied(call, stop="tool_use"))
     stream.on("lead", ev.CallJudged(at=1, call="a", verdict="deny", by="rule", why="no"), ev.ResultsMerged(at=1))
-    (refused,) = stream.said[-1]["message"]["content"]
+    (refused,) = stream.output[-1]["message"]["content"]
     assert (refused["content"], refused["is_error"]) == ("no", True)
     stream.on("lead", replied())
-    stream.on("bob", started("bob", "teammate"), replied())
+    stream.on("bob", agent_started("bob", "teammate"), replied())
     stream.stream.result(RunEnd(0, "Done.", "", Usage(cost_usd=0.75), []), seconds=1.5)
-    result = stream.said[-1]
+    result = stream.output[-1]
     assert (result["type"], result["subtype"], result["result"], result["is_error"]) == (
         "result",
         "success",
@@ -189,7 +189,7 @@ def test_the_subtype_says_which_limit_ended_it() -> None:
     for code, limit, subtype, reason in cases:
         stream, why = Stream(), "any words: the limit of 3 model steps, money, the window"
         stream.stream.result(RunEnd(code, "", why, Usage(), [], limit=limit), seconds=0)
-        result = stream.said[-1]
+        result = stream.output[-1]
         assert (result["subtype"], result["terminal_reason"], result["is_error"]) == (subtype, reason, True)
         assert result["errors"][0] == why
         assert "result" not in result
@@ -199,7 +199,7 @@ def test_waits_budgets_and_repetition_are_messages_of_ours() -> None:
     stream = Stream()
     stream.on(
         "lead",
-        started("lead"),
+        agent_started("lead"),
         ev.CallHeld(at=1, ordinal=1, seconds=2.5, why="rate"),
         ev.BudgetReached(at=1, budget="session", kind="tokens", limit=10, spent=9, wanted=2, winds_down=True),
         ev.StuckNoticed(at=1, pattern="repeat", count=3, what="bash ls", action="nudge"),

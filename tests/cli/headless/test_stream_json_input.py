@@ -1,4 +1,4 @@
-"""A run that a program drives: lines on stdin, messages and control frames on stdout."""
+"""A run controlled by a program: lines on stdin, messages and control frames on stdout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.commands.command import Command, Ran
+from tests.cli.commands.command import Command, CommandResult
 from tests.warm import PIPE, Process
 
 PATIENCE = 120.0
-"""Seconds that a program waits for all of one session."""
-DRIVEN = ("--output-format", "stream-json", "--verbose", "--input-format", "stream-json")
+"""Maximum seconds of a whole session."""
+STREAM_OPTIONS = ("--output-format", "stream-json", "--verbose", "--input-format", "stream-json")
 SCENARIO = """
 agents:
   lead:
@@ -52,45 +52,45 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
-def said(text: str, **more: Any) -> str:
+def user_line(text: str, **more: Any) -> str:
     return json.dumps({"type": "user", "message": {"role": "user", "content": text}, **more})
 
 
-def asked(subtype: str, name: str = "r1", **fields: Any) -> str:
+def control_request(subtype: str, name: str = "r1", **fields: Any) -> str:
     return json.dumps({"type": "control_request", "request_id": name, "request": {"subtype": subtype, **fields}})
 
 
-def drive(command: Command, *lines: str, options: tuple[str, ...] = ()) -> Ran:
+def drive(command: Command, *lines: str, options: tuple[str, ...] = ()) -> CommandResult:
     model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
-    return command.run(*DRIVEN, "--model", model, *options, stdin="".join(f"{line}\n" for line in lines))
+    return command.run(*STREAM_OPTIONS, "--model", model, *options, stdin="".join(f"{line}\n" for line in lines))
 
 
-def of(ran: Ran, kind: str) -> list[dict[str, Any]]:
+def of_type(ran: CommandResult, kind: str) -> list[dict[str, Any]]:
     return [one for one in ran.messages if one["type"] == kind]
 
 
-def responses(ran: Ran) -> dict[str, dict[str, Any]]:
-    return {one["response"]["request_id"]: one["response"] for one in of(ran, "control_response")}
+def responses(ran: CommandResult) -> dict[str, dict[str, Any]]:
+    return {one["response"]["request_id"]: one["response"] for one in of_type(ran, "control_response")}
 
 
 def test_each_message_has_its_result_and_each_request_its_response(command: Command) -> None:
     first = str(uuid.uuid4())
     ran = drive(
         command,
-        asked("initialize", "r1", hooks=None),
-        said("look", uuid=first),
+        control_request("initialize", "r1", hooks=None),
+        user_line("look", uuid=first),
         json.dumps({"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "more"}]}}),
-        asked("initialize", "r2", hooks=None),
-        asked("make_coffee", "r3"),
-        asked("mcp_status", "r4"),
-        asked("rewind_files", "r5", user_message_id=first),
+        control_request("initialize", "r2", hooks=None),
+        control_request("make_coffee", "r3"),
+        control_request("mcp_status", "r4"),
+        control_request("rewind_files", "r5", user_message_id=first),
         json.dumps({"type": "keep_alive"}),
         json.dumps({"type": "postcard"}),
-        said(" "),
+        user_line(" "),
         options=("--replay-user-messages", "--mcp-config", '{"mcpServers": {"clock": {"type": "sdk"}}}'),
     )
-    assert ran.code == 1, ran.err  # that of the last message, which was empty
-    results = of(ran, "result")
+    assert ran.code == 1, ran.err  # the exit code of the last message, which was empty
+    results = of_type(ran, "result")
     assert [one["subtype"] for one in results] == ["success", "success", "error_during_execution"]
     assert (results[0]["num_turns"], results[1]["num_turns"]) == (2, 1)
     assert results[0]["user_message_uuid"] == first
@@ -103,21 +103,25 @@ def test_each_message_has_its_result_and_each_request_its_response(command: Comm
         "r4": "success",
         "r5": "error",
     }
-    assert "interrupt" in answered["r3"]["error"]  # it says which there are
+    assert "interrupt" in answered["r3"]["error"]  # it lists the known requests
     assert answered["r4"]["response"]["mcpServers"][0]["status"] == "failed"
-    assert "'postcard' are not known" in ran.err
+    assert "'postcard' is unknown" in ran.err
     assert "MCP server clock failed: the client did not carry it" in ran.err
-    (init,) = [one for one in of(ran, "system") if one["subtype"] == "init"]
+    inits = [one for one in of_type(ran, "system") if one["subtype"] == "init"]
+    assert len(inits) == len(results), "each turn begins with one"
+    init = inits[0]
     assert init["mcp_servers"] == [{"name": "clock", "status": "failed"}]
     assert {"Bash", "Read", "Task"} <= set(init["tools"])
-    replayed = [one for one in of(ran, "user") if one.get("isReplay")]
+    replayed = [one for one in of_type(ran, "user") if one.get("isReplay")]
     assert [one["uuid"] == first for one in replayed] == [True, False, False]
     assert {one["session_id"] for one in ran.messages if "session_id" in one} == {init["session_id"]}
     parsed_by_the_client(ran)
 
 
-def parsed_by_the_client(ran: Ran) -> None:
-    parser = pytest.importorskip("claude_agent_sdk._internal.message_parser", reason="claude-agent-sdk is not there")
+def parsed_by_the_client(ran: CommandResult) -> None:
+    parser = pytest.importorskip(
+        "claude_agent_sdk._internal.message_parser", reason="claude-agent-sdk is not installed"
+    )
     for message in ran.messages:
         if not message["type"].startswith("control_"):
             assert parser.parse_message(message) is not None, message
@@ -125,10 +129,10 @@ def parsed_by_the_client(ran: Ran) -> None:
 
 
 def test_a_line_that_is_no_json_ends_the_run_and_is_named(command: Command) -> None:
-    ran = drive(command, said("look"), "{not json")
+    ran = drive(command, user_line("look"), "{not json")
     assert ran.code == 2
     assert "line 2 of stdin is not JSON" in ran.err
-    (result,) = of(ran, "result")
+    (result,) = of_type(ran, "result")
     assert "line 2 of stdin" in result["errors"][0]
 
 
@@ -138,29 +142,31 @@ def test_without_a_message_nothing_is_begun(command: Command) -> None:
 
 
 def test_who_goes_while_he_is_asked_has_said_no(command: Command) -> None:
-    ran = drive(command, said("touch"), options=("--permission-prompt-tool", "stdio"))
+    ran = drive(command, user_line("touch"), options=("--permission-prompt-tool", "stdio"))
     assert ran.code == 0, ran.err
-    (result,) = of(ran, "result")
+    (result,) = of_type(ran, "result")
     assert result["permission_denials"][0]["tool_input"] == {"command": "touch made.txt"}
     assert not (command.workspace / "made.txt").exists()
 
 
 def test_a_session_that_nobody_answered_is_answered_once_a_client_goes_on_with_it(command: Command) -> None:
-    first = drive(command, said("hello"))
-    (init,) = [one for one in of(first, "system") if one["subtype"] == "init"]
-    process = started(command, "--resume", init["session_id"])
-    send(process, said("look"), said("touch"))
-    question = until(process, "control_request", "can_use_tool")
+    first = drive(command, user_line("hello"))
+    (init,) = [one for one in of_type(first, "system") if one["subtype"] == "init"]
+    process = start(command, "--resume", init["session_id"])
+    send(process, user_line("look"), user_line("touch"))
+    question = read_until(process, "control_request", "can_use_tool")
     answer(process, question, {"behavior": "allow", "updatedInput": question["request"]["input"]})
-    result = until(process, "result")
+    result = read_until(process, "result")
     assert (result["session_id"], result["permission_denials"]) == (init["session_id"], [])
     assert (command.workspace / "made.txt").exists()
 
 
-def started(command: Command, *options: str) -> Process:
+def start(command: Command, *options: str) -> Process:
     model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
-    process = command.start(*DRIVEN, "--permission-prompt-tool", "stdio", "--model", model, *options, stdin=PIPE)
-    patience = threading.Timer(PATIENCE, process.kill)  # a frame that never comes ends the test, and not the suite
+    process = command.start(
+        *STREAM_OPTIONS, "--permission-prompt-tool", "stdio", "--model", model, *options, stdin=PIPE
+    )
+    patience = threading.Timer(PATIENCE, process.kill)  # a missing frame fails only this test
     patience.daemon = True
     patience.start()
     return process
@@ -168,15 +174,15 @@ def started(command: Command, *options: str) -> Process:
 
 @pytest.mark.parametrize("argument", ["", " "])
 def test_an_empty_prompt_on_the_line_is_no_message(command: Command, argument: str) -> None:
-    """Some editors' adapters pass one: each result would come one message late."""
-    ran = drive(command, asked("initialize", "r1", hooks=None), said("count"), options=(argument,))
-    assert [one["result"] for one in of(ran, "result")] == ["I count: one"]
+    """Some editors' adapters pass an empty prompt; as a message it would delay each result by one."""
+    ran = drive(command, control_request("initialize", "r1", hooks=None), user_line("count"), options=(argument,))
+    assert [one["result"] for one in of_type(ran, "result")] == ["I count: one"]
     assert ran.code == 0
 
 
 @pytest.fixture
-def driven(command: Command) -> Iterator[Process]:
-    process = started(command)
+def process(command: Command) -> Iterator[Process]:
+    process = start(command)
     yield process
     process.kill()
 
@@ -192,74 +198,74 @@ def answer(process: Process, question: dict[str, Any], response: dict[str, Any])
     send(process, json.dumps({"type": "control_response", "response": told}))
 
 
-def until(process: Process, kind: str, subtype: str | None = None) -> dict[str, Any]:
+def read_until(process: Process, kind: str, subtype: str | None = None) -> dict[str, Any]:
     assert process.stdout is not None
     for line in process.stdout:
         message = json.loads(line)
         inner = message.get("request") or message
         if message["type"] == kind and subtype in (None, inner.get("subtype")):
             return message
-    raise AssertionError(f"no {kind} {subtype or ''} came")
+    raise AssertionError(f"no {kind} {subtype or ''} arrived")
 
 
-def test_a_question_that_an_interrupt_ends_is_taken_back(driven: Process) -> None:
-    send(driven, said("touch"))
-    question = until(driven, "control_request", "can_use_tool")
+def test_a_question_that_an_interrupt_ends_is_taken_back(process: Process) -> None:
+    send(process, user_line("touch"))
+    question = read_until(process, "control_request", "can_use_tool")
     assert (question["request"]["tool_name"], question["request"]["input"]) == ("Bash", {"command": "touch made.txt"})
     assert question["request"]["permission_suggestions"][0]["destination"] == "session"
-    send(driven, asked("interrupt"))
-    assert until(driven, "control_cancel_request")["request_id"] == question["request_id"]
-    result = until(driven, "result")
+    send(process, control_request("interrupt"))
+    assert read_until(process, "control_cancel_request")["request_id"] == question["request_id"]
+    result = read_until(process, "result")
     assert (result["subtype"], result["is_error"]) == ("error_during_execution", False)
-    send(driven, said("hello"))
-    assert until(driven, "result")["result"] == "It is done."
+    send(process, user_line("hello"))
+    assert read_until(process, "result")["result"] == "It is done."
 
 
-def test_a_suggestion_that_is_taken_up_allows_its_class(driven: Process) -> None:
-    send(driven, said("touch"))
-    question = until(driven, "control_request", "can_use_tool")
+def test_a_suggestion_that_is_taken_up_allows_its_class(process: Process) -> None:
+    send(process, user_line("touch"))
+    question = read_until(process, "control_request", "can_use_tool")
     allow = {"behavior": "allow", "updatedInput": question["request"]["input"]}
     allow["updatedPermissions"] = question["request"]["permission_suggestions"]
-    answer(driven, question, allow)
-    assert until(driven, "result")["permission_denials"] == []
+    answer(process, question, allow)
+    assert read_until(process, "result")["permission_denials"] == []
 
 
 def test_plans_and_questions_are_the_clients_too(command: Command) -> None:
-    process = started(command, "--permission-mode", "plan")
-    send(process, said("plan it"), said("ask me"))
-    plan = until(process, "control_request", "can_use_tool")
+    process = start(command, "--permission-mode", "plan")
+    send(process, user_line("plan it"), user_line("ask me"))
+    plan = read_until(process, "control_request", "can_use_tool")
     assert (plan["request"]["tool_name"], plan["request"]["input"]) == ("ExitPlanMode", {"plan": "I touch a file."})
     answer(process, plan, {"behavior": "allow", "updatedInput": plan["request"]["input"]})
-    assert until(process, "result")["subtype"] == "success"
-    question = until(process, "control_request", "can_use_tool")
+    assert read_until(process, "result")["subtype"] == "success"
+    question = read_until(process, "control_request", "can_use_tool")
     assert question["request"]["tool_name"] == "AskUserQuestion"
     given = question["request"]["input"]
     assert [one["label"] for one in given["questions"][0]["options"]] == ["red", "blue"]
     answer(process, question, {"behavior": "allow", "updatedInput": {**given, "answers": {"Which one?": "blue"}}})
-    told = until(process, "user")
+    told = read_until(process, "user")
     while "blue" not in json.dumps(told):
-        told = until(process, "user")
+        told = read_until(process, "user")
     process.kill()
 
 
-def test_sigterm_leaves_the_turn_unfinished_with_143(driven: Process) -> None:
-    send(driven, said("touch"))
-    until(driven, "control_request", "can_use_tool")
-    driven.send_signal(signal.SIGTERM)
-    result = until(driven, "result")
+def test_sigterm_leaves_the_turn_unfinished_with_143(process: Process) -> None:
+    send(process, user_line("touch"))
+    read_until(process, "control_request", "can_use_tool")
+    process.send_signal(signal.SIGTERM)
+    result = read_until(process, "result")
     assert (result["is_error"], result["exit_code"]) == (True, 143)
     assert [one["kind"] for one in result["open"]["requests"]] == ["permission"]
     assert result["total_cost_usd"] > 0
-    assert driven.wait(180) == 143
+    assert process.wait(180) == 143
 
 
 def test_an_answer_is_held_to_a_schema_and_asked_for_again(command: Command) -> None:
     schema = json.dumps({"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]})
     model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
     line = ("--model", model, "--output-format", "json", "--json-schema")
-    ran = command.here("-p", *line, schema, "count")
+    ran = command.run_inline("-p", *line, schema, "count")
     assert (ran.code, ran.messages[0]["structured_output"]) == (0, {"count": 1}), ran.err
-    ran = command.here("-p", *line, '{"type": "object", "required": ["total"]}', "count")
+    ran = command.run_inline("-p", *line, '{"type": "object", "required": ["total"]}', "count")
     assert ran.code == 1
     assert ran.messages[0]["subtype"] == "error_max_structured_output_retries"
 
@@ -269,10 +275,10 @@ def test_options_are_honored_or_told(command: Command) -> None:
     name = str(uuid.uuid4())
     settings = json.dumps({"permissions": {"allow": ["Bash(touch:*)"]}, "model": "m"})
     agents = json.dumps({"helper": {"description": "Helps", "prompt": "You help.", "color": "red"}})
-    ran = command.here(
+    ran = command.run_inline(
         *("--output-format", "stream-json", "-p", "touch", *model, "--session-id", name, "--settings", settings),
         *("--agents", agents, "--agent", "helper", "--tools", "Bash,Read,Moon"),
-        *("--add-dir", "/", "--include-partial-messages", "--fork-session"),
+        *("--task-budget", "9", "--include-partial-messages", "--fork-session"),
     )
     assert ran.code == 0, ran.err
     assert (command.workspace / "made.txt").exists()
@@ -280,7 +286,7 @@ def test_options_are_honored_or_told(command: Command) -> None:
     assert (init["session_id"], init["tools"]) == (name, ["bash", "read_file"])
     assert init["cwd"] == str(command.workspace)
     assert "message_stop" in [one["event"]["type"] for one in ran.messages if one["type"] == "stream_event"]
-    for told in ("--add-dir is ignored", "there is no tool Moon", "color"):
+    for told in ("--task-budget is ignored", "there is no tool Moon", "color"):
         assert told in ran.err, told
 
 
@@ -288,26 +294,30 @@ def test_options_are_honored_or_told(command: Command) -> None:
     ("line", "words"),
     [
         (("-p", "x", "--json-schema", "{"), "--json-schema is not JSON"),
-        (("-p", "x", "--agents", "[]"), "--agents is a JSON object"),
-        (("-p", "x", "--agent", "nobody"), "there is no agent type 'nobody'"),
+        (("-p", "x", "--agents", "[]"), "--agents must be a JSON object"),
+        (("-p", "x", "--agent", "nobody"), "unknown agent type 'nobody'"),
         (("-p", "x", "--session-id", "42"), "not a UUID"),
-        (("-p", "x", "-c", "--fork-session"), "cannot be forked"),
+        (("-p", "x", "--resume-session-at", "m"), "requires -c or -r"),
+        (("-p", "x", "--add-dir", "/nowhere"), "no such folder"),
+        (("-p", "x", "--betas", "new"), "only context-1m-2025-08-07 is supported"),
         (("-p", "x", "--effort", "much"), "Invalid value for '--effort'"),
         (("-p", "x", "--system-prompt-file", "/nowhere"), "cannot be read"),
         (("-p", "x", "--settings", "{"), "not valid JSON"),
-        (("--input-format", "stream-json"), "goes with --output-format stream-json"),
-        ((*DRIVEN, "--mcp-config", "{}"), "mcpServers"),
+        (("--input-format", "stream-json"), "requires --output-format stream-json"),
+        ((*STREAM_OPTIONS, "--mcp-config", "{}"), "mcpServers"),
     ],
 )
 def test_what_cannot_be_followed_is_a_fault_of_the_line(command: Command, line: tuple[str, ...], words: str) -> None:
-    ran = command.here(*line, "--model", f"rehearsal:{command.workspace.parent / 'scenario.yaml'}")
+    ran = command.run_inline(*line, "--model", f"rehearsal:{command.workspace.parent / 'scenario.yaml'}")
     assert ran.code in (2, 3), ran.err
     assert words in ran.err
 
 
-@pytest.mark.parametrize("option", [("--dangerously-skip-permissions",), ("--permission-prompt-tool", "stdio"), DRIVEN])
+@pytest.mark.parametrize(
+    "option", [("--dangerously-skip-permissions",), ("--permission-prompt-tool", "stdio"), STREAM_OPTIONS]
+)
 def test_no_tool_call_allows_itself_anything(command: Command, option: tuple[str, ...]) -> None:
-    ran = command.here("-p", "x", *option, CALLBOARD_TOOL="1")
+    ran = command.run_inline("-p", "x", *option, CALLBOARD_TOOL="1")
     assert ran.code == 2
     assert "is for a person" in ran.err
 
@@ -327,9 +337,9 @@ def test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_std
     settings = command.workspace.parent / "config" / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text("sandbox: {level: 0, unattended: any}\nbackground: {at_end: 0.2}\n")
-    ran = drive(command, said("begin"), said("more"), options=("--permission-mode", "bypassPermissions"))
+    ran = drive(command, user_line("begin"), user_line("more"), options=("--permission-mode", "bypassPermissions"))
     assert ran.code == 0, ran.err
-    assert [one["subtype"] for one in of(ran, "result")] == ["success", "success"]
+    assert [one["subtype"] for one in of_type(ran, "result")] == ["success", "success"]
     assert ran.err.count("waiting for background commands") == 1
     assert "still ran, and was stopped" in ran.err
     pid = (command.workspace / "pid").read_text().strip()

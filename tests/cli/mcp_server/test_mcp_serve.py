@@ -1,4 +1,4 @@
-"""`callboard mcp serve`: the SDK's client runs, watches, answers and stops sessions; nothing is lost when it leaves."""
+"""`callboard mcp serve`: the SDK's client runs, watches, answers, and stops sessions, and may leave without loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.cli.commands.command import Command
-from tests.cli.commands.mcp_client import serving, within
+from tests.cli.commands.mcp_client import connect_inline, start_server
 from tests.simulation.processes import no_traceback
 
 from callboard.cli.mcp_server.serve import address_of
@@ -71,7 +71,7 @@ def command(tmp_path: Path) -> Command:
 
 def test_a_client_runs_a_prompt_and_gives_the_session_more_to_do(command: Command) -> None:
     async def talking() -> None:
-        async with serving(command, "--model", command.scenario(TALK)) as client:
+        async with start_server(command, "--model", command.scenario(TALK)) as client:
             tools = {one.name: one for one in (await client.session.list_tools()).tools}
             assert tools["status"].annotations is not None
             assert tools["status"].annotations.read_only_hint
@@ -87,7 +87,7 @@ def test_a_client_runs_a_prompt_and_gives_the_session_more_to_do(command: Comman
             assert [one["name"] for one in (await client.call("team"))["agents"]] == ["lead"]
 
     anyio.run(talking)
-    assert len(json.loads(command.here("sessions", "--json").out)) == 1
+    assert len(json.loads(command.run_inline("sessions", "--json").out)) == 1
 
 
 def test_a_command_that_outlasts_the_work_is_ended_after_the_time_in_the_settings(command: Command) -> None:
@@ -98,7 +98,7 @@ def test_a_command_that_outlasts_the_work_is_ended_after_the_time_in_the_setting
     )
 
     async def talking() -> None:
-        async with serving(command, "--model", command.scenario(LINGERING)) as client:
+        async with start_server(command, "--model", command.scenario(LINGERING)) as client:
             done = await client.call("run", prompt="Begin.", wait_s=40)
             assert (done["state"], done["text"], done["host"]) == ("done", "Begun.", None)
 
@@ -109,26 +109,26 @@ def test_a_command_that_outlasts_the_work_is_ended_after_the_time_in_the_setting
 
 def test_what_a_client_gets_wrong_is_told_and_the_connection_goes_on(command: Command) -> None:
     async def erring() -> None:
-        async with within(command, "rehearsal:none.yaml") as client:
-            assert "there is no session" in await client.refused("status")
-            assert "`prompt`" in await client.refused("run")
-            assert "`more`" in await client.refused("run", prompt="x", more=1)
-            assert "is not served here" in await client.refused("run", prompt="x", workspace="/")
-            assert "none.yaml" in await client.refused("run", prompt="x")
-            assert "is no session" in await client.refused("wait", session="none")
+        async with connect_inline(command, "rehearsal:none.yaml") as client:
+            assert "there is no session" in await client.error_text("status")
+            assert "`prompt`" in await client.error_text("run")
+            assert "`more`" in await client.error_text("run", prompt="x", more=1)
+            assert "is not served here" in await client.error_text("run", prompt="x", workspace="/")
+            assert "none.yaml" in await client.error_text("run", prompt="x")
+            assert "is no session" in await client.error_text("wait", session="none")
 
     anyio.run(erring)
 
 
 def test_nobody_approves_himself_a_client_without_the_persons_word_is_told_their_command(command: Command) -> None:
     async def asking() -> None:
-        async with within(command, command.scenario(TOUCH)) as client:
+        async with connect_inline(command, command.scenario(TOUCH)) as client:
             begun = await client.call("run", prompt="Touch it")
             told = await client.call("wait", wait_s=60)
             (asked,) = told["requests"]
             assert (told["state"], asked["kind"], begun["session"]) == ("waiting", "permission", told["session"])
             for tool, more in (("approve", {}), ("reject", {"why": "no"}), ("answer", {"text": "yes"})):
-                words = await client.refused(tool, request=asked["id"], **more)
+                words = await client.error_text(tool, request=asked["id"], **more)
                 assert f"--session {told['session']} {asked['id']}" in words
             assert (await client.call("plans"))["requests"] == [asked]
             assert not (command.workspace / "made.txt").exists()
@@ -143,26 +143,26 @@ def test_nobody_approves_himself_a_client_without_the_persons_word_is_told_their
 
 def test_a_client_that_speaks_for_the_person_approves_what_it_has_seen(command: Command) -> None:
     async def approving() -> None:
-        async with within(command, command.scenario(PLAN), may_approve=True, permission__mode="plan") as client:
+        async with connect_inline(command, command.scenario(PLAN), may_approve=True, permission__mode="plan") as client:
             told = await client.call("run", prompt="Plan it", wait_s=60)
             (asked,) = told["requests"]
             shown = await client.call("show", request=asked["id"])
             assert shown["request"]["payload"]["plan"] == "I touch a file."
-            assert "has changed" in await client.refused("approve", request=asked["id"], digest="f" * 64)
-            assert "why" in await client.refused("reject", request=asked["id"])
+            assert "has changed" in await client.error_text("approve", request=asked["id"], digest="f" * 64)
+            assert "why" in await client.error_text("reject", request=asked["id"])
             done = await client.call("approve", request=asked["id"], digest=asked["digest"][:12])
             assert done["request"]["status"] == "approved"
-            assert "approved" in await client.refused("reject", request=asked["id"], why="too late")
+            assert "approved" in await client.error_text("reject", request=asked["id"], why="too late")
             assert (await client.call("wait", wait_s=60))["text"] == "As you like."
 
     anyio.run(approving)
-    (kept,) = json.loads(command.here("plans", "--all", "--json").out)
+    (kept,) = json.loads(command.run_inline("plans", "--all", "--json").out)
     assert (kept["answered_by"], kept["reason"]) == ("person", "(through an MCP client)")
 
 
 def test_a_cancelled_call_ends_the_wait_and_not_the_session_and_eof_leaves_it_to_be_resumed(command: Command) -> None:
     async def leaving() -> str:
-        async with serving(command, "--model", command.scenario(SLOW)) as client:
+        async with start_server(command, "--model", command.scenario(SLOW)) as client:
             begun = await client.call("run", prompt="Take your time")
             assert begun["state"] == "working"
             with anyio.move_on_after(0.2) as waited:
@@ -198,7 +198,7 @@ def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Com
     assert server.returncode == 143
     assert all(json.loads(line)["jsonrpc"] == "2.0" for line in rest.splitlines())
     assert "Traceback" not in err
-    (kept,) = json.loads(command.here("sessions", "--json").out)
+    (kept,) = json.loads(command.run_inline("sessions", "--json").out)
     assert kept["ended_at"] is None
 
 
@@ -228,7 +228,7 @@ def test_the_inspector_of_npm_lists_and_calls(command: Command, tmp_path: Path) 
 
 
 def test_an_agents_tool_may_not_serve(command: Command) -> None:
-    ran = command.here("mcp", "serve", CALLBOARD_TOOL="1")
+    ran = command.run_inline("mcp", "serve", CALLBOARD_TOOL="1")
     assert (ran.code, ran.out) == (2, "")
 
 
@@ -236,7 +236,7 @@ def test_an_agents_tool_may_not_serve(command: Command) -> None:
 def test_http_is_for_this_machine_alone(words: str, command: Command) -> None:
     with pytest.raises(UsageError, match="--http"):
         address_of(words)
-    ran = command.here("mcp", "serve", "--http", words)
+    ran = command.run_inline("mcp", "serve", "--http", words)
     assert (ran.code, ran.out) == (2, "")
     no_traceback(ran)
 

@@ -1,4 +1,4 @@
-"""What tests of the live screen share: a terminal that is a text, and the events of a lead that speaks."""
+"""Shared by tests of the live screen: a terminal that records text, and the events of a lead that speaks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from callboard.ports.model import Delta
 from callboard.types import events as ev
 
 
-class Shown:
-    """A live screen and what it has printed."""
+class LiveOutput:
+    """A live screen and its output."""
 
-    def __init__(self, *, color: str = "never", quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, *, color: str = "never", quiet: bool = False, verbose: bool = False, lists_agents: bool = False
+    ) -> None:
         self._err = io.StringIO()
         self.terminal = Terminal(io.StringIO(), self._err, color=color, quiet=quiet)
-        self.screen = LiveScreen(self.terminal, verbose=verbose)
+        self.screen = LiveScreen(self.terminal, verbose=verbose, lists_agents=lambda: lists_agents)
         self._seq = 0
 
     def event(self, event: ev.Event, agent: str = "lead") -> None:
@@ -32,7 +34,7 @@ class Shown:
         self.terminal.flush()
         return self._err.getvalue()
 
-    def bare(self) -> str:
+    def plain_text(self) -> str:
         return re.sub(r"\x1b\[[0-9;]*m", "", self.text())
 
 

@@ -1,4 +1,4 @@
-"""A terminal of our own: what `callboard` writes to it byte for byte, and what a person sees of that (by pyte)."""
+"""A pseudo-terminal that records the bytes from `callboard`, and the window that a person sees (by pyte)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.warm import Process
 
 SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-9A-B]|\x1b[=>78MDEc]")
 JOINER = "\u200d".encode()
-"""Pyte drops what follows one; the columns are the same without."""
+"""Zero-width joiner. Pyte drops the character after one; without it the columns are the same."""
 
 
 class PtyScreen:
-    """A pseudo-terminal with `callboard` in it. All that it writes is read at once, unless `hold` says not to."""
+    """A pseudo-terminal with `callboard` in it. All output is read at once, except after `hold`."""
 
     def __init__(self, command: Command, *args: str, columns: int = 100, rows: int = 30, **env: str) -> None:
         self.columns, self.rows = columns, rows
@@ -72,24 +72,24 @@ class PtyScreen:
                 self._news.notify_all()
 
     def hold(self) -> None:
-        """The person's terminal takes nothing any more, as after a cut line."""
+        """Stop reading, like a terminal whose connection was cut."""
         self._reads.clear()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._reads.set()
 
     def type(self, keys: str | bytes) -> None:
         os.write(self._master, keys.encode() if isinstance(keys, str) else keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """A window of another size; the kernel tells the process."""
+        """Resize the window; the kernel notifies the process."""
         self._size(columns, rows)
         self._feed()
         self.columns, self.rows = columns, rows
         self._pyte.resize(rows, columns)
 
     def attributes(self) -> list[object]:
-        """How the terminal is set: echo, line by line, ..."""
+        """Return the terminal's settings: echo, canonical mode, and so on."""
         return termios.tcgetattr(self._slave)
 
     @property
@@ -97,13 +97,13 @@ class PtyScreen:
         return bytes(self._raw)
 
     def count(self, part: bytes) -> int:
-        """How often this was written."""
+        """Return how often these bytes were written."""
         with self._news:
             return self._raw.count(part)
 
     @property
-    def said(self) -> str:
-        """All that was written, without control sequences."""
+    def output(self) -> str:
+        """All output, without control sequences."""
         return SEQUENCE.sub("", self.raw.decode(errors="replace"))
 
     def _feed(self) -> None:
@@ -113,7 +113,7 @@ class PtyScreen:
             self._stream.feed(piece.replace(JOINER, b""))
 
     def rows_now(self) -> list[str]:
-        """The rows of the window."""
+        """Return the rows of the window."""
         self._feed()
         return self._shown()
 
@@ -122,7 +122,7 @@ class PtyScreen:
 
     @property
     def cursor(self) -> tuple[int, int]:
-        """Column and row, from 0."""
+        """Return column and row, from 0."""
         self._feed()
         return self._pyte.cursor.x, self._pyte.cursor.y
 
@@ -132,27 +132,27 @@ class PtyScreen:
         return not self._pyte.cursor.hidden
 
     def text(self) -> str:
-        """All rows, also those that have left the window at its top."""
-        self._feed()  # once: a row that leaves the window between two looks stands in neither
+        """Return all rows, including those that scrolled off the top."""
+        self._feed()  # one call: between two calls, a row could scroll from one list to the other and be missed
         gone = ["".join(row[at].data for at in range(self.columns)).rstrip() for row in self._pyte.history.top]
         return "\n".join([*gone, *self._shown()])
 
     def wait(self, pattern: str, seconds: float = 180) -> str:
-        """The window once it shows the pattern."""
+        """Wait until the window matches the pattern, and return it."""
         return self.until(
             lambda: re.search(pattern, "\n".join(self.rows_now()), re.MULTILINE) is not None, pattern, seconds
         )
 
-    def wait_said(self, pattern: str, seconds: float = 180) -> str:
-        """The window once the pattern was written."""
-        return self.until(lambda: re.search(pattern, self.said) is not None, pattern, seconds)
+    def wait_for_output(self, pattern: str, seconds: float = 180) -> str:
+        """Wait until the output matches the pattern, and return the window."""
+        return self.until(lambda: re.search(pattern, self.output) is not None, pattern, seconds)
 
-    def until(self, holds: Callable[[], bool], what: str, seconds: float = 180) -> str:
+    def until(self, holds: Callable[[], bool], expected: str, seconds: float = 180) -> str:
         deadline = time.monotonic() + seconds
         while not holds():
             with self._news:
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"never: {what!r}; the window:\n" + "\n".join(self.rows_now()))
+                    raise AssertionError(f"{expected!r} never appeared; the window:\n" + "\n".join(self.rows_now()))
                 self._news.wait(0.2)
         return "\n".join(self.rows_now())
 

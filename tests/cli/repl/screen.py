@@ -1,6 +1,6 @@
-"""`callboard` in a terminal of the tests: what a person types there, by the names of keys, and what they see.
+"""`callboard` in a terminal of the tests: a person's keys, by name, and the text that they see.
 
-The process is a copy of a warm one, so that it starts at once. `tmux.py` is the same in a terminal of another program.
+The process is a copy of a warm one, so it starts at once. `tmux.py` is the same in the terminal of another program.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ KEYS = {
     "Left": "\x1b[D",
     "BTab": "\x1b[Z",
 }
-"""Bytes of keys by the names that tmux has for them; any other name is text."""
+"""Bytes of keys by tmux's names for them; any other name is text."""
 
 
 class Screen:
-    """A terminal of 100 by 40 with `callboard` in it. Its last row says with which exit code that left."""
+    """A terminal of 100 by 40 with `callboard` in it. The last row shows the exit code."""
 
     def __init__(self, command: Command, *args: str) -> None:
         self._pty = PtyScreen(command, *args, columns=100, rows=40)
@@ -31,13 +31,13 @@ class Screen:
         self._pty.type("".join(KEYS.get(key, key) for key in keys))
 
     def text(self) -> str:
-        """Return all rows, also those that have left the window at its top."""
+        """Return all rows, including those that scrolled off the top."""
         code = self._pty.process.poll()
         rows = self._pty.text().rstrip("\n")
         return rows if code is None else f"{rows}\nleft with {code}"
 
     def wait(self, pattern: str, seconds: float = 180) -> str:
-        """Return the text once it shows the pattern."""
+        """Wait until the text matches the pattern, and return it."""
         self._pty.until(lambda: re.search(pattern, self.text(), re.MULTILINE) is not None, pattern, seconds)
         return self.text()
 
@@ -46,8 +46,8 @@ class Screen:
 
 
 @contextmanager
-def talking(command: Command, scenario: str) -> Iterator[Screen]:
-    """Open a terminal whose prompt line is there; the model plays the scenario."""
+def open_screen(command: Command, scenario: str) -> Iterator[Screen]:
+    """Open a terminal that shows the prompt line; the model plays the scenario."""
     screen = Screen(command, "--model", command.scenario(scenario))
     try:
         screen.wait(r"^> ?$")

@@ -1,4 +1,4 @@
-"""Permissions as a person gives them, with real processes: what a question says, always, two terminals."""
+"""Permissions from a person, with real processes: the text of a question, "always", and two terminals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from tests.cli.commands.command import Command
 from tests.cli.repl.screen import Screen
 
-from callboard.cli.terminal.approver import question_of, read_answer, request_block
 from callboard.cli.terminal.terminal import Block
-from callboard.cli.views.permission import left_words, read_always, seconds_of, spelled, until_line
+from callboard.cli.views.permission import read_always, seconds_of, spelled
+from callboard.cli.views.question import choices_of, frame_of, question_of, read_answer, request_block
 from callboard.core.approvals.requests import open_request
-from callboard.core.approvals.session_rules import Always
+from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.ports.environment import Answer
 from callboard.types.records import Json, Request
 
@@ -54,22 +54,57 @@ def permission(given: Json | None = None, **payload: Any) -> Request:
     return open_request(Request(id="req_1", kind="permission", asked_by="alice", payload=held))
 
 
-def said(block: Block) -> str:
+def text_of(block: Block) -> str:
     return "\n".join(line.text for line in block.lines)
 
 
-# What it says
+# The question
 
 
 def test_a_question_says_what_by_whom_why_and_what_always_would_allow() -> None:
     request = permission(always=["Bash(npm test:*)"], folder="/ws/wt", agent_type="tester")
-    shown = said(request_block(request.model_copy(update={"cause": "schedule"})))
+    shown = text_of(request_block(request.model_copy(update={"cause": "schedule"})))
     assert "by: alice (tester), in a turn that a schedule began, in /ws/wt" in shown
     assert "command: npm test" in shown
     assert "rule: X (runs code, or a program that is not known to only read)" in shown
     assert "always would allow, in this session: Bash(npm test:*)" in shown
-    assert "a for always" in question_of(request)
-    assert "always" not in said(request_block(permission())) + question_of(permission())
+    assert [choice.text for choice in choices_of(request)][1] == "yes, and always in this session: Bash(npm test:*)"
+    assert question_of(request) == "allow this? [1-3, or y/n and why]> "
+    assert "always" not in text_of(request_block(permission())) + str(choices_of(permission()))
+
+
+def test_a_frame_says_what_by_whom_and_why_and_nothing_twice() -> None:
+    request = permission(always=["Bash(npm test:*)"], folder="/ws/wt", agent_type="tester")
+    frame = frame_of(request.model_copy(update={"cause": "schedule"}), edits=True, home="/ws")
+    assert frame.title == "alice (tester) wants to run a command"
+    assert [line.text for line in frame.body] == ["npm test"]
+    assert [line.text for line in frame.about] == ["runs code (rule X, in a turn that a schedule began, in /ws/wt)"]
+    assert [f"{choice.key} {choice.text}" for choice in frame.choices] == [
+        "1 yes",
+        "2 yes, and always in this session: Bash(npm test:*)",
+        "3 no, and say why",
+        "4 edit it first",
+    ]
+    assert "/ws/wt" not in str(frame_of(request, home="/ws/wt").about)
+
+
+def test_the_numbers_of_the_choices_never_change_their_meaning() -> None:
+    assert [choice.key for choice in choices_of(permission())] == ["1", "3"]
+    assert question_of(permission(), edits=True) == "allow this? [1,3,4, or y/n and why]> "
+    assert read_answer(permission(), "1") == Answer("approved", "person")
+    assert read_answer(permission(), "2") is None, "always is not offered"
+    assert read_answer(permission(), "3 use npm ci") == Answer("rejected", "person", "use npm ci")
+    offered = permission(always=["Bash(npm test:*)"])
+    assert read_answer(offered, "2 2h") == Answer("approved", "person", always=AlwaysAllow(7_200.0))
+
+
+def test_a_call_of_another_tool_is_shown_with_all_its_fields() -> None:
+    request = permission({"url": "https://a.example", "depth": 3}, tool="mcp__web__get")
+    frame = frame_of(request)
+    assert frame.title == "alice wants to use web: get"
+    assert [line.text for line in frame.body] == ["url: https://a.example", "depth: 3"]
+    timed = frame_of(permission({"command": "one\ntwo", "timeout": 5}))
+    assert [line.text for line in timed.body] == ["one", "  two", "timeout: 5"]
 
 
 def test_nothing_of_a_call_is_invisible() -> None:
@@ -77,55 +112,59 @@ def test_nothing_of_a_call_is_invisible() -> None:
     shown = spelled(hidden)
     assert shown.isprintable()
     assert shown.isascii()
-    everything = said(request_block(permission({"command": hidden, hidden: hidden}, rule=hidden, folder=hidden)))
+    everything = text_of(request_block(permission({"command": hidden, hidden: hidden}, rule=hidden, folder=hidden)))
     assert everything.replace("\n", "").isascii()
 
 
 def test_an_edit_is_shown_as_a_change_and_a_new_file_as_what_comes() -> None:
     edit = permission({"path": "a.py", "old_text": "one\ntwo", "new_text": "one\nTWO"}, tool="edit_file")
-    assert said(request_block(edit)).splitlines()[3:7] == ["  path: a.py", "     one", "    -two", "    +TWO"]
+    change = ["    1   one", "    2 - two", "    2 + TWO"]
+    assert text_of(request_block(edit)).splitlines()[3:7] == ["  path: a.py", *change]
+    assert frame_of(edit).title == "alice wants to edit a.py"
+    assert [f"    {line.text}" for line in frame_of(edit).body] == change
     new = permission({"path": "a.py", "content": "one\ntwo"}, tool="write_file")
-    assert said(request_block(new)).splitlines()[3:6] == ["  path: a.py", "    +one", "    +two"]
+    assert text_of(request_block(new)).splitlines()[3:6] == ["  path: a.py", "    1 + one", "    2 + two"]
     odd = permission({"path": "a.py", "content": 3}, tool="write_file")
-    assert "  content: 3" in said(request_block(odd))
+    assert "  content: 3" in text_of(request_block(odd))
     long = permission({"path": "a", "old_text": "x\n" * 500, "new_text": "y\n" * 500}, tool="edit_file")
-    assert said(request_block(long)).count("-x") == said(request_block(long)).count("+y") == 500
+    assert text_of(request_block(long)).count("- x") == text_of(request_block(long)).count("+ y") == 500
 
 
-def test_it_says_until_when_it_waits() -> None:
-    at = 1_800_000_000.0
-    assert until_line(permission(), at) == ()
-    (line,) = until_line(permission().model_copy(update={"expires_at": at}), at - 1_799)
-    assert re.search(r"waits until \d\d:\d\d:\d\d \(29 min left\); then it is refused", line.text)
-    question = open_request(Request(id="req_q", kind="question", asked_by="alice", expires_at=at, escalation="policy"))
-    (line,) = until_line(question, at)
-    assert line.text.endswith("(no time left); then a policy decides, or the agent that asks decides")
+def test_a_diff_has_the_line_numbers_of_the_file_and_hides_no_line_that_looks_like_its_head() -> None:
+    diff = "--- a.sql\n+++ a.sql\n@@ -7,4 +7,4 @@\n one\n--- two\n+++ TWO\n three\n@@ -90,2 +90,3 @@\n x\n+y\n z"
+    edit = permission({"path": "a.sql", "old_text": "-- two", "new_text": "++ TWO"}, tool="edit_file", diff=diff)
+    assert [(line.text, line.style) for line in frame_of(edit).body] == [
+        (" 7   one", "dim"),
+        (" 8 - -- two", "bad"),
+        (" 8 + ++ TWO", "good"),
+        (" 9   three", "dim"),
+        ("…", "dim"),
+        ("90   x", "dim"),
+        ("91 + y", "good"),
+        ("92   z", "dim"),
+    ]
+    note = permission({"name": "n", "content": "a"}, tool="remember", diff="new note: n (project, /m)\n+--- a\n++++ b")
+    assert [line.text for line in frame_of(note).body[1:]] == ["new note: n (project, /m)", "1 + --- a", "2 + +++ b"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (-1, "no time left"),
-        (0, "no time left"),
-        (0.5, "0 s left"),
-        (119.9, "119 s left"),
-        (120, "2 min left"),
-        (3_599, "59 min left"),
-        (3_600, "1 h 0 min left"),
-        (7_325, "2 h 2 min left"),
-    ],
-)
-def test_the_time_left_is_rounded_down(seconds: float, words: str) -> None:
-    assert left_words(seconds) == words
+def test_it_says_until_when_it_waits_and_what_happens_then() -> None:
+    assert frame_of(permission()).deadline is None
+    deadline = frame_of(permission().model_copy(update={"expires_at": 1_800_000_000.0})).deadline
+    assert deadline is not None
+    assert re.fullmatch(r"until \d\d:\d\d:\d\d, then it is refused", deadline.text())
+    question = Request(id="req_q", kind="question", asked_by="alice", expires_at=1.0, escalation="policy")
+    asked = frame_of(open_request(question)).deadline
+    assert asked is not None
+    assert asked.text().endswith("then a policy decides, or the agent that asks decides")
 
 
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ("a", Answer("approved", "person", always=Always())),
-        ("always 2h", Answer("approved", "person", always=Always(7_200.0))),
-        ("a agent for 90s go on", Answer("approved", "person", "go on", always=Always(90.0, agent_only=True))),
-        ("a for the record", Answer("approved", "person", "for the record", always=Always())),
+        ("a", Answer("approved", "person", always=AlwaysAllow())),
+        ("always 2h", Answer("approved", "person", always=AlwaysAllow(7_200.0))),
+        ("a agent for 90s go on", Answer("approved", "person", "go on", always=AlwaysAllow(90.0, agent_only=True))),
+        ("a for the record", Answer("approved", "person", "for the record", always=AlwaysAllow())),
         ("y", Answer("approved", "person")),
         ("", Answer("rejected", "person")),
         (None, Answer("rejected", "person")),
@@ -147,10 +186,10 @@ def test_always_is_no_answer_where_it_is_not_offered() -> None:
 )
 def test_times(text: str, seconds: float | None) -> None:
     assert seconds_of(text) == seconds
-    assert read_always(text)[0] == Always(seconds)
+    assert read_always(text)[0] == AlwaysAllow(seconds)
 
 
-# Nobody is there
+# No person is there
 
 
 def test_a_headless_run_ends_with_4_and_says_which_call_and_how_to_allow_it(command: Command) -> None:
@@ -161,17 +200,19 @@ def test_a_headless_run_ends_with_4_and_says_which_call_and_how_to_allow_it(comm
     (flags,) = re.findall(r"allow it by a rule: (.*), or permission.allow", ran.err)
     assert flags == "--allowed-tools 'Bash(make one)' --allowed-tools 'Bash(make two)'"
     assert not (command.workspace / "one").exists()
-    allowed = command.here(
+    allowed = command.run_inline(
         "run", "--allowed-tools", "Bash(make one)", "--allowed-tools", "Bash(make two)", "--model", model, "again"
     )
     assert (allowed.code, (command.workspace / "two").exists()) == (0, True)
 
 
 def test_a_deletion_that_nobody_allowed_names_the_rule_that_would(command: Command) -> None:
-    ran = command.here("run", "--model", command.scenario(SCENARIO), "remove it")
+    ran = command.run_inline("run", "--model", command.scenario(SCENARIO), "remove it")
     assert ran.code == 4
     assert "To let it through: allow it by a rule: --allowed-tools 'Bash(rm one)'" in ran.err
-    ran = command.here("run", "--allowed-tools", "Bash(rm one)", "--model", command.scenario(SCENARIO), "remove it")
+    ran = command.run_inline(
+        "run", "--allowed-tools", "Bash(rm one)", "--model", command.scenario(SCENARIO), "remove it"
+    )
     assert ran.code == 0, ran.err
 
 
@@ -197,9 +238,9 @@ def test_a_permission_request_hook_of_a_persons_settings_answers_and_never_for_t
     settings = {"hooks": {"PermissionRequest": [{"matcher": "Bash", "hooks": handlers}]}}
     (config / "settings.yaml").write_text(json.dumps(settings))
     model = command.scenario(SCENARIO)
-    assert command.here("run", "--model", model, "make it").code == 0
+    assert command.run_inline("run", "--model", model, "make it").code == 0
     assert (command.workspace / "one").exists()
-    assert command.here("run", "--model", model, "remove it").code == 4
+    assert command.run_inline("run", "--model", model, "remove it").code == 4
     assert (command.workspace / "one").exists()
     made, removed = [json.loads(line) for line in log.read_text().splitlines()]
     assert made["permission_suggestions"] == [
@@ -227,16 +268,16 @@ def screen(command: Command) -> Iterator[Screen]:
         screen.close()
 
 
-def waiting(screen: Screen) -> str:
-    """The id of the request that is asked for on the screen."""
+def request_on(screen: Screen) -> str:
+    """Return the id of the request on the screen."""
     screen.wait(r"allow this\? .*> ?$")
-    shown = screen.wait(r"permission req_[a-z0-9]{12}")  # it may be drawn a moment after the question
-    return re.findall(r"permission (req_[a-z0-9]{12})", shown)[-1]
+    shown = screen.wait(r"─ req_[a-z0-9]{12}$")
+    return re.findall(r"─ (req_[a-z0-9]{12})$", shown, re.MULTILINE)[-1]
 
 
 def test_two_terminals_answer_at_once_and_exactly_one_counts(screen: Screen, command: Command) -> None:
     screen.type("make it", "Enter")
-    request = waiting(screen)
+    request = request_on(screen)
     both = [command.start("approve", request), command.start("reject", request, "--why", "not now")]
     ended = [(one.communicate(None, 60), one.wait()) for one in both]
     codes = [code for _, code in ended]
@@ -245,41 +286,41 @@ def test_two_terminals_answer_at_once_and_exactly_one_counts(screen: Screen, com
     won = "approved" if codes[0] == 0 else "rejected"
     (lost,) = [err for (_, err), code in ended if code]
     assert f"is {won} by person already" in lost
-    row = json.loads(command.here("show", request, "--json").out)
+    row = json.loads(command.run_inline("show", request, "--json").out)
     assert (row["status"], [word["what"] for word in row["history"]]) == (won, ["asked", won, "refused"])
     assert (command.workspace / "one").exists() is (won == "approved")
 
 
 def test_always_is_asked_once_listed_taken_back_and_no_tool_may_do_it(screen: Screen, command: Command) -> None:
     screen.type("make it", "Enter")
-    request = waiting(screen)
-    marked = command.here("approve", request, "--always", CALLBOARD_TOOL="1")
+    request = request_on(screen)
+    marked = command.run_inline("approve", request, "--always", CALLBOARD_TOOL="1")
     assert marked.code == 2
-    done = command.here("approve", request, "--always", "--for", "2h")
+    done = command.run_inline("approve", request, "--always", "--for", "2h")
     assert (done.code, "Bash(make one) is allowed here until" in done.out) == (0, True)
     screen.wait(r"^lead So it is\.$")
     screen.type("make it", "Enter")
     screen.wait(r"So it is\.(?s:.*)So it is\.")
-    (rule,) = json.loads(command.here("policy", "rules", "--json").out)
+    (rule,) = json.loads(command.run_inline("policy", "rules", "--json").out)
     assert (rule["rule"], rule["request_id"], rule["agent"]) == ("Bash(make one)", request, "")
-    assert command.here("policy", "revoke", rule["id"], CALLBOARD_TOOL="1").code == 2
-    assert command.here("policy", "revoke", rule["id"]).code == 0
-    assert "no session rules" in command.here("policy", "rules").out
-    assert "revoked" in command.here("policy", "rules", "--all").out
+    assert command.run_inline("policy", "revoke", rule["id"], CALLBOARD_TOOL="1").code == 2
+    assert command.run_inline("policy", "revoke", rule["id"]).code == 0
+    assert "no session rules" in command.run_inline("policy", "rules").out
+    assert "revoked" in command.run_inline("policy", "rules", "--all").out
     screen.type("make it", "Enter")
-    screen.wait(rf"permission (?!{request})req_[a-z0-9]{{12}}")  # it is asked for again
+    screen.wait(rf"─ (?!{request})req_[a-z0-9]{{12}}$")  # the request is repeated
 
 
 def test_always_in_the_prompt_line_and_the_next_call_of_another_class_asks(screen: Screen, command: Command) -> None:
     screen.type("make it", "Enter")
-    waiting(screen)
-    time.sleep(0.6)  # what is typed sooner is not taken for an answer
+    request_on(screen)
+    time.sleep(0.6)  # keys typed sooner do not count as an answer
     screen.type("a", "Enter")
     screen.wait(r"^lead So it is\.$")
     screen.type("again", "Enter")
-    screen.wait(r"always would allow, in this session: Bash\(make two\)$")
+    screen.wait(r"2 yes, and always in this session: Bash\(make two\)$")
 
 
 def test_flags_of_always_that_mean_nothing_are_refused(command: Command) -> None:
-    assert "go with --always" in command.here("approve", "req_1", "--for", "2h").err
-    assert "such as 30m" in command.here("approve", "req_1", "--always", "--for", "soon").err
+    assert "require --always" in command.run_inline("approve", "req_1", "--for", "2h").err
+    assert "such as 30m" in command.run_inline("approve", "req_1", "--always", "--for", "soon").err

@@ -1,4 +1,4 @@
-"""What Tab offers: by the text before the cursor, from what is there."""
+"""Tab completes the text before the cursor from the session's names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from callboard.cli.repl.input import (
 from callboard.cli.repl.line import wants_menu
 from callboard.cli.slash.registry import COMMANDS
 
-THERE = CompletionNames(
+NAMES = CompletionNames(
     {name: (one.words, one.help) for name, one in COMMANDS.items()},
     [CompletionChoice("lead", "idle"), CompletionChoice("alice", "working")],
     [CompletionChoice("req_abc", "plan of alice: Build it"), CompletionChoice("req_xyz", "permission of lead: run rm")],
 )
 
 
-def words(before: str) -> list[str]:
-    return [one.word for one in offers(before, THERE)[1]]
+def offered_words(before: str) -> list[str]:
+    return [one.word for one in offers(before, NAMES)[1]]
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def words(before: str) -> list[str]:
     ],
 )
 def test_what_is_offered(before: str, found: list[str]) -> None:
-    assert words(before) == found
+    assert offered_words(before) == found
 
 
 def test_every_command_is_offered_with_its_help() -> None:
-    assert [one.word for one in offers("/", THERE)[1]] == [f"/{name}" for name in COMMANDS]
-    assert all(one.meta for one in offers("/", THERE)[1])
+    assert [one.word for one in offers("/", NAMES)[1]] == [f"/{name}" for name in COMMANDS]
+    assert all(one.meta for one in offers("/", NAMES)[1])
 
 
 def test_files_begin_with_those_whose_name_or_path_begins_so() -> None:
@@ -77,7 +77,7 @@ async def test_agents_come_before_files_and_what_git_ignores_is_not_offered(tmp_
     for name in ("alpha.py", "alpha.log", "bad\x1b[2J.py", "with blank.py"):
         (tmp_path / name).touch()
     os.mkfifo(tmp_path / "alpipe")
-    completer = LineCompleter(lambda: THERE, Files(tmp_path))
+    completer = LineCompleter(lambda: NAMES, Files(tmp_path))
     asked = completer.get_completions_async(Document("look at @al"), CompleteEvent())
     with anyio.fail_after(180):
         found = [one.text async for one in asked]

@@ -1,4 +1,4 @@
-"""Keys that are typed while a question comes or goes: they answer nothing, and are sent to nobody."""
+"""Keys typed while a question appears or disappears answer nothing, and are sent to no agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from callboard.cli.repl.line import TOO_SOON, LineInterrupted
+from callboard.cli.repl.draft import TOO_SOON, LineInterrupted
 from callboard.cli.repl.repl import Repl
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.sessions.options import SessionOptions, WorkspaceOptions
@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 
 
 class Person(Repl):
-    """Types at a prompt line that has no session, and sees what was sent and answered."""
+    """A person at a prompt line without a session, with the lines sent and the answers given."""
 
     def __init__(self, folder: Path, keys: PipeInput) -> None:
         self.terminal = Terminal(io.StringIO(), io.StringIO(), color="never")

@@ -1,4 +1,4 @@
-"""What was typed stays: whole entries, newest first, from several processes, and never at the cost of the line."""
+"""Typed entries are kept whole, newest first, from several processes, and never block the prompt line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from callboard.cli.repl import repl
-from callboard.cli.repl.repl import LONGEST, MOST, KeptHistory, entries
+from callboard.cli.repl import draft
+from callboard.cli.repl.draft import LONGEST, MOST, KeptHistory, entries
 
 ENTRIES = some.lists(some.text(min_size=1, max_size=30).filter(str.strip), max_size=8)
 
@@ -43,7 +43,7 @@ def test_a_huge_paste_is_not_kept_and_old_entries_make_room(tmp_path: Path, monk
     assert len(entries(b'"a"\n' * (MOST + 5))) == MOST
     for at in range(100):
         kept.store_string(f"entry {at}")
-    monkeypatch.setattr(repl, "_READ", 200)
+    monkeypatch.setattr(draft, "_READ", 200)
     assert next(iter(KeptHistory(file).load_history_strings())) == "entry 99"
     assert file.stat().st_size <= 200
 

@@ -1,31 +1,25 @@
-"""Plans at a prompt: asked one by one and counted, taken back with the reason, answered in words."""
+"""Plans at a prompt: asked one by one and counted, withdrawn with the reason, answered with a comment."""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 
 import anyio
 import pytest
-from tests.cli.views.plan_rows import decided, plan, said
+from tests.cli.views.plan_rows import answered_request, plan, text_of
 
 from callboard.cli.repl.line import folded
-from callboard.cli.repl.repl import Questions, Stopped
-from callboard.cli.slash.context import Here
+from callboard.cli.repl.repl import QuestionInterrupted, Questions
+from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import perform
-from callboard.cli.terminal.approver import (
-    PersonApprover,
-    TakenBack,
-    question_of,
-    read_answer,
-    request_block,
-    wants_edit,
-)
+from callboard.cli.terminal.approver import PersonApprover, TakenBack
+from callboard.cli.terminal.frame import Frame
 from callboard.cli.terminal.terminal import Block, Terminal
+from callboard.cli.views.question import choices_of, question_of, read_answer, request_block, wants_edit
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.approvals.requests import open_request, withdraw
-from callboard.core.approvals.session_rules import Always
+from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.ports.environment import Answer
 from callboard.types.records import Json, Request
 
@@ -36,29 +30,35 @@ from callboard.types.records import Json, Request
         ("2", Answer("approved", "person", "", AnswerDetails(2))),
         ("1, but test it", Answer("approved", "person", "but test it", AnswerDetails(1))),
         ("y", Answer("approved", "person")),
-        ("3", None),
+        ("3", Answer("approved", "person", "", AnswerDetails(mode="acceptEdits"))),
+        ("4 smaller steps", Answer("rejected", "person", "smaller steps")),
+        ("5", None),
         ("0", None),
         ("-1", None),
     ],
 )
 def test_an_option_is_chosen_by_its_number(typed: str, read: Answer | None) -> None:
     assert read_answer(plan("x", "by hand", "by tool"), typed) == read
-    assert read_answer(plan("x"), "1") is None, "it has none"
+    assert read_answer(plan("x"), "1") == Answer("approved", "person"), "the plan has no options"
 
 
 def test_the_question_says_what_may_be_typed() -> None:
-    assert (
-        question_of(plan("x", "a", "b"))
-        == "approve this plan? [y/N, a to accept its edits too, 1 to 2 for an option, a reason may follow]> "
-    )
-    assert question_of(plan("x")) == "approve this plan? [y/N, a to accept its edits too, a reason may follow]> "
+    assert question_of(plan("x", "a", "b"), edits=True) == "approve this plan? [1-5, or y/n and why]> "
+    assert [f"{choice.key} {choice.text}" for choice in choices_of(plan("x", "a", "b"), edits=True)] == [
+        "1 yes: a",
+        "2 yes: b",
+        "3 yes, and accept its edits",
+        "4 no, and say what to change",
+        "5 edit it first",
+    ]
+    assert question_of(plan("x")) == "approve this plan? [1-3, or y/n and why]> "
 
 
 def test_what_may_be_typed_breaks_between_words_where_the_line_is_narrow() -> None:
-    words = question_of(plan("x", "a", "b"), edits=True)
-    lines = folded(words, 80).split("\n")
-    assert all(len(line) <= 80 for line in lines)
-    assert " ".join(lines) == words, "every break is where a space was"
+    words = question_of(plan("x", "a", "b"), edits=True) + "and so on, so that the line is too long> "
+    lines = folded(words, 40).split("\n")
+    assert all(len(line) <= 40 for line in lines)
+    assert " ".join(lines) == words, "line breaks occur only at spaces"
     assert folded("> ", 80) == "> "
 
 
@@ -78,9 +78,9 @@ def test_a_plan_and_a_permission_say_each_thing_once() -> None:
     subject = "alice wants to run bash: `rm` deletes"
     made = Request(id="req_p", kind="permission", asked_by="alice", subject=subject, payload=given)
     text = "\n".join(line.text for line in request_block(made).lines)
-    assert [text.count(part) for part in ("alice", "bash", "`rm` deletes")] == [1, 1, 1]
+    assert [text.count(part) for part in ("alice", "tool: bash", "`rm` deletes")] == [1, 1, 1]
     unread = Request(id="req_p", kind="permission", asked_by="alice", subject=subject)
-    assert subject in request_block(unread).lines[0].text, "an older row may hold nothing else"
+    assert subject in request_block(unread).lines[0].text, "an older row may contain nothing else"
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,12 @@ def test_a_plan_and_a_permission_say_each_thing_once() -> None:
 def test_an_edit_is_asked_for_at_the_question_of_a_plan_only(typed: str, why: str | None) -> None:
     assert wants_edit(plan(), typed) == why
     assert wants_edit(Request(id="req_q", kind="question", asked_by="alice"), typed) is None
-    assert "e to edit it" in question_of(plan(), edits=True)
+    assert "edit it first" in [choice.text for choice in choices_of(plan(), edits=True)]
+    assert wants_edit(plan(), "4") == ""
 
 
 class Rows:
-    """A session's rows, as an approver asks for them."""
+    """A session's rows, as an approver reads them."""
 
     def __init__(self, *rows: Request, note: str = "") -> None:
         self.rows, self.note = list(rows), note
@@ -107,15 +108,15 @@ class Rows:
         return self.note
 
 
-class Asking:
-    """A terminal that is asked, and answers when it is told what."""
+class AskingTerminal:
+    """A terminal that answers with the text that the test types."""
 
     def __init__(self) -> None:
         self.shown, self.words, self.gone = list[str](), list[str](), list[str]()
         self.typed, self.answers = anyio.create_memory_object_stream[str](10)
 
-    async def ask(self, shown: Block, words: str, taken_back: TakenBack) -> str | None:
-        self.shown.append(said(shown))
+    async def ask(self, shown: Frame, words: str, taken_back: TakenBack) -> str | None:
+        self.shown.append(text_of(Block(shown.lines)))
         self.words.append(words)
         try:
             return await self.answers.receive()
@@ -135,7 +136,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.anyio
 async def test_plans_wait_in_line_are_counted_and_never_interleave() -> None:
-    asking, answers = Asking(), dict[str, Answer | None]()
+    asking, answers = AskingTerminal(), dict[str, Answer | None]()
     approver = PersonApprover(asking.ask)
 
     async def answer_one(request: Request) -> None:
@@ -158,7 +159,7 @@ async def test_plans_wait_in_line_are_counted_and_never_interleave() -> None:
 
 @pytest.mark.anyio
 async def test_what_comes_while_a_question_is_on_the_screen_is_told_and_counted() -> None:
-    asking, err = Asking(), io.StringIO()
+    asking, err = AskingTerminal(), io.StringIO()
     terminal = Terminal(io.StringIO(), err, color="never")
     approver = PersonApprover(asking.ask, terminal)
     approver.attach(Rows())
@@ -184,18 +185,18 @@ async def test_a_revised_plan_is_asked_for_whole_with_what_differs_from_the_one_
     steps = [f"{number}. step {'x' * 300}" for number in range(40)]
     first = plan("\n".join(steps), id="req_a1", revision=1)
     second = plan("\n".join([*steps[:20], "20. test it first", *steps[21:]]), "by hand", id="req_a2", revision=2)
-    asking = Asking()
+    asking = AskingTerminal()
     approver = PersonApprover(asking.ask, now=lambda: second.created_at)
-    approver.attach(Rows(decided(first, "rejected", "test it first"), second))
+    approver.attach(Rows(answered_request(first, "rejected", "test it first"), second))
     await asking.typed.send("y")
     await approver.answer(second)
     shown = asking.shown[0].splitlines()
-    assert [line[2:] for line in shown if line[2:] in steps] == [*steps[:20], *steps[21:]], "all of it, in order"
+    assert [line[2:] for line in shown if line[2:] in steps] == [*steps[:20], *steps[21:]], "the whole text, in order"
     title = shown.index("  changes since revision 1 (req_a1, rejected by person: test it first)")
     assert f"    -{steps[20]}" in shown[title:]
     assert "    +20. test it first" in shown[title:]
     assert "    +option 1: by hand" in shown[title:]
-    assert re.search("(29|30) min left", asking.shown[0])
+    assert "until" not in asking.shown[0], "the deadline is far"
     asking.close()
 
 
@@ -205,25 +206,25 @@ def withdrawn(request: Request) -> Request:
     return row
 
 
-WAITS = plan()
+PENDING = plan()
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("becomes", "words"),
     [
-        (decided(WAITS, "approved"), "answered elsewhere: req_a1 approved by person"),
-        (withdrawn(WAITS), "no longer needed: req_a1 withdrawn"),
-        (WAITS.model_copy(update={"digest": "d"}), "its content has changed"),
-        (WAITS, "no longer asked"),
+        (answered_request(PENDING, "approved"), "answered elsewhere: req_a1 approved by person"),
+        (withdrawn(PENDING), "no longer needed: req_a1 withdrawn"),
+        (PENDING.model_copy(update={"digest": "d"}), "its content has changed"),
+        (PENDING, "no longer asked"),
     ],
 )
 async def test_a_question_that_is_taken_back_says_why(becomes: Request, words: str) -> None:
-    asking = Asking()
+    asking = AskingTerminal()
     approver = PersonApprover(asking.ask)
     approver.attach(Rows(becomes))
     async with anyio.create_task_group() as group:
-        group.start_soon(approver.answer, WAITS)
+        group.start_soon(approver.answer, PENDING)
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
     assert asking.gone == [words]
@@ -232,7 +233,7 @@ async def test_a_question_that_is_taken_back_says_why(becomes: Request, words: s
 
 @pytest.mark.anyio
 async def test_an_answer_that_came_too_late_is_told_at_the_prompt() -> None:
-    asking, err = Asking(), io.StringIO()
+    asking, err = AskingTerminal(), io.StringIO()
     terminal = Terminal(io.StringIO(), err, color="never")
     approver = PersonApprover(asking.ask, terminal)
     approver.attach(Rows(note="/work/roof has moved"))
@@ -243,7 +244,7 @@ async def test_an_answer_that_came_too_late_is_told_at_the_prompt() -> None:
     given.refused("req_a1 is rejected by lead already")
     terminal.close()
     assert "your answer did not count: req_a1 is rejected by lead already" in err.getvalue()
-    assert "/work/roof has moved" in asking.shown[0], "what has changed round it is told to who approves it"
+    assert "/work/roof has moved" in asking.shown[0], "the approver learns what changed meanwhile"
     asking.close()
 
 
@@ -253,7 +254,7 @@ async def test_an_answer_that_came_too_late_is_told_at_the_prompt() -> None:
     [(("n", "smaller steps"), "smaller steps", 2), (("n too big",), "too big", 1), (("",), "", 1), (("no", ""), "", 2)],
 )
 async def test_a_rejection_is_asked_for_its_feedback(typed: Sequence[str], reason: str, questions: int) -> None:
-    asking = Asking()
+    asking = AskingTerminal()
     for words in typed:
         await asking.typed.send(words)
     assert await PersonApprover(asking.ask).answer(plan()) == Answer("rejected", "person", reason)
@@ -263,7 +264,7 @@ async def test_a_rejection_is_asked_for_its_feedback(typed: Sequence[str], reaso
 
 @pytest.mark.anyio
 async def test_what_a_person_made_of_a_plan_is_the_answer_and_no_edit_is_none() -> None:
-    asking, saved = Asking(), ["# Mend it\n1. read\n", "  \n", "# Mend it\n1. read twice\n"]
+    asking, saved = AskingTerminal(), ["# Mend it\n1. read\n", "  \n", "# Mend it\n1. read twice\n"]
 
     async def edit(request: Request) -> str:
         return saved.pop(0)
@@ -274,13 +275,13 @@ async def test_what_a_person_made_of_a_plan_is_the_answer_and_no_edit_is_none() 
     assert given == Answer(
         "approved", "person", "so it is safe", AnswerDetails(plan="# Mend it\n1. read twice", seen=plan().digest)
     )
-    assert "left as it is" in asking.shown[1]
+    assert "the plan is unchanged" in asking.shown[1]
     assert "the text is empty" in asking.shown[2]
     asking.close()
 
 
 class Session(Rows):
-    """What the slash commands ask of a session."""
+    """The part of a session that the slash commands use."""
 
     def __init__(self, *rows: Request) -> None:
         super().__init__(*rows)
@@ -292,15 +293,15 @@ class Session(Rows):
         status: str,
         reason: str = "",
         word: AnswerDetails = AnswerDetails(),  # noqa: B008 - frozen
-        always: Always | None = None,
+        always: AlwaysAllow | None = None,
     ) -> str | None:
         self.given.append((request_id, status, reason, word.plan or word.option))
         assert always is None, "a plan is approved once"
         return None
 
 
-async def edited(request: Request) -> str:
-    """What a person makes of every plan."""
+async def edit(request: Request) -> str:
+    """Return a person's edit of any plan."""
     return "# Mend it\n1. read twice\n"
 
 
@@ -327,17 +328,17 @@ async def test_the_slash_commands_do_what_the_command_line_does(
 ) -> None:
     session, err = Session(plan("x", "a", "b")), io.StringIO()
     terminal = Terminal(io.StringIO(), err, color="never")
-    await perform(line, Here(session, edited), terminal)  # type: ignore[arg-type]  # of a session it has what is asked
+    await perform(line, SlashContext(session, edit), terminal)  # only this part of a session is used
     terminal.close()
     assert session.given == given
     assert words in err.getvalue()
 
 
 def test_the_block_of_a_plan_names_its_options() -> None:
-    assert "option 1: a" in said(request_block(plan("x", "a")))
+    assert "option 1: a" in text_of(request_block(plan("x", "a")))
 
 
-class Beside(Rows):
+class AttachedRows(Rows):
     """The rows of a session that another process hosts."""
 
     beside_host = True
@@ -346,7 +347,7 @@ class Beside(Rows):
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["plan", "permission", "question"])
 async def test_the_end_of_input_beside_a_host_answers_nothing(kind: str) -> None:
-    async def ended(shown: Block, words: str, taken_back: object) -> None:
+    async def ended(shown: Frame, words: str, taken_back: object) -> None:
         return None
 
     payload: Json = {"plan": "x", "tool": "bash", "input": {}}
@@ -354,7 +355,7 @@ async def test_the_end_of_input_beside_a_host_answers_nothing(kind: str) -> None
         Request.model_validate({"id": "req_1", "kind": kind, "asked_by": "alice", "payload": payload})
     )
     approver = PersonApprover(ended)
-    approver.attach(Beside())
+    approver.attach(AttachedRows())
     assert await approver.answer(request) is None
     approver.attach(Rows())
     assert await approver.answer(request) is not None
@@ -365,14 +366,14 @@ async def test_the_end_of_input_beside_a_host_answers_nothing(kind: str) -> None
 async def test_leaving_at_a_question_answers_nothing_and_it_is_put_again(key: type[BaseException]) -> None:
     typed = [key(), "y"]
 
-    async def line(words: str, leave: object) -> str:
+    async def line(words: str, leave: object, drawn: object) -> str:
         match typed.pop(0):
             case str() as text:
                 return text
             case raised:
                 raise raised
 
-    questions = Questions(Terminal(io.StringIO(), io.StringIO()), line, lambda: None, None)  # type: ignore[arg-type]
+    questions = Questions(Terminal(io.StringIO(), io.StringIO()), line, lambda: None, None)
     answers: list[str | None] = []
 
     async def ask() -> None:
@@ -381,7 +382,7 @@ async def test_leaving_at_a_question_answers_nothing_and_it_is_put_again(key: ty
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(Stopped if key is KeyboardInterrupt else EOFError):
+        with pytest.raises(QuestionInterrupted if key is KeyboardInterrupt else EOFError):
             await questions.serve()
         await anyio.wait_all_tasks_blocked()
         assert (answers, len(questions)) == ([], 1)

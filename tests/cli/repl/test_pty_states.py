@@ -1,4 +1,4 @@
-"""A real terminal before, while and after: left as it was found, still while nobody types, and no wall for agents."""
+"""A real terminal is restored on exit, quiet while nothing is typed, and never blocks agents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from callboard.cli.repl import type_ahead
 
 ATTACK = "clip \\e]52;c;cm0gLXJm\\a link \\e]8;;http://evil\\e\\\\here \\e[31m up \\e[2A c1 \\x9b2J turned \\u202Egpj"
 PARTS, WORDS = 5, 5_000
-"""More in all than a terminal takes that nobody reads: 64 KB."""
+"""Together more than an unread terminal buffers (64 KB)."""
 WRITES = "".join(
     f"""
     - when: {{{guard}}}
@@ -65,7 +65,7 @@ def command(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def opened(command: Command) -> Iterator[Callable[..., PtyScreen]]:
-    """Starts the prompt line, or another command, in a terminal."""
+    """Start the prompt line, or another command, in a terminal."""
     screens: list[PtyScreen] = []
 
     def start(*, ready: str = r"^> *$", term: str = "xterm") -> PtyScreen:
@@ -79,7 +79,7 @@ def opened(command: Command) -> Iterator[Callable[..., PtyScreen]]:
 
 
 def is_as_before(screen: PtyScreen) -> bool:
-    """Echo, line by line, the cursor and the wrapping are as a shell had them, and paste marks are off."""
+    """Return whether echo, canonical mode, cursor, and wrapping are as a shell had them, and bracketed paste is off."""
     raw = screen.raw
     on, off = raw.rfind(b"\x1b[?2004h"), raw.rfind(b"\x1b[?2004l")
     wraps = raw.rfind(b"\x1b[?7h") >= raw.rfind(b"\x1b[?7l")
@@ -101,8 +101,8 @@ def test_the_terminal_is_left_as_it_was_found(
         screen.wait("^> typed")
         screen.process.send_signal(sent)
     assert screen.process.wait(180) == code
-    screen.until(lambda: is_as_before(screen), "a terminal as it was", 5)
-    assert "Traceback" not in screen.said
+    screen.until(lambda: is_as_before(screen), "the restored terminal", 5)
+    assert "Traceback" not in screen.output
 
 
 def test_nothing_is_drawn_while_no_one_types_and_nothing_happens(opened: Callable[..., PtyScreen]) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_drawn_while_no_one_types_and_nothing_happens(opened: Callabl
     screen.wait(r"I hear you\.")
     screen.wait(r"1 idle")
     quiet_since, written = time.monotonic(), len(screen.raw)
-    while time.monotonic() - quiet_since < 1.0:  # a second without a byte; it may still have been drawing at first
+    while time.monotonic() - quiet_since < 1.0:  # wait for a second without a byte; at first it may still be drawing
         time.sleep(0.1)
         if len(screen.raw) != written:
             quiet_since, written = time.monotonic(), len(screen.raw)
@@ -121,7 +121,7 @@ def test_nothing_is_drawn_while_no_one_types_and_nothing_happens(opened: Callabl
 def test_no_sequence_of_a_model_or_a_file_reaches_the_terminal(opened: Callable[..., PtyScreen]) -> None:
     screen = opened()
     screen.type("attack\r")
-    screen.wait_said(r"Read it\.")
+    screen.wait_for_output(r"Read it\.")
     raw = screen.raw
     allowed = rb"\x1b\[\??[0-9;]*[ABCDHJKhlm]"
     rest = re.sub(allowed, b"", raw)
@@ -129,7 +129,7 @@ def test_no_sequence_of_a_model_or_a_file_reaches_the_terminal(opened: Callable[
     assert b"\xc2\x9b" not in raw
     assert b"\xe2\x80\xae" not in raw
     assert b"\x07" not in raw
-    assert "gpj" in screen.said
+    assert "gpj" in screen.output
 
 
 def test_a_terminal_that_takes_nothing_holds_up_no_agent(opened: Callable[..., PtyScreen], command: Command) -> None:
@@ -137,20 +137,20 @@ def test_a_terminal_that_takes_nothing_holds_up_no_agent(opened: Callable[..., P
     screen.hold()
     screen.type("write\r")
     deadline = time.monotonic() + 180
-    while '"steps": 6' not in command.here("team", "--json").out:
+    while '"steps": 6' not in command.run_inline("team", "--json").out:
         assert time.monotonic() < deadline, "the agents wait for the screen"
-        time.sleep(0.2)  # another process tells how far they are: it rings no bell here
+        time.sleep(0.2)  # another process reports the progress, and has no event
     assert b"Written." not in screen.raw
-    screen.let_go()
+    screen.release()
     screen.wait(r"Written\.")
-    assert screen.said.count("word") >= PARTS * WORDS, "nothing was lost"
+    assert screen.output.count("word") >= PARTS * WORDS, "nothing was lost"
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])
 def test_a_dumb_terminal_gets_lines_and_no_sequence(opened: Callable[..., PtyScreen], term: str) -> None:
     screen = opened(ready=r"^>", term=term)
     screen.type("hello\r")
-    screen.wait_said(r"I hear you\.")
+    screen.wait_for_output(r"I hear you\.")
     screen.type("\x04")
     assert screen.process.wait(180) == 0
     assert b"\x1b" not in screen.raw
@@ -174,7 +174,7 @@ def test_a_run_at_a_terminal_has_colours_where_they_are_wanted(
     screen = PtyScreen(command, "run", *args, "--model", command.scenario(SCENARIO), "hello")
     try:
         assert screen.process.wait(180) == 0
-        screen.wait_said(r"I hear you\.")
+        screen.wait_for_output(r"I hear you\.")
         assert (b"\x1b[" in screen.raw) is colored
     finally:
         screen.close()
@@ -184,21 +184,21 @@ def echoes_nothing(screen: PtyScreen) -> bool:
     return not cast("int", screen.attributes()[3]) & termios.ECHO
 
 
-def starting(opened: Callable[..., PtyScreen]) -> PtyScreen:
-    """Return a terminal that no longer echoes keys and whose prompt line is not there yet.
+def open_early(opened: Callable[..., PtyScreen]) -> PtyScreen:
+    """Return a terminal that no longer echoes keys, before its prompt line is there.
 
-    On a loaded machine the prompt line may be there before this process looks; then another terminal is opened.
+    On a loaded machine the prompt line may be there before the test checks; then another terminal is opened.
     """
     for _ in range(20):
         screen = opened(ready="")
-        screen.until(partial(echoes_nothing, screen), "keys are held back")
-        if "session" not in screen.said:
+        screen.until(partial(echoes_nothing, screen), "echo is off")
+        if "session" not in screen.output:
             return screen
     raise AssertionError("the prompt line was there before its start was seen, twenty times")
 
 
 def test_what_is_typed_during_the_start_stands_once_in_the_prompt(opened: Callable[..., PtyScreen]) -> None:
-    screen = starting(opened)
+    screen = open_early(opened)
     screen.type("first wrods\x7f\x7f\x7f\x7fords\rsecond")
     screen.wait("I hear you")
     screen.wait(r"^> second$")
@@ -217,7 +217,7 @@ def test_what_is_typed_during_the_start_stands_once_in_the_prompt(opened: Callab
 def test_a_start_that_is_ended_gives_the_terminal_back(
     opened: Callable[..., PtyScreen], number: signal.Signals
 ) -> None:
-    screen = starting(opened)
+    screen = open_early(opened)
     if number == signal.SIGINT:
         screen.type("\x03")
     else:
@@ -228,7 +228,7 @@ def test_a_start_that_is_ended_gives_the_terminal_back(
 
 @pytest.mark.parametrize("step", ["_set", "imported"])
 def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: str) -> None:
-    """The signal arrives right after keys are held back, and right before the command has its own handlers."""
+    """The signal arrives right after echo is turned off, and right before the command installs its own handlers."""
     program = f"""
         import os, signal, sys
         sys.argv[0] = "/bin/callboard"
@@ -249,7 +249,7 @@ def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: s
         stdout=slave,
         stderr=slave,
         env={**os.environ, "TERM": "xterm"},
-        preexec_fn=partial(own_terminal, slave),
+        preexec_fn=partial(take_terminal, slave),
         check=False,
     )
     said = os.read(master, 65_536).decode() if select.select([master], [], [], 0)[0] else ""
@@ -259,13 +259,14 @@ def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: s
     assert (process.returncode, after) == (143, before), said
 
 
-def own_terminal(slave: int) -> None:
+def take_terminal(slave: int) -> None:
     os.setsid()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
 
 def test_only_a_command_line_that_ends_in_the_prompt_holds_keys_back() -> None:
-    options = {name: param for param in cli.params for name in (*param.opts, *param.secondary_opts)}
+    typed = [param for param in cli.params if not getattr(param, "hidden", False)]
+    options = {name: param for param in typed for name in (*param.opts, *param.secondary_opts)}
     flags = {name for name, param in options.items() if isinstance(param, Option) and param.is_flag}
     assert flags - {"--version"} == type_ahead.FLAGS
     assert set(options) - flags == type_ahead.VALUED
@@ -273,3 +274,6 @@ def test_only_a_command_line_that_ends_in_the_prompt_holds_keys_back() -> None:
         assert type_ahead.talks(line.split()), line
     for line in ("run x", "-p x", "--model x -p y", "--model", "--help", "attach -f", "attach --output-format=json"):
         assert not type_ahead.talks(line.split()), line
+    assert type_ahead.talks(["-v", "Fix the tests"])
+    assert not type_ahead.talks(["Fix the tests", "-p"])
+    assert not type_ahead.talks(["run", "Fix the tests"])

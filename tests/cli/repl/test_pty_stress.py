@@ -1,4 +1,4 @@
-"""B31 in a real terminal: six agents print two thousand lines while a person types, resizes and pastes."""
+"""Stress in a real terminal: six agents print two thousand lines while a person types, resizes, and pastes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.cli.repl.pty_screen import PtyScreen
 AGENTS = 6
 TOKEN = re.compile(r"t(\d)-(\d{3})-(\d{3})-end")
 TYPED = "naïve 日本 e\u0301 👩\u200d👧 and so on"
-"""Wide, combining and joined characters among others."""
+"""Text with wide, combining, and joined characters."""
 
 
 def scenario(steps: int, lines: int) -> str:
-    """A lead that starts six agents; each says `steps` blocks of `lines` lines, which are numbered."""
+    """Return a scenario in which a lead starts six agents that each print `steps` blocks of `lines` numbered lines."""
     calls = [
         f"        - tool_use: {{name: spawn_teammate, input: {{name: w{n}, role: tester, prompt: Talk.}}}}"
         for n in range(AGENTS)
@@ -39,13 +39,14 @@ def scenario(steps: int, lines: int) -> str:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[..., PtyScreen]]:
-    """Starts the prompt line on a scenario."""
+    """Start the prompt line with a scenario."""
     screens: list[PtyScreen] = []
     command = Command(tmp_path)
 
     def start(steps: int, lines: int, *args: str, columns: int = 100, rows: int = 30, **env: str) -> PtyScreen:
         model = command.scenario(scenario(steps, lines))
-        screens.append(PtyScreen(command, "--model", model, *args, columns=columns, rows=rows, **env))
+        # `-v` prints the output of all agents; otherwise it would be in their streams.
+        screens.append(PtyScreen(command, "--model", model, "-v", *args, columns=columns, rows=rows, **env))
         screens[-1].wait(r"^> *$")
         return screens[-1]
 
@@ -54,8 +55,8 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., PtyScreen]]:
         one.close()
 
 
-def holds_order(shown: str, steps: int, lines: int) -> None:
-    """Every line stands there once; each block in one piece, and each agent's in the order in which it said them."""
+def check_order(shown: str, steps: int, lines: int) -> None:
+    """Check that every line appears once, each block in one piece, and each agent's blocks in order."""
     tokens = [tuple(map(int, found)) for found in TOKEN.findall(shown)]
     assert len(tokens) == len(set(tokens)) == AGENTS * steps * lines
     blocks = [(block, [line for *_, line in found]) for block, found in groupby(tokens, lambda one: one[:2])]
@@ -66,12 +67,12 @@ def holds_order(shown: str, steps: int, lines: int) -> None:
 
 
 def typed_line(screen: PtyScreen) -> str:
-    """The prompt line, which is the last that begins so, without what the window does not tell: joiners."""
+    """Return the prompt line (the last row with its prefix) without joiners, which the window does not show."""
     return next((row for row in reversed(screen.rows_now()) if row.startswith(">")), "> ?")[2:]
 
 
 def type_meanwhile(screen: PtyScreen, keys: list[str], total: int) -> None:
-    """One key after another while output comes: each when some more of it has been written."""
+    """Type the keys while output arrives: each after some more of it has been written."""
     for number, key in enumerate(keys):
         wanted = total * number // (len(keys) + 1)
         screen.until(lambda wanted=wanted: screen.count(b"-end") >= wanted, f"{wanted} lines")
@@ -93,14 +94,16 @@ def stress(opened: Callable[..., PtyScreen], steps: int, lines: int) -> None:
     sent = f"{TYPED[:-2]}X{TYPED[-2:]}"
     wanted = unicodedata.normalize("NFC", sent.replace("\u200d", ""))
     screen.until(lambda: typed_line(screen) == wanted, f"the typed line {wanted!r}")
-    holds_order(screen.text(), steps, lines)
+    check_order(screen.text(), steps, lines)
     place = 2 + 5 + 1 + 4 + 1 + 1 + 1 + 4 + 1 + len("and so X")
-    screen.until(lambda: column_in_typed_line(screen) == place, "the cursor is where it was")  # the status may be drawn
+    screen.until(
+        lambda: column_in_typed_line(screen) == place, "the cursor is in its old place"
+    )  # the status may be drawn
     screen.type("\r")
     screen.wait(rf"^> {re.escape(wanted)}$")
     screen.until(lambda: typed_line(screen) == "", "an empty line")
-    screen.until(lambda: screen.text().count(wanted) == 1, "what was sent, once")
-    assert sent in screen.said
+    screen.until(lambda: screen.text().count(wanted) == 1, "the sent line, once")
+    assert sent in screen.output
 
 
 def test_six_agents_print_2000_lines_while_a_person_types(opened: Callable[..., PtyScreen]) -> None:
@@ -125,7 +128,7 @@ def test_the_window_changes_its_size_while_agents_print(opened: Callable[..., Pt
         screen.type("abcde"[number])
     screen.until(lambda: screen.count(b"-end") >= total, "all lines")
     screen.until(lambda: typed_line(screen) == "abcde", "the typed line")
-    holds_order(screen.said, steps, lines)
+    check_order(screen.output, steps, lines)
 
 
 def test_what_is_pasted_is_one_text_whatever_is_printed(opened: Callable[..., PtyScreen]) -> None:
@@ -138,5 +141,5 @@ def test_what_is_pasted_is_one_text_whatever_is_printed(opened: Callable[..., Pt
     screen.wait(r"third$")
     assert "first" in typed_line(screen)
     screen.type("\r")
-    screen.wait_said(r"(?s)> first\s+second 日本\s+third.*I hear you")
-    holds_order(screen.text(), steps, lines)
+    screen.wait_for_output(r"(?s)> first\s+second 日本\s+third.*I hear you")
+    check_order(screen.text(), steps, lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.commands.command import Command
 from tests.cli.repl import tmux
-from tests.cli.repl.screen import Screen, talking
+from tests.cli.repl.screen import Screen, open_screen
 
 SCENARIO = """
 agents:
@@ -48,7 +48,7 @@ def command(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def screen(command: Command) -> Iterator[Screen]:
-    with talking(command, SCENARIO) as screen:
+    with open_screen(command, SCENARIO) as screen:
         yield screen
 
 
@@ -67,7 +67,7 @@ def talk_and_leave(screen: Screen | tmux.Screen) -> None:
 
 def stop_and_leave(screen: Screen | tmux.Screen) -> None:
     screen.type("slowly", "Enter")
-    screen.wait(r"lead: thinks \| .*1 working")
+    screen.wait(r"^lead +\d+ s +\S+ tokens +thinks(?s:.*)1 working")
     screen.type("C-c")
     screen.wait(r"turn ended: interrupted")
     screen.type("C-c")
@@ -82,13 +82,13 @@ def test_the_first_ctrl_c_stops_the_turn_and_the_second_leaves(screen: Screen) -
     stop_and_leave(screen)
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no other terminal to test in")
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 @pytest.mark.parametrize("person", [talk_and_leave, stop_and_leave])
 def test_the_terminal_of_another_program_shows_the_same(
     command: Command, person: Callable[[tmux.Screen], None]
 ) -> None:
-    """`tmux` answers what the prompt line asks a terminal, and starts `callboard` as a shell does."""
-    with tmux.talking(command, SCENARIO) as screen:
+    """`tmux` answers the prompt line's terminal queries, and starts `callboard` as a shell does."""
+    with tmux.open_screen(command, SCENARIO) as screen:
         person(screen)
 
 
@@ -101,15 +101,15 @@ def test_the_window_and_what_was_cut_from_it(screen: Screen) -> None:
     screen.type("/context explain", "Enter")
     screen.wait(r"^nothing was cut from lead's conversation")
     screen.type("/context undo 3", "Enter")
-    screen.wait(r"^there is no edit 3 to take back; there are: none")
+    screen.wait(r"^there is no edit 3 to undo: there are none")
     screen.type("/context bob", "Enter")
-    screen.wait(r"^there is no agent 'bob' in session ")
+    screen.wait(r"^unknown agent 'bob' in session ")
     screen.type("/cost", "Enter")
     screen.wait(r"^AGENT +CALLS +INPUT +WRITE +READ +OUTPUT +CACHED +COST")
     screen.type("/inbox lead", "Enter")
     screen.wait(r"^no mail waits")
     screen.type("/trace env_none", "Enter")
-    screen.wait(r"^'env_none' is not an envelope of session ")
+    screen.wait(r"^unknown envelope 'env_none' of session ")
 
 
 def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen, command: Command) -> None:
@@ -117,9 +117,9 @@ def test_a_question_is_asked_in_the_flow_and_the_draft_comes_back(screen: Screen
     screen.type("my drft", "Left", "Left")
     screen.wait(r"allow this\? .*> ?$")
     assert "my drft" not in screen.text().splitlines()[-1]
-    time.sleep(0.6)  # what is typed sooner is not taken for an answer
+    time.sleep(0.6)  # keys typed sooner do not count as an answer
     screen.type("perhaps", "Enter")
-    screen.wait(r"y or n, please")
+    screen.wait(r"a number, y or n")
     time.sleep(0.6)
     screen.type("y go on", "Enter")
     screen.wait(r"^lead So it is\.$")
@@ -134,9 +134,9 @@ def test_another_terminal_answers_first_and_the_question_is_taken_back(screen: S
     screen.wait(r"req_[a-z0-9]{12}")  # the block with its id may be drawn a moment after the question
     shown = screen.wait(r"allow this\? .*> ?$")
     request = re.findall(r"req_[a-z0-9]+", shown)[-1]
-    assert request in command.here("plans").out
-    assert command.here("approve", request[:8]).code == 0
-    screen.wait(r"answered elsewhere")
+    assert request in command.run_inline("plans").out
+    assert command.run_inline("approve", request[:8]).code == 0
+    screen.wait(r"^lead bash touch made.txt: approved by person$")
     screen.wait(r"^lead So it is\.$")
     screen.wait(r"^> ?$")
 
@@ -144,7 +144,7 @@ def test_another_terminal_answers_first_and_the_question_is_taken_back(screen: S
 def test_a_shell_line_runs_beside_the_turn_and_the_lead_reads_its_output(screen: Screen, command: Command) -> None:
     (command.workspace / "notes.txt").write_text("the colour is teal\n")
     screen.type("in a moment", "Enter")
-    screen.wait(r"lead: thinks \| .*1 working")
+    screen.wait(r"^lead +\d+ s +\S+ tokens +thinks(?s:.*)1 working")
     screen.type("!cat notes.txt; exit 3", "Enter")
     screen.wait(r"^the colour is teal\nexit code 3$")
     shown = screen.wait(r"^lead It took a moment\.$")
@@ -159,14 +159,17 @@ def test_a_shell_line_runs_beside_the_turn_and_the_lead_reads_its_output(screen:
 
 def test_ctrl_d_leaves_at_once_unless_an_agent_is_at_work(screen: Screen) -> None:
     screen.type("slowly", "Enter")
-    screen.wait(r"lead: thinks \| .*1 working")
+    screen.wait(r"^lead +\d+ s +\S+ tokens +thinks(?s:.*)1 working")
     screen.type("C-d")
-    screen.wait(r"^lead is at work, and would stop here until you resume; Ctrl-D again within 2 s leaves")
+    shown = screen.wait(r"^1 agent is still at work: lead$")
+    session = re.findall(r"^session (\S+); /help", shown, re.MULTILINE)[0]
+    screen.wait(rf"^leaving stops it until `callboard resume {session}`\nCtrl-D again within 2 s leaves$")
     for count in range(2, 30):  # on a slow machine, the next key may come too late, and count as a first one
         screen.type("C-d")
         shown = screen.wait(rf"^left with 0$|(?s:(.*Ctrl-D again within 2 s leaves){{{count}}})")
         if "left with" in shown:
             break
+    assert re.search(rf"^the session is kept: `callboard resume {session}` continues it$", shown, re.MULTILINE)
     assert re.search(r"^left with 0$", shown, re.MULTILINE)
 
 
@@ -175,14 +178,14 @@ def test_the_first_schedule_of_a_session_at_a_prompt_line_is_fired_by_that_proce
 ) -> None:
     screen.type("hello", "Enter")
     screen.wait(r"^lead I hear you\.$")
-    added = command.here("cron", "add", "@daily", "water the plants")
+    added = command.run_inline("cron", "add", "@daily", "water the plants")
     assert re.search(r"^fired by: the process that hosts its session, \d+$", added.err, re.MULTILINE), added.err
 
 
 def test_run_asks_in_the_terminal_too(command: Command) -> None:
     screen = Screen(command, "run", "--model", command.scenario(SCENARIO), "make it")
     try:
-        screen.type("y", "Enter")  # before the question: thrown away
+        screen.type("y", "Enter")  # before the question: discarded
         screen.wait(r"allow this\? .*> ?$")
         assert not (command.workspace / "made.txt").exists()
         screen.type("y", "Enter")
@@ -199,7 +202,7 @@ def test_a_background_command_of_an_idle_lead_is_named_before_leaving(command: C
         screen.type("on and on", "Enter")
         screen.wait(r"^lead So it is\.$")
         screen.type("C-d")
-        screen.wait(r"^sleep 20 \(lead\) runs in the background and continues when you leave; Ctrl-D again")
+        screen.wait(r"^sleep 20 \(lead\) runs in the background and continues when you leave\nCtrl-D again")
         screen.type("C-d")
         screen.wait(r"^left with 0$")
     finally:

@@ -1,4 +1,4 @@
-"""The prompt line with a pipe for a keyboard: what needs an exact moment."""
+"""Tests of the prompt line that need an exact moment, with a pipe as keyboard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prompt_toolkit.application import Application, create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from callboard.cli.repl.line import TOO_SOON
+from callboard.cli.repl.draft import TOO_SOON
 from callboard.cli.repl.repl import Repl
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.sessions.options import SessionOptions, WorkspaceOptions
@@ -25,8 +25,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def serve(talk: Repl, wanted: int) -> None:
-    """Put so many questions as they come, without a session."""
+async def ask_questions(talk: Repl, wanted: int) -> None:
+    """Ask this many questions as they arrive, without a session."""
     while wanted:
         if talk.questions:
             await talk.questions.serve()
@@ -37,7 +37,7 @@ async def serve(talk: Repl, wanted: int) -> None:
 async def test_a_line_typed_before_the_question_is_no_answer_on_a_machine_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever judges by the time between question and line takes a stall for a person's thought."""
+    """Judged only by the time between question and line, a stall would look like time to think."""
     begin = Application[str].reset
 
     def slow(app: Application[str]) -> None:
@@ -56,7 +56,7 @@ async def test_a_line_typed_before_the_question_is_no_answer_on_a_machine_that_s
 
         keys.send_text("y\n")
         async with anyio.create_task_group() as group:
-            group.start_soon(serve, talk, 1)
+            group.start_soon(ask_questions, talk, 1)
             group.start_soon(ask)
             with anyio.fail_after(180):
                 while "too soon" not in err.getvalue():
@@ -79,9 +79,9 @@ async def test_a_line_that_ends_as_the_question_appears_is_not_its_answer(tmp_pa
         async def ask() -> None:
             answers.append(await talk.questions.ask(block("allow rm?"), "allow? ", lambda: ""))
 
-        keys.send_text("y\n")  # typed before the question was there
+        keys.send_text("y\n")  # typed before the question appeared
         async with anyio.create_task_group() as group:
-            group.start_soon(serve, talk, 1)
+            group.start_soon(ask_questions, talk, 1)
             group.start_soon(ask)
             with anyio.fail_after(180):
                 while "too soon" not in err.getvalue():

@@ -1,4 +1,4 @@
-"""What a typed line means: a table, and laws over all lines."""
+"""The meaning of a typed line: a table, and rules for all lines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from callboard.cli.repl.input import (
     LEAVING,
+    EmptyLine,
     InterruptRequest,
     InvalidInput,
-    Nothing,
     Say,
     Shell,
     SlashLine,
@@ -31,8 +31,8 @@ ALL = ("lead", "alice", "bob-2")
 @pytest.mark.parametrize(
     ("line", "typed"),
     [
-        ("", Nothing()),
-        ("  \n ", Nothing()),
+        ("", EmptyLine()),
+        ("  \n ", EmptyLine()),
         ("mend it", Say("mend it")),
         ("two\nlines", Say("two\nlines")),
         ("  mend it ", Say("mend it")),
@@ -64,7 +64,7 @@ ALL = ("lead", "alice", "bob-2")
         ("\\!important", Say("!important")),
         ("\\@nobody", Say("@nobody")),
         ("\\\\n", Say("\\n")),
-        ("\\", Nothing()),
+        ("\\", EmptyLine()),
     ],
 )
 def test_a_line_is_words_an_interrupt_or_a_command(line: str, typed: Typed) -> None:
@@ -74,11 +74,11 @@ def test_a_line_is_words_an_interrupt_or_a_command(line: str, typed: Typed) -> N
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("@alise use tabs", ["there is no agent alise", "Did you mean @alice?", "@lead, @alice, @bob-2"]),
+        ("@alise use tabs", ["unknown agent 'alise': choose @alice, @lead or @bob-2"]),
         ("@zoe go on", ["zoe has stopped"]),
-        ("!@carol stop", ["there is no agent carol"]),
+        ("!@carol stop", ["unknown agent 'carol'"]),
         ("@alice", ["@alice TEXT"]),
-        ("@all ", ["everybody"]),
+        ("@all ", ["everyone"]),
     ],
 )
 def test_a_name_that_nobody_has_is_told_and_nothing_is_sent(line: str, says: list[str]) -> None:
@@ -100,14 +100,14 @@ def test_no_line_is_lost_and_none_reaches_another_than_it_names(line: str) -> No
     typed = read_line(line, TEAM)
     match typed:
         case Say() | InterruptRequest():
-            assert typed.text in line, "the words are sent as they were typed"
+            assert typed.text in line, "the text is sent as typed"
             assert typed.to == ("lead",) or "@" in line
         case Shell():
             assert typed.command
             assert line.strip() == f"!{typed.command}" or line.strip()[1:].strip() == typed.command
         case SlashLine():
             assert line.strip().startswith("/") or line.strip().lower() in LEAVING
-        case Nothing():
+        case EmptyLine():
             assert line.strip() in ("", "\\") or not line.strip().strip("\\").strip()
         case InvalidInput():
             assert line.strip().lstrip("!").strip().startswith("@")
@@ -139,7 +139,7 @@ def test_behind_a_backslash_every_text_goes_to_the_lead_as_it_stands(text: str) 
             "rate",
             "queued: alice reads it when the service takes its calls again; !@alice TEXT interrupts it",
         ),
-        ("stopping", "", "alice is about to stop: it may not read this any more"),
+        ("stopping", "", "alice is about to stop: it may no longer read this"),
         (
             "crashed",
             "",

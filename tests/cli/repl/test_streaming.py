@@ -1,4 +1,4 @@
-"""What of a streaming text is printed when: whole blocks, each once, and all of it in the end."""
+"""Streaming text is printed in whole blocks, each once, and completely in the end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BLOCKS = [
 TEXTS = some.lists(some.sampled_from(BLOCKS), min_size=1, max_size=6).map("\n\n".join)
 
 
-def fed(streamed: Streamed, text: str, sizes: list[int]) -> list[PrintablePart]:
-    """The pieces that come while the text arrives in deltas of these sizes, over and over."""
+def printed_parts(streamed: Streamed, text: str, sizes: list[int]) -> list[PrintablePart]:
+    """Return the parts that are printed while the text arrives in deltas of these sizes, repeated."""
     pieces: list[PrintablePart] = []
     at = turn = 0
     while at < len(text):
@@ -37,7 +37,7 @@ def fed(streamed: Streamed, text: str, sizes: list[int]) -> list[PrintablePart]:
 @settings(max_examples=60)
 def test_the_pieces_and_the_rest_are_the_text_once(text: str, sizes: list[int]) -> None:
     streamed = Streamed()
-    pieces = fed(streamed, text, sizes)
+    pieces = printed_parts(streamed, text, sizes)
     rest, lost = streamed.end(text)
     assert not lost
     assert "".join(piece.text for piece in [*pieces, *([rest] if rest else [])]).rstrip() == text.rstrip()
@@ -47,9 +47,9 @@ def test_the_pieces_and_the_rest_are_the_text_once(text: str, sizes: list[int]) 
 @given(TEXTS, some.lists(some.integers(1, 40), min_size=1, max_size=5))
 @settings(max_examples=60)
 def test_a_piece_ends_only_where_a_block_does(text: str, sizes: list[int]) -> None:
-    """No block of the sample is long: none is cut in two, and no piece begins inside a code block."""
+    """The sample has no long blocks: none is cut in two, and no part begins inside a code block."""
     at = 0
-    for piece in fed(Streamed(), text, sizes):
+    for piece in printed_parts(Streamed(), text, sizes):
         at += len(piece.text)
         assert piece.inside == ""
         assert any(text[:at].rstrip("\n").endswith(block) for block in BLOCKS), text[:at]
@@ -75,7 +75,7 @@ def test_where_a_text_is_whole(text: str, whole: str) -> None:
 
 def test_a_long_listing_is_printed_in_parts_that_know_their_language() -> None:
     code = [f"line_{number} = {number}\n" for number in range(3 * LONG)]
-    pieces = fed(Streamed(), "```py\n" + "".join(code), [25])
+    pieces = printed_parts(Streamed(), "```py\n" + "".join(code), [25])
     assert pieces[0].inside == ""
     assert {piece.inside for piece in pieces[1:]} == {"```py"}
     assert len(pieces) >= 3
@@ -84,7 +84,7 @@ def test_a_long_listing_is_printed_in_parts_that_know_their_language() -> None:
 def test_what_was_lost_on_the_way_is_told_and_said_from_there() -> None:
     text = "First part.\n\nSecond part.\n\nThird part.\n\nFourth part."
     streamed = Streamed()
-    assert fed(streamed, text.replace("cond", ""), [7])
+    assert printed_parts(streamed, text.replace("cond", ""), [7])
     rest, lost = streamed.end(text)
     assert lost
     assert rest == PrintablePart("Second part.\n\nThird part.\n\nFourth part.")
@@ -92,7 +92,7 @@ def test_what_was_lost_on_the_way_is_told_and_said_from_there() -> None:
 
 def test_text_blocks_that_streamed_without_a_break_between_them_are_the_same_text() -> None:
     streamed = Streamed()
-    pieces = fed(streamed, "One.\n\nTwo.\n\nThree.", [3])
+    pieces = printed_parts(streamed, "One.\n\nTwo.\n\nThree.", [3])
     rest, lost = streamed.end("One.\nTwo.\nThree. And more.")
     assert not lost
     assert rest is not None
@@ -101,7 +101,7 @@ def test_text_blocks_that_streamed_without_a_break_between_them_are_the_same_tex
 
 def test_a_reply_that_is_void_leaves_nothing_behind() -> None:
     streamed = Streamed()
-    fed(streamed, "One.\n\nTwo.", [4])
+    printed_parts(streamed, "One.\n\nTwo.", [4])
     assert streamed.drop()
     assert not streamed.drop()
     assert streamed.end("Else.") == (PrintablePart("Else."), False)

@@ -1,4 +1,4 @@
-"""`callboard` in a terminal of tmux: what a person types there, and what they see. `screen.py` is cheaper."""
+"""`callboard` in a tmux terminal: a person's keys, and the text that they see. `screen.py` is cheaper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from tests.cli.commands.command import Command
@@ -31,22 +31,26 @@ class Screen:
         ).stdout
 
     def wait(self, pattern: str, seconds: float = 180) -> str:
-        """The screen once it shows the pattern."""
+        """Wait until the screen matches the pattern, and return it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             shown = self.text()
             if re.search(pattern, shown, re.MULTILINE):
                 return shown
-            time.sleep(0.05)  # a terminal has no event for "it shows this now"
+            time.sleep(0.05)  # tmux has no event for a change of the screen
         raise AssertionError(f"the screen never showed {pattern!r}:\n{self.text()}")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Resize the window. Rows that are too long for it are broken, as in most terminals."""
+        subprocess.run([*self._tmux, "resize-window", "-x", str(columns), "-y", str(rows)], check=True)
 
     def close(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], check=False)
 
 
 @contextmanager
-def talking(command: Command, scenario: str) -> Iterator[Screen]:
-    """A terminal whose prompt line is there; the model plays the scenario."""
+def open_screen(command: Command, scenario: str) -> Generator[Screen]:
+    """Open a terminal that shows the prompt line; the model plays the scenario."""
     screen = Screen(command, "--model", command.scenario(scenario))
     try:
         screen.wait(r"^> ?$")

@@ -1,12 +1,14 @@
-"""Requests as a person meets them: in full, nothing hidden, read as an answer or asked again."""
+"""Requests are shown to a person in full, with nothing hidden, and unclear answers are asked again."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from callboard.cli.terminal.approver import PersonApprover, PlanPolicy, TakenBack, read_answer, request_block
+from callboard.cli.terminal.approver import PersonApprover, PlanPolicy, TakenBack
+from callboard.cli.terminal.frame import Frame
 from callboard.cli.terminal.terminal import Block
+from callboard.cli.views.question import read_answer, request_block
 from callboard.ports.environment import Answer
 from callboard.types.records import Request
 
@@ -36,7 +38,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def said(block: Block) -> str:
+def text_of(block: Block) -> str:
     return "\n".join(line.text for line in block.lines)
 
 
@@ -62,12 +64,12 @@ def test_words_are_read_as_an_answer_or_not_at_all(request_: Request, typed: str
 
 def test_a_plan_is_shown_in_full() -> None:
     plan = "\n".join(f"step {number} {'x' * 300}" for number in range(60))
-    shown = said(request_block(PLAN.model_copy(update={"payload": {"plan": plan}})))
+    shown = text_of(request_block(PLAN.model_copy(update={"payload": {"plan": plan}})))
     assert all(line in shown for line in plan.splitlines())
 
 
 def test_nothing_of_a_command_hides_from_the_one_who_allows_it() -> None:
-    shown = said(request_block(PERMISSION))
+    shown = text_of(request_block(PERMISSION))
     assert "ls\\x1b[8m; rm -rf build\\x1b[0m" in shown
     assert "make" in shown
     assert "deletes" in shown
@@ -77,13 +79,13 @@ async def test_questions_are_asked_one_at_a_time_and_again_until_they_are_answer
     asked: list[str] = []
     open_questions = 0
 
-    async def ask(shown: Block, words: str, taken_back: TakenBack) -> str:
+    async def ask(shown: Frame, words: str, taken_back: TakenBack) -> str:
         nonlocal open_questions
         open_questions += 1
         assert open_questions == 1
         await anyio.lowlevel.checkpoint()
         open_questions -= 1
-        asked.append(said(shown))
+        asked.append(text_of(Block(shown.lines)))
         return "hm" if len(asked) == 1 else "y"
 
     approver = PersonApprover(ask)
@@ -96,11 +98,11 @@ async def test_questions_are_asked_one_at_a_time_and_again_until_they_are_answer
         group.start_soon(answer, PLAN)
         group.start_soon(answer, PERMISSION)
     assert answers == [Answer("approved", "person")] * 2
-    assert "y or n" in asked[1]
+    assert "a number, y or n" in asked[1]
 
 
 async def test_a_person_is_not_asked_for_what_is_not_theirs() -> None:
-    async def ask(shown: Block, words: str, taken_back: TakenBack) -> str:
+    async def ask(shown: Frame, words: str, taken_back: TakenBack) -> str:
         raise AssertionError("asked")
 
     mine = PLAN.model_copy(update={"may_answer": ("lead",)})
@@ -109,9 +111,9 @@ async def test_a_person_is_not_asked_for_what_is_not_theirs() -> None:
 
 
 async def test_yes_approves_plans_and_never_a_permission() -> None:
-    assert await PlanPolicy().answer(PLAN) == Answer("approved", "person", "approved by --yes")
+    assert await PlanPolicy().answer(PLAN) == Answer("approved", "person", "the run was started with --yes")
     policy = PLAN.model_copy(update={"may_answer": ("policy", "person")})
-    assert await PlanPolicy().answer(policy) == Answer("approved", "policy", "approved by --yes")
+    assert await PlanPolicy().answer(policy) == Answer("approved", "policy", "the run was started with --yes")
     assert await PlanPolicy().answer(PERMISSION) is None
     assert await PlanPolicy().answer(QUESTION) is None
     assert await PlanPolicy().answer(PLAN.model_copy(update={"may_answer": ("lead",)})) is None

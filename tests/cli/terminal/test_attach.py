@@ -1,4 +1,4 @@
-"""An attached screen while its host waits for a reply: nothing streams there, and it says who is at work."""
+"""While the host waits for a reply, an attached screen streams nothing, and names the working agent."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def test_who_is_at_work_is_told_to_a_screen_that_attaches_meanwhile(tmp_path: Pa
     with started(command, "run", "--verbose", "--model", command.scenario(SLOW), "Go.") as host:
         host.wait_for("lead: asks rehearsal")
         with started(command, "attach") as follower:
-            follower.wait_for("lead: is at work: a reply is shown here when it is whole")
+            follower.wait_for("lead: is at work: a reply is shown here when it is complete")

@@ -1,4 +1,4 @@
-"""Editors as people have them: with arguments, failing, missing, saving nothing, saving what is no text."""
+"""Common editors: with arguments, failing, missing, not saving, and saving a file that is not text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Editor = Callable[[str], None]
 
 @pytest.fixture
 def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
-    """Makes a script the editor: `$1` is `--wait`, `$2` the file."""
+    """Return a function that installs a script as the editor: `$1` is `--wait`, `$2` the file."""
     for name in ("VISUAL", "EDITOR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -39,7 +39,7 @@ def test_an_editor_with_arguments_saves_the_plan_that_is_approved(editor: Editor
 @pytest.mark.parametrize("script", [":", 'touch "$2"', 'printf "# Mend it\\r\\n1. read\\r\\n" > "$2"'])
 def test_a_text_that_was_left_as_it_was_approves_nothing(editor: Editor, script: str) -> None:
     editor(script)
-    with pytest.raises(UsageError, match="left as it is: nothing is approved"):
+    with pytest.raises(UsageError, match="the plan is unchanged: nothing is approved"):
         approval(plan(), in_editor(plan(), Path()))
 
 
@@ -54,8 +54,8 @@ def test_an_empty_text_approves_nothing(editor: Editor) -> None:
     [
         ('echo changed > "$2"; exit 3', r"failed \(exit code 3\)"),
         ("kill -9 $$", r"failed \(signal 9\)"),
-        ('rm "$2"', "left no text behind"),
-        ('printf "\\377\\376" > "$2"', "not text in UTF-8"),
+        ('rm "$2"', "left no file"),
+        ('printf "\\377\\376" > "$2"', "is not UTF-8 text"),
     ],
 )
 def test_an_editor_that_fails_approves_nothing(editor: Editor, script: str, says: str) -> None:
@@ -111,7 +111,7 @@ def test_nothing_in_the_workspace_becomes_a_part_of_the_editor(tmp_path: Path, m
     monkeypatch.setenv("PYTHONPATH", f".:{workspace}/lib")
     monkeypatch.setenv("EDITOR", "my-editor")
     folder, files = in_editor(plan(), workspace).splitlines()
-    assert files == "['req_a1.md']", "a private folder, with the plan alone"
+    assert files == "['req_a1.md']", "a private folder that contains only the plan"
     assert not Path(folder).exists()
     for command in (
         "./my-editor",

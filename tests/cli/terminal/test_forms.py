@@ -1,4 +1,4 @@
-"""What an MCP server asks in the middle of a call, as a person at the prompt line and a client meet it."""
+"""Questions of an MCP server during a call, as a person at the prompt line and a client receive them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from callboard.cli.headless.client import ClientRefused
 from callboard.cli.headless.control import ClientApprover, field_words, question_of
-from callboard.cli.terminal.approver import PersonApprover, TakenBack, request_block
-from callboard.cli.terminal.terminal import Block
+from callboard.cli.terminal.approver import PersonApprover, TakenBack
+from callboard.cli.terminal.frame import Frame
+from callboard.cli.views.question import request_block
 from callboard.core.mcp.elicitation import fields_of, payload_of, read
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json, Request
 
 pytestmark = pytest.mark.anyio
@@ -37,18 +38,18 @@ def request(schema: Json, url: str = "") -> tuple[Elicitation, Request]:
 
 
 class Typist:
-    """Types one line after the other, and remembers what was shown."""
+    """Terminal that types one line after another, and records the text shown."""
 
     def __init__(self, *lines: str | None) -> None:
         self.lines, self.shown, self.words = list(lines), [""], [""]
 
-    async def __call__(self, shown: Block, words: str, back: TakenBack) -> str | None:
+    async def __call__(self, shown: Frame, words: str, back: TakenBack) -> str | None:
         self.shown.append("\n".join(line.text for line in shown.lines))
         self.words.append(words)
         return self.lines.pop(0)
 
 
-async def typed(schema: Json, *lines: str | None, url: str = "") -> tuple[AnsweredBack | str, Typist]:
+async def answer_typed(schema: Json, *lines: str | None, url: str = "") -> tuple[ElicitationAnswer | str, Typist]:
     asked, row = request(schema, url)
     typist = Typist(*lines)
     answer = await PersonApprover(typist).answer(row)
@@ -59,8 +60,8 @@ async def typed(schema: Json, *lines: str | None, url: str = "") -> tuple[Answer
 
 
 async def test_a_form_is_shown_whole_and_asked_field_by_field() -> None:
-    back, typist = await typed(FORM, "Ada Lovelace", "huge", "2", "", "")
-    assert back == AnsweredBack("accept", {"name": "Ada Lovelace", "size": "l", "gift": False})
+    back, typist = await answer_typed(FORM, "Ada Lovelace", "huge", "2", "", "")
+    assert back == ElicitationAnswer("accept", {"name": "Ada Lovelace", "size": "l", "gift": False})
     assert "asked by the MCP server shop" in typist.shown[1]
     assert "name (string): Full name" in typist.shown[1]
     assert "size: one of small, large, please, or its number" in typist.shown[3]
@@ -72,33 +73,33 @@ async def test_a_form_is_shown_whole_and_asked_field_by_field() -> None:
     [(["decline"], "decline"), (["Ada", "cancel"], "cancel"), ([""], "decline"), ([None], "decline")],
 )
 async def test_a_form_may_be_declined_at_any_field(lines: Sequence[str | None], action: str) -> None:
-    back, _ = await typed(FORM, *lines)
-    assert isinstance(back, AnsweredBack)
+    back, _ = await answer_typed(FORM, *lines)
+    assert isinstance(back, ElicitationAnswer)
     assert back.action == action
 
 
 async def test_an_address_is_shown_with_what_hides_in_it_and_nothing_opens_it() -> None:
-    back, typist = await typed({}, "y", url=URL)
-    assert back == AnsweredBack("accept")
+    back, typist = await answer_typed({}, "y", url=URL)
+    assert back == ElicitationAnswer("accept")
     assert "\u202e" not in typist.shown[1]
-    assert "it wants you to visit: https://shop.example/" in typist.shown[1]
-    assert (await typed({}, "n", url=URL))[0] == AnsweredBack("decline")
+    assert "it asks you to visit: https://shop.example/" in typist.shown[1]
+    assert (await answer_typed({}, "n", url=URL))[0] == ElicitationAnswer("decline")
 
 
 async def test_one_field_is_one_line_and_is_asked_again_until_it_fits() -> None:
     age: Json = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
-    back, typist = await typed(age, "old", "36")
-    assert back == AnsweredBack("accept", {"age": 36})
+    back, typist = await answer_typed(age, "old", "36")
+    assert back == ElicitationAnswer("accept", {"age": 36})
     assert "age: a whole number, please" in typist.shown[2]
 
 
 def test_a_listing_shows_what_is_asked_too() -> None:
     shown = "\n".join(line.text for line in request_block(request({}, URL)[1]).lines)
-    assert "it wants you to visit" in shown
+    assert "it asks you to visit" in shown
 
 
-class Said:
-    """A client that answers with this."""
+class AnsweringClient:
+    """Client that gives this answer."""
 
     def __init__(self, said: Any) -> None:
         self.said, self.asked = said, Json()
@@ -110,9 +111,9 @@ class Said:
         return dict(self.said)
 
 
-async def by_client(row: Request, said: Any) -> tuple[str, Said]:
-    client = Said(said)
-    approver = ClientApprover(client, lambda _: None, lambda: None)  # type: ignore[arg-type]
+async def answer_by_client(row: Request, said: Any) -> tuple[str, AnsweringClient]:
+    client = AnsweringClient(said)
+    approver = ClientApprover(client, lambda _: None, lambda: None)
 
     class NoCalls:
         def call(self, agent: str, call: str) -> None:
@@ -128,8 +129,8 @@ async def test_a_client_is_asked_by_can_use_tool_one_question_for_each_field() -
     asked, row = request(FORM)
     name, size = (field_words(asked, one) for one in fields_of(FORM)[:2])
     reply = {"behavior": "allow", "updatedInput": {"answers": {name: "Ada", size: "large"}}}
-    text, client = await by_client(row, reply)
-    assert read(asked, text) == AnsweredBack("accept", {"name": "Ada", "size": "l", "gift": False})
+    text, client = await answer_by_client(row, reply)
+    assert read(asked, text) == ElicitationAnswer("accept", {"name": "Ada", "size": "l", "gift": False})
     questions = client.asked["input"]["questions"]
     assert client.asked["tool_name"] == "AskUserQuestion"
     assert [one["question"] for one in questions][:2] == [name, size]
@@ -148,8 +149,8 @@ async def test_a_client_is_asked_by_can_use_tool_one_question_for_each_field() -
 )
 async def test_a_client_that_does_not_answer_the_form_has_declined(said: Any) -> None:
     asked, row = request(FORM)
-    text, _ = await by_client(row, said)
-    assert read(asked, text) == AnsweredBack("decline")
+    text, _ = await answer_by_client(row, said)
+    assert read(asked, text) == ElicitationAnswer("decline")
 
 
 def test_a_plain_question_is_asked_as_before() -> None:

@@ -1,4 +1,4 @@
-"""SIGHUP and terminals that go away, at the real commands."""
+"""Real commands handle SIGHUP and lost terminals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ agents:
     - reply: Done.
 """
 LIMIT = 180
-"""Seconds for what takes one on a machine that is idle."""
+"""Seconds to wait for events that take one second on an idle machine."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
-def until(so: Callable[[], bool], words: str) -> None:
+def wait_until(so: Callable[[], bool], words: str) -> None:
     limit = time.monotonic() + LIMIT
     while not so():
         assert time.monotonic() < limit, words
@@ -41,7 +41,7 @@ def until(so: Callable[[], bool], words: str) -> None:
 
 @contextmanager
 def process(command: Command, *args: str, **how: Any) -> Generator[subprocess.Popen[Any]]:
-    """A real process: signals hit it while it imports, too."""
+    """Start a real process: signals can hit it during its imports, too."""
     base: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     started = subprocess.Popen([*command.argv, *args], cwd=command.workspace, env=command.env, **{**base, **how})
     try:
@@ -54,7 +54,7 @@ def process(command: Command, *args: str, **how: Any) -> Generator[subprocess.Po
 def test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves(command: Command) -> None:
     log = command.workspace.parent / "log"
     with log.open("wb") as errors, process(command, "serve", "--model", command.scenario(SLOW), stderr=errors) as serve:
-        until(lambda: int(_caught(serve.pid), 16) & 1 > 0, "SIGHUP is not caught")
+        wait_until(lambda: int(_caught_signals(serve.pid), 16) & 1 > 0, "SIGHUP is not caught")
         began = time.monotonic()
         while b"serving" not in log.read_bytes():
             serve.send_signal(signal.SIGHUP)
@@ -63,7 +63,7 @@ def test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves(comma
             time.sleep(0.01)
         for _ in range(5):
             serve.send_signal(signal.SIGHUP)
-        until(lambda: b"reads its settings again" in log.read_bytes(), "it did not reload")
+        wait_until(lambda: b"reads its settings again" in log.read_bytes(), "it did not reload")
         serve.send_signal(signal.SIGTERM)
         while serve.poll() is None:
             serve.send_signal(signal.SIGHUP)
@@ -71,14 +71,14 @@ def test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves(comma
         assert serve.wait() == 143, log.read_text()
 
 
-def _caught(pid: int) -> str:
+def _caught_signals(pid: int) -> str:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(line for line in lines if line.startswith("SigCgt")).split()[1]
 
 
 @contextmanager
 def in_a_terminal(command: Command, *args: str) -> Generator[tuple[int, subprocess.Popen[bytes]]]:
-    """The command as the leader of a terminal of its own: the terminal's other end, and the process."""
+    """Start the command as the leader of its own terminal; yield the terminal's other end, and the process."""
     ours, theirs = pty.openpty()
     with process(
         command, *args, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_take_terminal
@@ -101,14 +101,14 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def reads(ours: int, words: bytes) -> Callable[[], bool]:
+def has_read(ours: int, words: bytes) -> Callable[[], bool]:
     seen = bytearray()
 
     def so() -> bool:
         try:
             seen.extend(part := os.read(ours, 65536))
             if b"\x1b[6n" in part:
-                os.write(ours, b"\x1b[1;1R")  # the answer of a terminal that is asked for its cursor
+                os.write(ours, b"\x1b[1;1R")  # the answer of a terminal to a query of its cursor position
         except BlockingIOError:
             return words in seen
         return words in seen
@@ -123,15 +123,15 @@ def test_a_command_leaves_in_order_when_its_terminal_is_closed(command: Command,
     model = command.scenario(SLOW)
     args = tuple(model if one == "M" else one for one in args)
     with in_a_terminal(command, *args) as (ours, started):
-        ready = (command.workspace / "begun").exists if args[0] == "run" else reads(ours, b"serving")
-        until(ready, "it has not begun")
+        ready = (command.workspace / "begun").exists if args[0] == "run" else has_read(ours, b"serving")
+        wait_until(ready, "it has not begun")
         os.close(ours)
         assert started.wait(LIMIT) == 129
     crashes = Path(command.env["XDG_STATE_HOME"]) / "callboard" / "crashes"
     assert not crashes.exists() or not list(crashes.iterdir())
     if args[0] == "run":
-        assert "lead" in command.here("team").out
-        assert command.here("sessions").code == 0
+        assert "lead" in command.run_inline("team").out
+        assert command.run_inline("sessions").code == 0
 
 
 ASKS = """
@@ -146,19 +146,19 @@ agents:
 
 def test_a_terminal_that_is_closed_at_a_question_answers_nothing(command: Command) -> None:
     with in_a_terminal(command, "run", "--model", command.scenario(ASKS), "Go.") as (ours, started):
-        until(reads(ours, b"[y/N"), "nothing is asked")
+        wait_until(has_read(ours, b"or y/n"), "no question is shown")
         os.close(ours)
         assert started.wait(LIMIT) == 129
-    (request,) = json.loads(command.here("plans", "--all", "--json").out)
+    (request,) = json.loads(command.run_inline("plans", "--all", "--json").out)
     assert (request["kind"], request["status"]) == ("permission", "pending")
 
 
 def test_the_prompt_line_leaves_in_order_when_its_terminal_is_closed(command: Command) -> None:
     model = command.scenario(SLOW)
     with in_a_terminal(command, "--permission-mode", "bypassPermissions", "--model", model) as (ours, started):
-        until(reads(ours, b"\x1b[?2004h"), "there is no prompt")
+        wait_until(has_read(ours, b"\x1b[?2004h"), "there is no prompt")
         os.write(ours, b"Go.\r")
-        until((command.workspace / "begun").exists, "it has not begun")
+        wait_until((command.workspace / "begun").exists, "it has not begun")
         os.close(ours)
         assert started.wait(LIMIT) in (0, 129)
     crashes = Path(command.env["XDG_STATE_HOME"]) / "callboard" / "crashes"
@@ -173,9 +173,9 @@ def test_a_command_under_nohup_outlives_its_terminal(command: Command) -> None:
             command, "serve", "--model", command.scenario(SLOW), stderr=errors, preexec_fn=_ignore_hangups
         ) as serve,
     ):
-        until(lambda: b"serving" in log.read_bytes(), "it does not serve")
+        wait_until(lambda: b"serving" in log.read_bytes(), "it does not serve")
         serve.send_signal(signal.SIGHUP)
-        until(lambda: b"reads its settings again" in log.read_bytes(), "it did not reload")
+        wait_until(lambda: b"reads its settings again" in log.read_bytes(), "it did not reload")
         assert serve.poll() is None
 
 

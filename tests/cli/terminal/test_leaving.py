@@ -1,4 +1,4 @@
-"""Signals are noted from before the event loop begins until after its end."""
+"""Signals are recorded from before the event loop begins until after its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import anyio
 import pytest
 
-from callboard.cli.terminal.signals import Leaving, Signals, handle_signals, run_until_left
+from callboard.cli.terminal.signals import ExitRequests, Signals, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Terminal
 
 
@@ -17,7 +17,7 @@ async def _nothing_to_stop() -> bool:
     return False
 
 
-async def _sends_at_the_end(leaving: Leaving, sent: signal.Signals) -> int:
+async def _sends_at_the_end(leaving: ExitRequests, sent: signal.Signals) -> int:
     """Send a signal in the same step of the loop in which its reader is cancelled."""
     async with anyio.create_task_group() as group:
         await group.start(handle_signals, leaving, group.cancel_scope, _nothing_to_stop)
@@ -30,10 +30,10 @@ async def _sends_at_the_end(leaving: Leaving, sent: signal.Signals) -> int:
 def test_a_signal_that_comes_while_its_reader_is_cancelled_gives_the_exit_code(sent: signal.Signals, code: int) -> None:
     terminal = Terminal(io.StringIO(), io.StringIO())
 
-    async def go(leaving: Leaving) -> int:
+    async def go(leaving: ExitRequests) -> int:
         return await _sends_at_the_end(leaving, sent)
 
-    assert run_until_left(go, terminal) == code
+    assert run_with_signals(go, terminal) == code
     terminal.close()
 
 

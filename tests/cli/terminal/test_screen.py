@@ -1,4 +1,4 @@
-"""The observer that tells a session on the screen: each thing once, the final text always."""
+"""The observer that prints a session: everything once, the final text always."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Terminal
 from callboard.ports.model import Delta
 from callboard.types import events as ev
-from callboard.types.records import Envelope, Request, RequestKind, ToolCall, Usage
+from callboard.types.records import AgentRow, Envelope, Request, RequestKind, ToolCall, Usage
 
 
-class Shown:
-    """A screen, and what it shows in the end."""
+class ScreenOutput:
+    """A screen and its final output."""
 
     def __init__(self, *, result_apart: bool, verbose: bool = False) -> None:
         self.err = io.StringIO()
@@ -36,62 +36,65 @@ class Shown:
         return self.err.getvalue().splitlines()
 
 
-def says(text: str, *calls: ToolCall) -> ev.ModelReplied:
+def reply_with(text: str, *calls: ToolCall) -> ev.ModelReplied:
     blocks = ({"type": "text", "text": text},)
     return ev.ModelReplied(at=0, ordinal=1, model="m", stop_reason="end_turn", blocks=blocks, calls=calls)
 
 
-def ends(text: str) -> ev.TurnEnded:
+def turn_end(text: str) -> ev.TurnEnded:
     return ev.TurnEnded(at=0, turn="1", reason="end", text=text)
 
 
 def test_the_final_text_is_shown_though_its_reply_was_not_seen() -> None:
-    shown = Shown(result_apart=False)
-    shown.on("lead", ev.ContextEdited(at=0, stage="summarize_all", revision=1), ends("All tests pass."))
+    shown = ScreenOutput(result_apart=False)
+    shown.on("lead", ev.ContextEdited(at=0, stage="summarize_all", revision=1), turn_end("All tests pass."))
     assert shown.lines == ["lead: All tests pass."]
 
 
 def test_the_final_text_is_shown_once() -> None:
-    shown = Shown(result_apart=False)
-    shown.on("lead", says("All tests pass."), ends("All tests pass."))
+    shown = ScreenOutput(result_apart=False)
+    shown.on("lead", reply_with("All tests pass."), turn_end("All tests pass."))
     assert shown.lines == ["lead: All tests pass."]
 
 
 @pytest.mark.parametrize("result", ["Second.", "Something else."])
 def test_a_result_that_stands_apart_is_not_printed_twice_and_nothing_is_lost(result: str) -> None:
-    shown = Shown(result_apart=True)
-    shown.on("lead", says("First."), ends("First."), ev.TurnBegan(at=0, turn="2", cause="e"), says("Second."))
-    shown.on("lead", ends("Second."))
+    shown = ScreenOutput(result_apart=True)
+    shown.on(
+        "lead", reply_with("First."), turn_end("First."), ev.TurnBegan(at=0, turn="2", cause="e"), reply_with("Second.")
+    )
+    shown.on("lead", turn_end("Second."))
     assert shown.lines == ["lead: First."]
     shown.screen.finish(result)
     assert shown.lines == ["lead: First.", *(["lead: Second."] if result != "Second." else [])]
 
 
 def test_a_result_of_a_call_is_told_by_its_words() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     call = ToolCall(id="c", use_id="u", name="bash", input={"command": "make"})
     done = ev.ToolFinished(at=0, call="c", content=({"type": "text", "text": "ok"},))
-    shown.on("alice", says("I build it.", call), done)
+    shown.on("alice", reply_with("I build it.", call), done)
     assert shown.lines == ["alice: I build it.", "alice: bash make => ok"]
 
 
 def test_an_envelope_that_is_sent_and_received_here_is_shown_once() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     envelope = Envelope(id="e", sender="alice", recipient="lead", type="result", content="found")
     shown.screen.on_mail(envelope)
     shown.screen.on_mail(envelope.model_copy(update={"seq": 4}))
     assert shown.lines == ["alice -> lead [result] found"]
 
 
-def test_a_partial_reply_that_is_void_is_told() -> None:
-    shown = Shown(result_apart=True)
+def test_a_stream_that_breaks_off_is_one_line_although_no_text_was_shown() -> None:
+    shown = ScreenOutput(result_apart=True)
     shown.screen.on_delta("lead", Delta("text", "The answ"))
-    shown.screen.on_delta("lead", Delta("dropped", "connection lost"))
-    assert shown.lines == ["lead: partial reply dropped: connection lost"]
+    shown.screen.on_delta("lead", Delta("dropped", "cut at the output limit"))
+    shown.on("lead", ev.ReplyDropped(at=0, ordinal=1, why="cut at the output limit", usage=Usage(output_tokens=9)))
+    assert shown.lines == ["lead: a reply is void: cut at the output limit (9 output tokens are billed)"]
 
 
 def test_what_a_person_is_to_notice_is_shown() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     shown.screen.on_delta("alice", Delta("notice", "a hook failed"))
     assert shown.lines == ["alice: a hook failed"]
 
@@ -105,15 +108,15 @@ def test_what_a_person_is_to_notice_is_shown() -> None:
     ],
 )
 def test_an_odd_stop_reason_is_reported_once(reason: str, words: str) -> None:
-    shown = Shown(result_apart=True)
-    odd, plain = says("one").model_copy(update={"stop_reason": reason}), says("two")
+    shown = ScreenOutput(result_apart=True)
+    odd, plain = reply_with("one").model_copy(update={"stop_reason": reason}), reply_with("two")
     shown.on("lead", odd, plain, odd)
     shown.on("alice", odd)
     assert sum(words in line for line in shown.lines) == 1
 
 
 def test_a_retry_says_what_the_failed_attempt_may_be_billed_for_and_a_switch_who_was_passed_over() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     why = "connection: reset; the attempt may be billed: 1,200 tokens in, 7 out"
     shown.on(
         "lead",
@@ -125,13 +128,13 @@ def test_a_retry_says_what_the_failed_attempt_may_be_billed_for_and_a_switch_who
     assert shown.lines == [
         f"lead: retry (attempt 1) in 0.5 s: {why}",
         "lead: retry of a summary (attempt 2) in 0.5 s: server 500: no",
-        "lead: goes on with model three: overloaded 529: full; passed over two: it cannot call tools",
-        "lead: the reply above is void: cut at the output limit (8,000 output tokens are billed)",
+        "lead: continues with model three: overloaded 529: full; skipped two: it cannot call tools",
+        "lead: a reply is void: cut at the output limit (8,000 output tokens are billed)",
     ]
 
 
 class Session:
-    """What a screen asks of a session."""
+    """The part of a session that a screen uses."""
 
     def __init__(
         self, *damage: str, may_answer: tuple[str, ...] = ("person",), expires_at: float | None = None
@@ -147,10 +150,22 @@ class Session:
     def requests(self) -> list[Request]:
         return [self.asked]
 
+    def label(self, name: str) -> str:
+        return name
+
+    def row_of(self, name: str) -> AgentRow | None:
+        return None
+
+    def life_usage(self, row: AgentRow) -> Usage:
+        return Usage()
+
+    def turn_of(self, name: str) -> tuple[float, Usage] | None:
+        return None
+
 
 @pytest.mark.parametrize("by_option", [True, False])
 def test_the_advice_on_a_used_up_budget_names_what_set_it(by_option: bool) -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     session = Session()
     session.cost_limit_by_option = by_option
     shown.screen.attach(session)
@@ -164,14 +179,14 @@ DONE = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": "b
 
 
 def test_a_call_that_was_made_before_a_resume_has_its_name() -> None:
-    shown = Shown(result_apart=False)
+    shown = ScreenOutput(result_apart=False)
     shown.screen.attach(Session())
     shown.on("lead", DONE)
     assert shown.lines == ["lead: bash make => built"]
 
 
 def test_a_call_that_nobody_knows_is_told_by_its_id() -> None:
-    shown = Shown(result_apart=False)
+    shown = ScreenOutput(result_apart=False)
     shown.on("lead", DONE)
     assert shown.lines == ["lead: call_1 => built"]
 
@@ -179,8 +194,8 @@ def test_a_call_that_nobody_knows_is_told_by_its_id() -> None:
 def test_verbose_tells_when_a_tool_starts() -> None:
     call = ToolCall(id="call_1", use_id="u", name="bash", input={"command": "make all"})
     for verbose in (True, False):
-        shown = Shown(result_apart=True, verbose=verbose)
-        shown.on("lead", says("", call), ev.ToolStarted(at=0, call="call_1", effect="unknown"))
+        shown = ScreenOutput(result_apart=True, verbose=verbose)
+        shown.on("lead", reply_with("", call), ev.ToolStarted(at=0, call="call_1", effect="unknown"))
         assert ("lead: tool bash make all" in shown.lines) is verbose
 
 
@@ -191,11 +206,11 @@ def test_verbose_tells_when_a_tool_starts() -> None:
 def test_a_plan_is_shown_by_its_question_where_one_is_put(
     asks: Collection[RequestKind], may_answer: tuple[str, ...], whole: bool
 ) -> None:
-    shown = Shown(result_apart=False)
+    shown = ScreenOutput(result_apart=False)
     shown.screen.attach(Session(may_answer=may_answer), asks=asks)
     call = ToolCall(id="c", use_id="u", name="submit_plan", input={"plan": "First this."})
     done = ev.ToolFinished(at=0, call="c", content=({"type": "text", "text": "Plan submitted as req_1."},))
-    shown.on("lead", says("", call), done)
+    shown.on("lead", reply_with("", call), done)
     shown.on("lead", ev.GateSet(at=0, gate="pending", request_id="req_1", plan="First this.\nThen that."))
     head = ["lead: plan req_1 waits for approval", "First this.", "Then that."]
     assert shown.lines[:3] == (head if whole else [])
@@ -210,29 +225,29 @@ def test_a_request_that_is_asked_here_has_no_line_of_its_call(screen: Callable[.
     here.attach(Session(), asks={"question", "permission"})
     question = ToolCall(id="c1", use_id="u1", name="ask_person", input={"question": "Which database?"})
     delete = ToolCall(id="c2", use_id="u2", name="bash", input={"command": "rm gone"})
-    here.on_event("lead", 1, says("", question, delete))
+    here.on_event("lead", 1, reply_with("", question, delete))
     here.on_event("lead", 2, ev.ToolStarted(at=0, call="c1", effect="store"))
     put = ({"type": "text", "text": "Question req_1 is put to the person."},)
     here.on_event("lead", 3, ev.ToolFinished(at=0, call="c1", content=put))
     here.on_event("lead", 4, ev.ApprovalNeeded(at=1, call="c2", request_id="req_2", rule="D", why="it deletes"))
     terminal.flush()
-    assert not re.search(r"Which database|req_1|req_2|it deletes", err.getvalue()), "the question has all of it"
+    assert not re.search(r"Which database|req_1|req_2|it deletes", err.getvalue()), "the question contains all of it"
 
 
 def test_a_question_that_nobody_is_asked_here_is_the_line_of_its_call() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     shown.screen.attach(Session())
     question = ToolCall(id="c1", use_id="u1", name="ask_person", input={"question": "Which database?"})
     put = ({"type": "text", "text": "Question req_1 is put to the person."},)
-    shown.on("lead", says("", question), ev.ToolFinished(at=0, call="c1", content=put))
+    shown.on("lead", reply_with("", question), ev.ToolFinished(at=0, call="c1", content=put))
     assert shown.lines == ["lead: ask_person Which database? => Question req_1 is put to the person."]
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("", "the conversation is empty"), ("carry", "carried over: your words")]
+    ("content", "words"), [("", "the conversation is empty"), ("carry", "carried over: your prompts")]
 )
 def test_a_conversation_that_begins_anew_is_one_line(content: str, words: str) -> None:
-    shown = Shown(result_apart=False)
+    shown = ScreenOutput(result_apart=False)
     order = Envelope(
         id="e", sender="person", recipient="lead", type="command", content=content, metadata={"action": "new"}
     )
@@ -242,7 +257,16 @@ def test_a_conversation_that_begins_anew_is_one_line(content: str, words: str) -
     assert line.startswith("context cleared")
     assert words in line
     shown.on("lead", ev.AgentStopped(at=0, outcome="stopped"), ev.AgentResumed(at=0, pid=1))
-    assert shown.lines[1:] == ["lead: has stopped", "lead: goes on where it was"]
+    assert shown.lines[1:] == ["lead: has stopped", "lead: continues where it was"]
+
+
+def test_a_killed_agent_that_only_settles_its_calls_does_not_seem_to_continue() -> None:
+    shown = ScreenOutput(result_apart=True)
+    shown.on("carl", ev.StopAsked(at=0, by="runtime", why="it did not stop in time"), ev.AgentResumed(at=0, pid=1))
+    shown.on("carl", ev.AgentStopped(at=0, outcome="stopped"))
+    assert shown.lines == ["carl: asked to stop by runtime: it did not stop in time", "carl: has stopped"]
+    shown.on("carl", ev.AgentResumed(at=0, pid=1))
+    assert shown.lines[2:] == ["carl: continues where it was"]
 
 
 def test_what_the_store_set_aside_is_told_though_the_screen_is_quiet() -> None:
@@ -254,7 +278,7 @@ def test_what_the_store_set_aside_is_told_though_the_screen_is_quiet() -> None:
 
 
 def test_a_plan_that_nobody_is_asked_about_says_how_and_until_when_it_is_answered() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     shown.screen.attach(Session(expires_at=1_800_000_000.0))
     shown.on("alice", ev.GateSet(at=0, gate="pending", request_id="req_1", plan="First this."))
     assert shown.lines[0] == "alice: plan req_1 waits for approval"
@@ -263,6 +287,17 @@ def test_a_plan_that_nobody_is_asked_about_says_how_and_until_when_it_is_answere
         r"callboard reject req_1 --why \"...\"",
         shown.lines[-1],
     )
+
+
+def test_a_plan_that_the_run_approves_by_itself_is_not_said_to_wait() -> None:
+    shown = ScreenOutput(result_apart=True)
+    session = Session(expires_at=1_800_000_000.0)
+    shown.screen.attach(session, approves=("plan",))
+    shown.on("alice", ev.GateSet(at=0, gate="pending", request_id="req_1", plan="First this."))
+    assert shown.lines == ["alice: plan req_1 waits for approval", "First this."]
+    session.asked = session.asked.model_copy(update={"person_only": True})
+    shown.on("alice", ev.GateSet(at=0, gate="pending", request_id="req_1", plan="First this."))
+    assert "to answer: callboard approve req_1" in shown.lines[-1]
 
 
 def _asked_screen() -> tuple[Screen, Terminal, io.StringIO]:
@@ -311,7 +346,7 @@ def test_how_the_turn_ended_is_printed_unless_the_caller_prints_that_reason(why:
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize(("why", "times"), [("there is no command /x", 1), ("another reason", 2)])
 def test_a_notice_that_is_the_reason_of_the_end_is_printed_once(why: str, times: int, *, apart: bool) -> None:
-    shown = Shown(result_apart=apart)
+    shown = ScreenOutput(result_apart=apart)
     shown.on("lead", ev.TurnBegan(at=0, turn="1", cause="e"))
     shown.screen.on_delta("lead", Delta("notice", "there is no command /x"))
     shown.on("lead", ev.TurnEnded(at=0, turn="1", reason="blocked", why=why))
@@ -322,7 +357,7 @@ def test_a_notice_that_is_the_reason_of_the_end_is_printed_once(why: str, times:
 
 
 def test_a_notice_is_not_held_back_during_a_model_call() -> None:
-    shown = Shown(result_apart=True)
+    shown = ScreenOutput(result_apart=True)
     shown.on("lead", ev.TurnBegan(at=0, turn="1", cause="e"))
     shown.screen.on_delta("lead", Delta("notice", "a hook failed"))
     shown.on("lead", ev.ModelCalled(at=0, ordinal=1, attempt=1, model="m", max_tokens=9))

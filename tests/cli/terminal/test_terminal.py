@@ -1,4 +1,4 @@
-"""The screen: one writer, whole blocks, no control sequence from outside, quiet on a closed pipe."""
+"""The screen: one writer, whole blocks, no control sequences from outside, quiet on a closed pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from callboard.cli.terminal.terminal import (
 
 
 class Tty(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -76,7 +76,7 @@ def test_while_another_program_has_the_screen_what_is_printed_waits_and_nobody_w
     terminal = Terminal(io.StringIO(), screen)
     terminal.terminal_print(block("before"))
     with terminal.held():
-        assert screen.getvalue() == "before\n", "what was printed sooner is written before it has the screen"
+        assert screen.getvalue() == "before\n", "earlier output is written before the holder gets the screen"
         terminal.terminal_print(block("meanwhile"))
         terminal.flush()
         assert screen.getvalue() == "before\n"
@@ -177,8 +177,8 @@ def test_quiet_hides_one_liners_and_nothing_else() -> None:
     assert err.getvalue() == "a plan\n"
 
 
-def drained(reader: int) -> tuple[threading.Thread, list[bytes]]:
-    """All that comes out of a pipe, read from now on."""
+def read_all(reader: int) -> tuple[threading.Thread, list[bytes]]:
+    """Read everything from a pipe, beginning now."""
     read: list[bytes] = []
 
     def drain() -> None:
@@ -194,10 +194,10 @@ def test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress() -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as slow:
         terminal = Terminal(io.StringIO(), slow)
-        for number in range(6_000):  # the pipe is full long before: these calls return all the same
+        for number in range(6_000):  # the pipe fills up long before, but these calls still return
             terminal.terminal_print(block(f"progress {number} {'x' * 100}", progress=True))
         terminal.terminal_print(block("the plan, in full"))
-        draining, read = drained(reader)
+        draining, read = read_all(reader)
         terminal.close()
     draining.join()
     os.close(reader)
@@ -209,12 +209,12 @@ def test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress() -> None:
 
 def test_a_descriptor_that_does_not_wait_loses_nothing() -> None:
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)  # as another process that shares it may have made it
+    os.set_blocking(writer, False)  # as another process that shares the pipe may have set it
     with os.fdopen(writer, "w") as stream:
         terminal = Terminal(stream, io.StringIO())
         for number in range(3_000):
             terminal.result(f"{number} {'x' * 100}")
-        draining, read = drained(reader)
+        draining, read = read_all(reader)
         terminal.close()
     draining.join()
     os.close(reader)
@@ -226,12 +226,12 @@ def test_what_a_prompt_line_draws_waits_for_no_screen_and_keeps_its_place() -> N
     with os.fdopen(writer, "w") as stream:
         terminal = Terminal(stream, stream)
         wanted = ""
-        for number in range(2_000):  # the pipe is full long before: these calls return all the same
+        for number in range(2_000):  # the pipe fills up long before, but these calls still return
             terminal.canvas.write(f"drawn {number} {'x' * 50}\n")
             terminal.terminal_print(block(f"said {number}"))
             wanted += f"drawn {number} {'x' * 50}\nsaid {number}\n"
         assert terminal.is_behind
-        draining, read = drained(reader)
+        draining, read = read_all(reader)
         terminal.flush()
         assert not terminal.is_behind
         terminal.close()
@@ -316,7 +316,7 @@ def test_lines_break_between_words_and_lose_none(words: list[str], indent: int, 
     assert not any(part.name for part in parts[1:])
     for number, part in enumerate(parts):
         room = width - (len(name) + 1 if name and number == 0 else 0)
-        assert columns(part.text) <= room or len(part.text.split()) == 1, "only a word that is too long goes beyond"
+        assert columns(part.text) <= room or len(part.text.split()) == 1, "only a single long word exceeds the width"
         assert not words or part.text.startswith(" " * indent)
 
 

@@ -1,4 +1,4 @@
-"""Denied calls are shown with the rule and the way out; the lead's words stand where they were said."""
+"""Denied calls are shown with the rule and the remedy; the lead's words appear where they were said."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ DENIED = {
     ),
     ("touch made", "plan"): ("(E)", "It may run once a plan is approved"),
     ("rm made", "plan"): ("(D)", "It may run once a plan is approved"),
-    ("touch made", "default"): ("(E)", "Nobody can be asked in a run without a terminal; run it in a terminal"),
+    ("touch made", "default"): (
+        "(E)",
+        "Nobody can be asked in a run without a terminal; the last lines say how to allow it",
+    ),
 }
 
 
@@ -36,12 +39,12 @@ def command(tmp_path: Path) -> Command:
 def test_a_denied_call_is_one_line_with_its_rule_and_the_way_out(command: Command, line: str, mode: str) -> None:
     call = f"{{tool_use: {{name: bash, input: {{command: {line}}}}}}}"
     scenario = command.scenario(f"agents:\n  lead:\n    - reply: [{call}]\n    - reply: Too bad.\n")
-    ran = command.here("run", "--model", scenario, "--permission-mode", mode, "Go.")
+    ran = command.run_inline("run", "--model", scenario, "--permission-mode", mode, "Go.")
     (denied,) = [shown for shown in ran.err.splitlines() if "lead: denied: " in shown]
     assert denied.startswith(f"lead: denied: bash {line}: ")
     for words in DENIED[line, mode]:
         assert words in denied
-    ran = command.here("run", "--model", scenario, "--permission-mode", mode, "--output-format", "json", "Go.")
+    ran = command.run_inline("run", "--model", scenario, "--permission-mode", mode, "--output-format", "json", "Go.")
     (told,) = json.loads(ran.out)["permission_denials"]
     assert told["tool_input"]["command"] == line
 
@@ -73,14 +76,14 @@ def test_the_no_of_a_hook_is_not_said_to_wait_for_a_plan(command: Command) -> No
     settings = Path(command.env["HOME"]) / ".claude" / "settings.json"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}}))
-    ran = command.here("run", "--model", command.scenario(BY_HOOK), "--permission-mode", "plan", "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(BY_HOOK), "--permission-mode", "plan", "Go.")
     (denied,) = [shown for shown in ran.err.splitlines() if "lead: denied: " in shown]
     assert "Not on Mondays." in denied
     assert "once a plan is approved" not in denied
 
 
 def test_the_no_of_a_rule_before_a_plan_is_not_said_to_wait_for_it(command: Command) -> None:
-    ran = command.here("run", "--model", command.scenario(BY_RULE), "--disallowed-tools", "Bash(touch:*)", "Go.")
+    ran = command.run_inline("run", "--model", command.scenario(BY_RULE), "--disallowed-tools", "Bash(touch:*)", "Go.")
     by_rule, by_gate = [shown for shown in ran.err.splitlines() if "al: denied: " in shown]
     assert "(rule Bash(touch:*)). To allow it, change that rule" in by_rule
     assert "It may run once a plan is approved" in by_gate
@@ -91,7 +94,7 @@ def test_a_question_that_waited_names_the_command_that_answers_the_next_one() ->
     assert "nobody answered in time" in unanswered(None, waited)
     assert "`callboard approve`" in unanswered(None, waited)
     at_once = waited.model_copy(update={"expires_at": 1})
-    assert "`callboard approve`" not in unanswered(None, at_once), "its deadline is over before anybody can type it"
+    assert "`callboard approve`" not in unanswered(None, at_once), "its deadline is over before a person can type it"
 
 
 def test_the_leads_words_stand_before_what_was_said_after_them() -> None:
@@ -118,14 +121,14 @@ def test_an_unattended_run_names_the_rule_that_allows_a_deletion_once(command: C
     call = "{tool_use: {name: bash, input: {command: rm gone}}}"
     scenario = command.scenario(f"agents:\n  lead:\n    - reply: [{call}]\n    - reply: Too bad.\n")
     (command.workspace / "gone").touch()
-    ran = command.here("run", "--model", scenario, "Go.")
+    ran = command.run_inline("run", "--model", scenario, "Go.")
     assert ran.code == 4
     assert ran.err.count("--allowed-tools 'Bash(rm gone)'") == 1, ran.err
-    assert "waits for permission" not in ran.err, "nobody can answer: it waits for nothing"
+    assert "waits for permission" not in ran.err, "no person can answer, so it does not wait"
 
 
 def test_a_deny_rule_is_named_once(command: Command) -> None:
     call = "{tool_use: {name: bash, input: {command: rm gone}}}"
     scenario = command.scenario(f"agents:\n  lead:\n    - reply: [{call}]\n    - reply: Too bad.\n")
-    ran = command.here("run", "--disallowed-tools", "Bash(rm:*)", "--model", scenario, "Go.")
+    ran = command.run_inline("run", "--disallowed-tools", "Bash(rm:*)", "--model", scenario, "Go.")
     assert ran.err.count("Bash(rm:*)") == 1, ran.err

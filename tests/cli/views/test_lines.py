@@ -1,4 +1,4 @@
-"""What events look like: one-liners are short, what people read is whole."""
+"""Lines about events: one-liners are short, and texts for people are complete."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_failed_call_stands_out() -> None:
                 tokens_after=52_000,
                 undoes=(41, 44),
             ),
-            "took back edit 41, edit 44, 8,100 -> 52,000 tokens",
+            "undid edit 41, edit 44, 8,100 -> 52,000 tokens",
         ),
         (
             ev.ContextEdited(
@@ -117,13 +117,21 @@ def test_a_failed_call_stands_out() -> None:
         ),
         (
             ev.ContextEdited(at=0, stage="undo", revision=2, undoes=(41,), why="it does not fit"),
-            "did not take back edit 41: it does not fit",
+            "did not undo edit 41: it does not fit",
         ),
         (
             ev.CacheThrash(at=0, calls=3, changed='tool "bash"'),
-            '3 calls in a row found next to nothing in the prompt cache; changed: tool "bash"',
+            '3 calls in a row read almost nothing from the prompt cache; changed: tool "bash"',
         ),
-        (ev.ModelSwitched(at=0, model="small"), "goes on with model small"),
+        (
+            ev.CacheThrash(at=0, calls=3, changed="nothing in the requests: the service no longer writes to its cache"),
+            "3 calls in a row read almost nothing from the prompt cache; the service no longer writes to its cache",
+        ),
+        (
+            ev.CacheThrash(at=0, calls=3, changed="nothing of ours: the service no longer writes its cache"),
+            "3 calls in a row read almost nothing from the prompt cache; the service no longer writes its cache",
+        ),
+        (ev.ModelSwitched(at=0, model="small"), "continues with model small"),
         (ev.BackgroundEnded(at=0, id="bg_1", status="failed", exit_code=3), "background bg_1 failed (exit 3)"),
         (ev.TaskHeld(at=0, task="task_1", subject="Mend it"), "took task_1 Mend it"),
     ],
@@ -139,10 +147,10 @@ def test_a_stage_that_found_nothing_is_silent() -> None:
         event = ev.ContextEdited(
             at=0, stage="clear_old_results", revision=3, edits=cleared, tokens_before=40_000, tokens_after=after
         )
-        assert bool(text(event)) is shown, "an edit that takes little away is not told at every step"
+        assert bool(text(event)) is shown, "a small edit is not reported at every step"
     assert text(ev.ContextEdited(at=0, stage="snip_middle", revision=3)) == ""
     failed = text(ev.ContextEdited(at=0, stage="mine:shorten", revision=3, why="ValueError: no"))
-    assert failed.endswith("the stage mine:shorten is passed over: ValueError: no")
+    assert failed.endswith("the stage mine:shorten is skipped: ValueError: no")
 
 
 def test_todos_are_a_list_with_marks() -> None:
@@ -181,7 +189,7 @@ def test_one_liners_stay_one_line_whatever_they_carry() -> None:
         try:
             event = kind(at=0, **fields)
         except ValueError:
-            continue  # needs fields that this test does not know
+            continue  # needs fields that this test does not set
         shown = block_of(event)
         assert shown is None or not shown.progress or all("\n" not in line.text for line in shown.lines)
 
@@ -206,9 +214,17 @@ def test_a_held_call_says_how_long_and_why() -> None:
     ("budget", "kind", "last", "said"),
     [
         ("session", "tokens", True, ["token budget of the session", "one last call", "`budget` in settings.yaml"]),
-        ("alice", "cost_usd", False, ["money budget of alice is used up.", "`budgets` in settings.yaml"]),
-        ("schedule:cron_1", "steps", False, ["schedule cron_1", "give its schedule more"]),
-        ("session", "agents", True, ["agents started in all"]),
+        (
+            "alice",
+            "cost_usd",
+            False,
+            [
+                "money budget of alice is used up.",
+                "`callboard team budget alice cost_usd=N`, or `budgets` in settings.yaml",
+            ],
+        ),
+        ("schedule:cron_1", "steps", False, ["schedule cron_1", "raise the budget of its schedule"]),
+        ("session", "agents", True, ["agents started in total"]),
     ],
 )
 def test_a_budget_that_is_reached_says_which_and_where_it_is_raised(
@@ -226,5 +242,11 @@ def test_repetition_is_a_line_of_progress_and_its_end_is_not() -> None:
     nudge, stop = (ev.StuckNoticed.model_validate({**about, "action": one}) for one in ("nudge", "stop"))
     assert text(nudge) == ("repeats itself, 3 times: bash pytest, with the same result; it is asked to try another way")
     assert progress(nudge)
-    assert "its turn ends. Tell it what to do otherwise" in text(stop)
+    assert "its turn ends. Send it new instructions" in text(stop)
     assert not progress(stop)
+
+
+def test_a_call_is_named_by_its_subject_not_by_its_description() -> None:
+    made = ToolCall(id="c1", use_id="u1", name="create_task", input={"description": "every file", "subject": "Tests"})
+    looked = ToolCall(id="c2", use_id="u2", name="task", input={"prompt": "all of it", "description": "read the log"})
+    assert [call_words(made), call_words(looked)] == ["create_task Tests", "task read the log"]

@@ -1,4 +1,4 @@
-"""The status line: the next schedule, in a person's words."""
+"""The status line: its parts, and the next schedule in words for a person."""
 
 from __future__ import annotations
 
@@ -59,8 +59,21 @@ def test_a_narrow_line_loses_whole_parts_and_what_waits_for_the_person_last() ->
         assert "1 waits for you (/plans)" in shown
         assert len(shown) <= before
         before = len(shown)
-    assert "$0.12" in fitted(PARTS, 100).split(" | "), "the cost outlives the tokens"
+    assert "$0.12" in fitted(PARTS, 100).split(" | "), "the cost is kept longer than the tokens"
     assert fitted(PARTS, 10) == "1 waits f…"
+
+
+def test_tokens_and_cost_are_kept_at_80_columns() -> None:
+    parts = [
+        StatusPart("mode acceptEdits", 40),
+        StatusPart("3 waiting, 12 working, 4 idle", 50),
+        StatusPart("2 wait for you (/plans)", 0),
+        StatusPart("lead waits for the rate limit until 14:05 (callboard rate)", 2),
+        StatusPart("1,512,345 tokens in (90 % cached), 67,890 out, $12.34", 1, short="1.6M tokens, $12.34"),
+        StatusPart("next 09:00 standup", 70),
+    ]
+    assert fitted(parts, 80) == "2 wait for you (/plans) | 1.6M tokens, $12.34"
+    assert fitted([*parts[:3], *parts[4:]], 80) == ("mode acceptEdits | 2 wait for you (/plans) | 1.6M tokens, $12.34")
 
 
 def test_wide_characters_count_two_columns() -> None:

@@ -1,4 +1,4 @@
-"""The team as a tree on screens of any width, as lines of what changed, as JSON."""
+"""The team as a tree on screens of any width, as lines about changes, and as JSON."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from hypothesis import strategies as hy
 
 from callboard.cli.terminal.terminal import columns
 from callboard.cli.views.team import changes_block, moment, short_number, team_json, tree_block
-from callboard.core.reports.activity import Doing
-from callboard.sessions.inspect.team import AgentSeen, EndedAgents, TeamSeen
+from callboard.core.reports.activity import Activity
+from callboard.sessions.inspect.team import AgentOverview, EndedAgents, TeamOverview
 from callboard.sessions.result import AgentSummary
 from callboard.types.records import AgentLife, AgentRow, ToolCall, Usage
 
 NOON = 1_800_000_000.0
-NOTHING = Doing()
+IDLE = Activity()
 CALL = ToolCall(id="call_1", use_id="u", name="bash", input={"command": "pytest -q"})
 
 
-def agent(name: str, life: AgentLife = "working", doing: Doing = NOTHING, **more: Any) -> AgentSeen:
+def agent(name: str, life: AgentLife = "working", doing: Activity = IDLE, **more: Any) -> AgentOverview:
     given = {"name": name, "kind": "teammate", "parent": "lead", "life": life, "since": NOON - 60, **more}
     row = AgentRow.model_validate(given)
     usage = Usage(input_tokens=12_000, output_tokens=345, cost_usd=0.12)
-    return AgentSeen(
+    return AgentOverview(
         row, AgentSummary(name, row.kind, 3, usage, life, row.outcome, "what it did", row.waiting_for), doing
     )
 
 
-def seen(*agents: AgentSeen, host: int | None = 42) -> TeamSeen:
+def overview(*agents: AgentOverview, host: int | None = 42) -> TeamOverview:
     over = [one for one in agents if one.row.life == "stopped"]
     ended = EndedAgents(len(over), reduce(Usage.plus, (one.summary.usage for one in over), Usage()))
-    return TeamSeen("s1", NOON, agents, host, ended=ended)
+    return TeamOverview("s1", NOON, agents, host, ended=ended)
 
 
-def team() -> TeamSeen:
-    plan = Doing("plan", NOON - 30, NOON + 1_800, subject="Rework the parser")
-    return seen(
-        agent("lead", "working", Doing("tool", NOON - 5, NOON + 115, CALL, 2), kind="lead", parent=None),
+def team() -> TeamOverview:
+    plan = Activity("plan", NOON - 30, NOON + 1_800, subject="Rework the parser")
+    return overview(
+        agent("lead", "working", Activity("tool", NOON - 5, NOON + 115, CALL, 2), kind="lead", parent=None),
         agent("alice", "waiting", plan, waiting_for="plan req_1"),
-        agent("explore-1", "working", Doing("model call", NOON - 2, NOON + 898), kind="subagent", parent="alice"),
+        agent("explore-1", "working", Activity("model call", NOON - 2, NOON + 898), kind="subagent", parent="alice"),
         agent("explore-2", "stopped", kind="subagent", parent="alice", outcome="done"),
         agent("bob", "idle"),
         agent("carol", "crashed", outcome="failed"),
     )
 
 
-def lines(shown: TeamSeen, width: int = 100, height: int | None = None) -> list[str]:
+def lines(shown: TeamOverview, width: int = 100, height: int | None = None) -> list[str]:
     return [line.text for line in tree_block(shown, width, height).lines]
 
 
@@ -70,9 +70,9 @@ def test_the_tree_says_of_each_agent_what_it_does_since_when_until_when_and_what
 
 def test_a_session_that_nobody_hosts_is_told_as_left() -> None:
     assert "no process hosts it" in lines(replace(team(), host=None))[0]
-    idle = seen(agent("lead", "starting", kind="lead", parent=None))
+    idle = overview(agent("lead", "starting", kind="lead", parent=None))
     assert lines(idle)[3].split()[:5] == ["lead", "starting", "no", "prompt", "yet"]
-    assert "no agents" in lines(seen())[1]
+    assert "no agents" in lines(overview())[1]
 
 
 @given(
@@ -81,7 +81,7 @@ def test_a_session_that_nobody_hosts_is_told_as_left() -> None:
     hy.lists(hy.text(alphabet="a終é\x1b[31m👩🏽\n", min_size=1, max_size=40), max_size=6),
 )
 def test_no_line_is_wider_than_the_screen_and_no_page_higher(width: int, height: int | None, words: list[str]) -> None:
-    others = [agent(f"mate-{n}", "waiting", Doing("plan", NOON, subject=text)) for n, text in enumerate(words)]
+    others = [agent(f"mate-{n}", "waiting", Activity("plan", NOON, subject=text)) for n, text in enumerate(words)]
     shown = lines(replace(team(), agents=(*team().agents, *others)), width, height)
     assert all(columns(line) <= width for line in shown)
     assert all("\n" not in line and "\x1b" not in line for line in shown)
@@ -102,7 +102,7 @@ def test_only_who_does_something_else_is_told_of_again() -> None:
         team(),
         agents=(
             *team().agents[:4],
-            agent("bob", "working", Doing("model call", NOON)),
+            agent("bob", "working", Activity("model call", NOON)),
             agent("carol", "crashed", outcome="failed"),
         ),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, Facts, ToolFacts
-from callboard.core.messaging.envelopes import placed
+from callboard.core.messaging.envelopes import envelope_block
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Envelope, Json, ToolCall, Usage
@@ -64,7 +64,7 @@ class Life:
     def delivered(self, *ids: str) -> Life:
         """All mail, or these envelopes, into the conversation."""
         taken = [one for one in self.state.inbox.mail if not ids or one.id in ids]
-        blocks = tuple(placed(one) for one in taken)
+        blocks = tuple(envelope_block(one) for one in taken)
         return self.on(ev.EnvelopesDelivered, ids=tuple(one.id for one in taken), blocks=blocks)
 
     def prompted(self, text: str) -> Life:

@@ -16,7 +16,7 @@ from tests.core.agent.agent_states import Life, facts
 from callboard.core.agent.decide import MODEL, SUMMARY, decide
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.view.invariants import invariants
-from callboard.core.messaging.envelopes import placed
+from callboard.core.messaging.envelopes import envelope_block
 from callboard.core.recovery.retry_policy import next_output_limit
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -57,7 +57,7 @@ class Interpreter:
         for _ in range(600):
             self.settle()
             step = self._step()
-            if isinstance(step, st.Done) or (isinstance(step, st.Wait) and not self._pass(step)):
+            if isinstance(step, st.LifeDone) or (isinstance(step, st.Wait) and not self._pass(step)):
                 return
         raise AssertionError("it does not come to an end")
 
@@ -65,7 +65,7 @@ class Interpreter:
         """Follow `decide` until it waits or is done. Each step must bring the state on, or start an operation."""
         for _ in range(80):
             step = self._step()
-            if isinstance(step, (st.Wait, st.Done)):
+            if isinstance(step, (st.Wait, st.LifeDone)):
                 return
             before = (self.life.state.seq, set(self.running), dict(self.requests))
             _DO[type(step)](self, step)
@@ -292,7 +292,7 @@ def _expire(self: Interpreter, step: st.Expire) -> None:
     self.requests[step.request.id] = step.request.model_copy(update={"status": "expired"})
 
 
-def _summarise(self: Interpreter, step: st.Summarise) -> None:
+def _summarise(self: Interpreter, step: st.SummarizeView) -> None:
     if not step.begun:
         self.on(ev.SummaryBegan, wanted=step.wanted, revision=self.life.state.context.conversation.revision)
     self.running[SUMMARY] = lambda: _summarised(self)
@@ -322,7 +322,7 @@ def _edited(self: Interpreter, step: st.EditView) -> None:
 
 
 def _deliver(self: Interpreter, step: st.Deliver) -> None:
-    blocks = tuple(placed(one) for one in self.life.state.inbox.mail if one.id in step.ids)
+    blocks = tuple(envelope_block(one) for one in self.life.state.inbox.mail if one.id in step.ids)
     self.on(ev.EnvelopesDelivered, ids=step.ids, blocks=blocks)
 
 
@@ -377,7 +377,7 @@ _DO: dict[type, Callable[[Interpreter, Any], None]] = {
     st.React: lambda self, step: self.on(ev.ReactAsked, why=step.why),
     st.Continue: lambda self, step: self.on(ev.ContinuationAsked, count=step.count),
     st.EditView: _edited,
-    st.Summarise: _summarise,
+    st.SummarizeView: _summarise,
     st.EndTurn: _end_turn,
     st.StopAgent: lambda self, step: self.on(ev.AgentStopped, outcome=step.outcome, result=step.result),
 }

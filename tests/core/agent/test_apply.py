@@ -8,7 +8,7 @@ import pytest
 from tests.core.agent.agent_states import Life, done, finished, judged, settled, started
 
 from callboard.core.agent.apply import RUNTIME_MAIL, apply, fold
-from callboard.core.agent.state import AgentState, Ended
+from callboard.core.agent.state import AgentState, LifeEnd
 from callboard.core.recovery.retry_policy import CONTINUATION_PROMPT
 from callboard.types import events as ev
 from callboard.types.messages import Injection
@@ -35,7 +35,7 @@ def test_every_event_moves_the_position_by_one() -> None:
 
 def test_what_is_no_event_of_ours_is_a_bug() -> None:
     with pytest.raises(KeyError):
-        apply(AgentState(), Injection(kind="x", text="y"))  # type: ignore[arg-type]
+        apply(AgentState(), Injection(kind="x", text="y"))
 
 
 def test_a_state_without_a_start_has_no_spec() -> None:
@@ -60,7 +60,7 @@ def test_its_life_begins_changes_and_ends() -> None:
         "req_1",
     )
     ended = prompted().on(ev.AgentStopped, outcome="done", result="r").state
-    assert (ended.lifecycle.ended, ended.turn, ended.context.wants_reply) == (Ended("done", "r"), None, False)
+    assert (ended.lifecycle.ended, ended.turn, ended.context.wants_reply) == (LifeEnd("done", "r"), None, False)
 
 
 @pytest.mark.parametrize("kind", sorted(RUNTIME_MAIL))
@@ -369,14 +369,14 @@ def test_what_a_skill_grants_ends_with_its_turn_and_what_it_takes_away_with_the_
     life = life.on(ev.SkillLoaded, name="s", text="blob", allowed=("Read",), disallowed=("Edit",), effort="high")
     turn = life.state.turn
     assert turn is not None
-    assert (turn.lifts, turn.denies, turn.effort) == (("Read",), ("Edit",), "high")
+    assert (turn.overrides, turn.denies, turn.effort) == (("Read",), ("Edit",), "high")
     life = life.on(ev.EnvelopeReceived, envelope=Envelope(id="env_2", sender="person", recipient="lead", type="prompt"))
     life = life.on(ev.SkillCommandsBegan, envelope="env_2", commands=("git fetch",))
     assert life.state.work.commands_begun == {"env_2"}
     life = life.on(ev.EnvelopesDelivered, ids=("env_2",), blocks=())
     assert life.state.work.commands_begun == frozenset()
     assert life.state.turn is not None
-    assert (life.state.turn.lifts, life.state.turn.denies) == (("Read",), ())
+    assert (life.state.turn.overrides, life.state.turn.denies) == (("Read",), ())
     life = life.on(ev.TurnEnded, turn="t", reason="end").on(ev.TurnBegan, turn="t2", cause="env_3")
     assert life.state.turn is not None
-    assert (life.state.turn.lifts, life.state.work.skill_texts) == ((), {"s": "blob"})
+    assert (life.state.turn.overrides, life.state.work.skill_texts) == ((), {"s": "blob"})

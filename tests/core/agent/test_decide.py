@@ -33,7 +33,7 @@ def test_the_order_of_the_rules_is_the_policy() -> None:
     assert [rule.__name__ for rule in RULES] == [
         "ended",
         "stopping",
-        "taken",
+        "reassigned_tasks",
         "answers",
         "orphans",
         "undoing",
@@ -71,7 +71,7 @@ def test_a_clock_that_is_set_back_lengthens_no_deadline_and_one_that_is_set_forw
 
 def test_an_ended_life_is_done_whatever_else_is_there() -> None:
     life = prompted().on(ev.AgentStopped, outcome="failed", result="alas").mailed("too late")
-    assert step(life) == st.Done("failed", "alas")
+    assert step(life) == st.LifeDone("failed", "alas")
 
 
 def stopped(life: Life) -> Life:
@@ -159,7 +159,7 @@ def summarising() -> Life:
 def test_a_summary_whose_process_died_is_made_again() -> None:
     life = summarising()
     assert life.state.compaction.summary is not None
-    assert step(life) == st.Summarise(life.state.compaction.summary, begun=True)
+    assert step(life) == st.SummarizeView(life.state.compaction.summary, begun=True)
     assert step(life, running=frozenset({SUMMARY})) == st.Wait(None, "model")
 
 
@@ -258,7 +258,7 @@ def test_all_calls_of_a_reply_run_before_the_compaction_that_one_of_them_asks_fo
     assert step(life) == st.CheckPermissions(("c1",))
     life = done(life.on(ev.CompactAsked, focus=""), "c1")
     assert step(life) == st.CheckPermissions(("c2",)), "the compaction waits for the results"
-    assert isinstance(step(done(life, "c2").on(ev.ResultsMerged)), st.Summarise | st.EditView)
+    assert isinstance(step(done(life, "c2").on(ev.ResultsMerged)), st.SummarizeView | st.EditView)
 
 
 def test_a_barrier_that_was_denied_holds_nobody_up() -> None:
@@ -417,5 +417,5 @@ def test_an_idle_teammate_claims_a_ready_task_and_only_one() -> None:
 
 def test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done() -> None:
     life = Life.begun().on(ev.TaskHeld, task="task_0").mailed("on with it")
-    assert step(life, taken=("task_0",)) == st.LetGo(("task_0",))
-    assert step(life.on(ev.StopAsked, by="person"), taken=("task_0",)) != st.LetGo(("task_0",))
+    assert step(life, taken=("task_0",)) == st.ReleaseTasks(("task_0",))
+    assert step(life.on(ev.StopAsked, by="person"), taken=("task_0",)) != st.ReleaseTasks(("task_0",))

@@ -35,11 +35,11 @@ def test_over_the_budget_the_next_stage_is_asked_before_the_model() -> None:
 def test_a_stage_that_found_nothing_is_not_asked_again_for_the_same_view() -> None:
     life = long(pipeline=({"stage": "summarize_all"},))
     wanted = step(life)
-    assert isinstance(wanted, st.Summarise)
+    assert isinstance(wanted, st.SummarizeView)
     assert not wanted.begun
     tried = life.on(ev.ContextEdited, stage="summarize_all", revision=0)
     after = step(tried, known=StateBlock())
-    assert not isinstance(after, st.Summarise)
+    assert not isinstance(after, st.SummarizeView)
 
 
 def test_a_prompt_refused_as_too_long_is_compacted_whatever_the_thresholds_say() -> None:
@@ -47,7 +47,7 @@ def test_a_prompt_refused_as_too_long_is_compacted_whatever_the_thresholds_say()
     assert isinstance(step(life), st.React)
     life = life.on(ev.ReactAsked)
     found = step(life, known=StateBlock())
-    assert isinstance(found, st.Summarise)
+    assert isinstance(found, st.SummarizeView)
     assert found.wanted.trigger == "reactive"
     begun = life.on(ev.SummaryBegan, wanted=found.wanted, revision=0).on(ev.SummaryFailed, why="empty")
     without = step(begun, known=StateBlock())
@@ -67,7 +67,7 @@ def test_a_short_history_that_is_refused_all_the_same_is_an_overflow() -> None:
 def test_a_compaction_asked_for_comes_before_the_model_is_asked(by: str) -> None:
     life = long().on(ev.CompactAsked, focus="the paths", by=by)
     found = step(life)
-    assert isinstance(found, st.Summarise)
+    assert isinstance(found, st.SummarizeView)
     assert (found.wanted.focus, found.wanted.trigger) == ("the paths", "manual")
 
 
@@ -75,7 +75,7 @@ def test_a_compaction_asked_for_is_made_as_the_pipeline_says() -> None:
     params = {"input": "tail", "place": "user", "prompt": "be brief", "max_tokens": 300}
     life = long(pipeline=({"stage": "summarize_all", "params": params},)).on(ev.CompactAsked)
     found = step(life)
-    assert isinstance(found, st.Summarise)
+    assert isinstance(found, st.SummarizeView)
     wanted = found.wanted
     assert (wanted.input, wanted.place, wanted.prompt, wanted.max_tokens) == ("tail", "user", "be brief", 300)
 

@@ -34,7 +34,7 @@ def check(draws: list[int]) -> Interpreter:
     snapshot = load(dump(fold(one.life.events[:half])))
     assert fold(one.life.events[half:], snapshot) == state, "a snapshot anywhere is as good as all events before it"
     step = one._step()
-    assert isinstance(step, (st.Done, st.Wait))
+    assert isinstance(step, (st.LifeDone, st.Wait))
     if isinstance(step, st.Wait):
         waits = state.work.gate.gate == "pending" or state.turn is None or any(c.stage == "asking" for c in state.calls)
         assert waits, f"it rests in the middle of a turn: {step}"

@@ -8,7 +8,7 @@ import pytest
 from tests.core.agent.agent_states import Life, facts
 
 from callboard.core.agent.decide import decide
-from callboard.core.agent.state import Delivery, Expected, Facts
+from callboard.core.agent.state import Delivery, ExpectedDeliveries, Facts
 from callboard.types import events as ev
 from callboard.types import steps as st
 
@@ -17,7 +17,7 @@ UNTIL = 120.0
 
 def script(*deliveries: Delivery, **more: Any) -> Facts:
     """Facts at 100 s, with a recording that holds until 120 s."""
-    return facts(expected=Expected(deliveries, UNTIL), **more)
+    return facts(expected=ExpectedDeliveries(deliveries, UNTIL), **more)
 
 
 def new_turn(*ids: str) -> Delivery:

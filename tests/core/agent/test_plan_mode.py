@@ -99,7 +99,7 @@ def test_a_reminder_says_that_plan_mode_is_on_and_that_it_is_over() -> None:
     sent = life.on(ev.InjectionsDelivered, blocks=())
     assert reminders(ordered(sent, "plan")) == [], "it was said"
     (over,) = reminders(ordered(sent, "acceptEdits"))
-    assert over.startswith("You are not in plan mode any more")
+    assert over.startswith("You are no longer in plan mode")
     alone = Life.begun("subagent", permission_mode="plan").prompted("go")
     assert "submit_plan" not in alone.state.context.injections[0].text, "it has no such tool"
     assert reminders(Life.begun("lead").prompted("go")) == []
@@ -112,7 +112,7 @@ def test_a_reminder_says_that_plan_mode_is_on_and_that_it_is_over() -> None:
         ("policy", "approved", "acceptEdits", ""),
         ("person", "approved", "bypassPermissions", "choose the mode default or acceptEdits"),
         ("lead", "approved", "acceptEdits", "only a person chooses the mode"),
-        ("person", "rejected", "acceptEdits", "goes with the approval of a plan"),
+        ("person", "rejected", "acceptEdits", "belongs to the approval of a plan"),
     ],
 )
 def test_the_mode_is_chosen_by_a_person_with_an_approval(by: str, status: str, mode: str, told: str) -> None:
@@ -121,7 +121,7 @@ def test_the_mode_is_chosen_by_a_person_with_an_approval(by: str, status: str, m
             id="req_1", kind="plan", asked_by="alice", may_answer=("person", "lead", "policy"), payload={"plan": "x"}
         )
     )
-    new = answer(request, "plan", by=by, status=status, reason="why", now=0.0)  # type: ignore[arg-type]
+    new = answer(request, "plan", by=by, status=status, reason="why", now=0.0)
     assert isinstance(new, Request)
     chosen = with_word(request, new, AnswerDetails(mode=mode), by=by, now=0.0)
     assert (chosen.text if isinstance(chosen, AnswerRefusal) else "").endswith(told)

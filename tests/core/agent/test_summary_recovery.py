@@ -14,7 +14,7 @@ from tests.core.context.context_histories import Session, call, result, said, te
 
 from callboard.core.agent.rules import compaction as summary_recovery
 from callboard.core.agent.rules.compaction import (
-    Next,
+    NextSummary,
     SummaryAttempts,
     after_bad_answer,
     after_fault,
@@ -73,7 +73,7 @@ def unusable(tried: SummaryAttempts, do: str) -> bool:
 def backs_off(*kinds: str, **more: Any) -> bool:
     faults = [fault(kind, **more) for kind in kinds]
     return all(
-        after_fault(one, SummaryAttempts(attempts, rides=rides_), SPEC, draw) == Next("again", wait)
+        after_fault(one, SummaryAttempts(attempts, rides=rides_), SPEC, draw) == NextSummary("again", wait)
         for one in faults
         for attempts, draw, wait in [(1, 0.0, 0.5), (2, 0.0, 1.0), (2, 1.0, 1.25)]
         for rides_ in (False, True)
@@ -87,13 +87,13 @@ ALONE, LEFT, RIDES = (
 )
 
 CASES: dict[tuple[str, str], Callable[[], bool]] = {
-    ("too_long", "it rides"): lambda: all_of(["too_long"], RIDES, "plain"),
-    ("too_long", "of its own, its data can be cut"): lambda: all_of(["too_long"], SummaryAttempts(3), "smaller"),
-    ("too_long", "of its own, its data cannot be cut"): lambda: all_of(
+    ("too_long", "shared prefix"): lambda: all_of(["too_long"], RIDES, "plain"),
+    ("too_long", "separate, its data can be cut"): lambda: all_of(["too_long"], SummaryAttempts(3), "smaller"),
+    ("too_long", "separate, its data cannot be cut"): lambda: all_of(
         ["too_long"], replace(LEFT, may_shrink=False), "give_up"
     ),
     ("rate_limited", "attempts left, a wait of up to max_wait"): lambda: (
-        after_fault(fault("rate_limited", retry_after=60), ALONE, SPEC, 0.0) == Next("again", 60)
+        after_fault(fault("rate_limited", retry_after=60), ALONE, SPEC, 0.0) == NextSummary("again", 60)
         and backs_off("rate_limited")
         and backs_off("rate_limited", retry_after=0)
     ),
@@ -104,13 +104,13 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
     ("overloaded, server, connection", "attempts left"): lambda: backs_off("overloaded", "server", "connection"),
     ("silence, bad_reply, lost", "attempts left"): lambda: backs_off("silence", "bad_reply", "lost"),
     ("invalid", "the service says x-should-retry: true"): lambda: backs_off("invalid", retry=True),
-    ("any of these", "no attempts left, it rides"): lambda: used_up(RIDES, "plain"),
+    ("any of these", "no attempts left, shared prefix"): lambda: used_up(RIDES, "plain"),
     ("any of these", "no attempts left, a model is left"): lambda: used_up(LEFT, "model"),
     ("any of these", "no attempts left, no model is left"): lambda: used_up(ALONE, "give_up"),
     ("any of these", "the service says x-should-retry: false"): lambda: all_of(PASSING, LEFT, "model", retry=False),
-    (ANSWERS, "it rides"): lambda: unusable(RIDES, "plain"),
-    (ANSWERS, "of its own, a model is left"): lambda: unusable(LEFT, "model"),
-    (ANSWERS, "of its own, no model is left"): lambda: unusable(ALONE, "give_up"),
+    (ANSWERS, "shared prefix"): lambda: unusable(RIDES, "plain"),
+    (ANSWERS, "separate, a model is left"): lambda: unusable(LEFT, "model"),
+    (ANSWERS, "separate, no model is left"): lambda: unusable(ALONE, "give_up"),
     ("credentials, payment, spend_limit", "always"): lambda: all(
         all_of(["credentials", "payment", "spend_limit"], tried, "give_up") for tried in (ALONE, LEFT, RIDES)
     ),

@@ -73,7 +73,7 @@ def test_what_was_taken_back_is_not_summarised_again_while_it_fits() -> None:
     roomy = {"context_limit": budget}
     spec = life.state.me.model_copy(update=roomy)
     fits = life.on(ev.SpecChanged, spec=spec)
-    assert isinstance(step(fits), st.Summarise)
+    assert isinstance(step(fits), st.SummarizeView)
     messages = [message.id for message in life.state.context.conversation.messages]
     taken_back = undone(fits, 4, edits=(restoring(messages[0], messages[0]),))
     assert taken_back.state.compaction.spared == ((messages[0], messages[0]),)
@@ -81,7 +81,7 @@ def test_what_was_taken_back_is_not_summarised_again_while_it_fits() -> None:
     forced = taken_back.on(
         ev.SpecChanged, spec=spec.model_copy(update={"context_limit": life.state.context.conversation.tokens * 2 // 3})
     )
-    assert isinstance(step(forced), st.Summarise)
+    assert isinstance(step(forced), st.SummarizeView)
 
 
 def test_all_that_an_undo_brings_back_is_spared_and_not_only_the_place_where_it_stood_folded() -> None:

@@ -63,7 +63,7 @@ def test_anything_but_an_approval_leaves_it_required(status: str) -> None:
 def test_the_feedback_of_a_rejection_is_told_with_what_may_be_done_now() -> None:
     answer = {"request_id": "req_1", "kind": "plan", "status": "rejected", "by": "lead", "reason": "name the files"}
     (told,) = pending().on(ev.AnswerTaken, **answer).state.context.injections
-    assert told.text.startswith("Your plan is rejected by lead.\nname the files\nStill reads only")
+    assert told.text.startswith("Your plan is rejected by lead.\nname the files\nYou may still only read")
 
 
 def test_a_stale_a_foreign_and_a_changed_approval_open_nothing() -> None:

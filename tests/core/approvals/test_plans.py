@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from callboard.core.approvals.plans import (
     AnswerDetails,
-    Bound,
-    Now,
+    AuthorSituation,
+    PlanBinding,
     answer_record,
     changes,
     decision,
@@ -27,7 +27,7 @@ OLD, NEW = "a" * 40, "b" * 40
 
 
 def asked(plan: str = "# Mend it\n1. read", *options: str, **fields: object) -> Request:
-    payload = payload_of(plan, options, Bound("task_1", "env_1", "/w", OLD))
+    payload = payload_of(plan, options, PlanBinding("task_1", "env_1", "/w", OLD))
     base = {"id": "req_1", "kind": "plan", "asked_by": "alice", "may_answer": ("person", "lead"), "created_at": 10.0}
     return Request.model_validate({**base, "payload": payload, "digest": digest_of("plan", payload), **fields})
 
@@ -35,13 +35,13 @@ def asked(plan: str = "# Mend it\n1. read", *options: str, **fields: object) -> 
 def said(
     request: Request, word: AnswerDetails, by: str = "person", status: str = "approved"
 ) -> Request | AnswerRefusal:
-    answered = answer(request, request.kind, by=by, status=status, reason="", now=20.0)  # type: ignore[arg-type]
+    answered = answer(request, request.kind, by=by, status=status, reason="", now=20.0)
     assert isinstance(answered, Request)
     return with_word(request, answered, word, by=by, now=20.0)
 
 
-def now(commit: str = "", *, void: bool = False, tasks: tuple[str, ...] = ("task_1",)) -> Now:
-    return Now(30.0, tasks, commit, moved_is_void=void)
+def now(commit: str = "", *, void: bool = False, tasks: tuple[str, ...] = ("task_1",)) -> AuthorSituation:
+    return AuthorSituation(30.0, tasks, commit, moved_is_void=void)
 
 
 # What an answer is bound to
@@ -68,8 +68,8 @@ def test_an_option_is_approved_by_its_number(option: int, chosen: str) -> None:
     [
         (asked("x", "a", "b"), AnswerDetails(3), "person", "approved", "it has 1 to 2"),
         (asked("x"), AnswerDetails(1), "person", "approved", "it names none"),
-        (asked("x", "a"), AnswerDetails(1), "person", "rejected", "goes with the approval"),
-        (asked("x"), AnswerDetails(plan="y"), "person", "rejected", "goes with the approval"),
+        (asked("x", "a"), AnswerDetails(1), "person", "rejected", "belongs to the approval"),
+        (asked("x"), AnswerDetails(plan="y"), "person", "rejected", "belongs to the approval"),
         (asked("x"), AnswerDetails(plan="y"), "lead", "approved", "only a person edits"),
         (asked("x"), AnswerDetails(plan=" \n"), "person", "approved", "reject it instead"),
     ],
@@ -156,7 +156,7 @@ def test_an_approval_of_a_plan_for_a_task_that_was_taken_away_is_void() -> None:
     approved = said(asked(), AnswerDetails())
     assert isinstance(approved, Request)
     event = answer_record(approved, now(tasks=()))
-    assert "task_1 is no longer in your hands" in void_of(event, approved.digest)
+    assert "task_1 is no longer held by you" in void_of(event, approved.digest)
     rejected = said(asked(), AnswerDetails(), status="rejected")
     assert isinstance(rejected, Request)
     assert answer_record(rejected, now(NEW, void=True, tasks=())).void == "", "there is nothing to make void"
@@ -174,9 +174,9 @@ def test_the_author_reads_what_was_chosen_changed_and_said() -> None:
     assert isinstance(edited, Request)
     told = decision(answer_record(edited.model_copy(update={"reason": "mind the zones"}), now(NEW)), "")
     assert told.startswith("Your plan is approved by person.\nOf its options this one was chosen: b\n")
-    assert "this text, and not yours:\n\ny\n" in told
+    assert "approved text is this one, and not yours:\n\ny\n" in told
     assert "mind the zones" in told
-    assert "See whether it still fits." in told
+    assert "Check that it still fits." in told
     assert told.endswith("You may carry it out now, and only this plan.")
 
 
@@ -193,7 +193,7 @@ def test_the_revision_before_is_of_the_same_life_and_work() -> None:
     first = asked("1", id="req_a", revision=1, created_at=1.0)
     foreign = asked("x", id="req_b", asked_by="bob", created_at=2.0)
     old_life = asked("x", id="req_c", incarnation=7, created_at=2.0)
-    other = asked("x", id="req_d", payload=payload_of("x", (), Bound("task_2", "env_1")), created_at=2.0)
+    other = asked("x", id="req_d", payload=payload_of("x", (), PlanBinding("task_2", "env_1")), created_at=2.0)
     later = asked("3", id="req_f", revision=3, created_at=9.0)
     newest = asked("2", id="req_e", revision=2, created_at=5.0)
     assert earlier_of(newest, [later, other, old_life, foreign, newest, first]) == first

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
 from callboard.core.approvals.requests import AnswerRefusal, open_request
-from callboard.core.approvals.session_rules import Always, ended, in_force, made, offered, settles
+from callboard.core.approvals.session_rules import AlwaysAllow, created_rules, ended, in_force, offered, settles
 from callboard.core.permissions.claude_updates import rules_of, suggestions_of
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.suggest_rules import MOST_RULES, lifted, propose
-from callboard.core.permissions.values import AgentPolicy, Lift, ProposedCall
+from callboard.core.permissions.suggest_rules import MOST_RULES, propose, with_overrides
+from callboard.core.permissions.values import AgentPolicy, AllowOverride, ProposedCall
 from callboard.types.records import Cause, Request, SessionRule
 
 CASES = Path(__file__).parents[1] / "permissions" / "permission_cases"
@@ -52,7 +52,7 @@ def bash(command: str) -> ProposedCall:
 
 
 def with_rules(*texts: str, mode: str = "default") -> AgentPolicy:
-    return AgentPolicy(mode, allow=tuple(parse_rule(text) for text in texts))  # type: ignore[arg-type]
+    return AgentPolicy(mode, allow=tuple(parse_rule(text) for text in texts))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,13 @@ def test_a_session_rule_lifts_no_deny_rule_and_no_ask_rule(policy: AgentPolicy, 
     facts = found(call, paths)
     verdict = judge_call(call, policy, facts)
     assert (
-        lifted(call, policy, facts, verdict=verdict, lifts=[Lift("Bash(npm test:*)", "x"), Lift("Bash", "y")])
+        with_overrides(
+            call,
+            policy,
+            facts,
+            verdict=verdict,
+            overrides=[AllowOverride("Bash(npm test:*)", "x"), AllowOverride("Bash", "y")],
+        )
         == verdict
     )
     assert propose(call, policy, facts) == ()
@@ -165,8 +171,8 @@ def test_a_verdict_names_the_session_rules_that_it_takes_and_no_others(paths: Pa
     call = bash("npm test && make x")
     facts = found(call, paths)
     texts = ("Bash(make y)", "Bash(npm test:*)", "Edit(/src/**)", "Bash(make x)", "Bash(make:*)")
-    lifts = [Lift(text, f"session rule {text}") for text in texts]
-    verdict = lifted(call, NONE, facts, verdict=judge_call(call, NONE, facts), lifts=lifts)
+    overrides = [AllowOverride(text, f"session rule {text}") for text in texts]
+    verdict = with_overrides(call, NONE, facts, verdict=judge_call(call, NONE, facts), overrides=overrides)
     assert verdict.decision == "allow"
     assert verdict.rule == "session rule Bash(npm test:*), session rule Bash(make x)"
 
@@ -176,8 +182,12 @@ def test_a_mode_that_asks_nobody_heeds_them_and_plan_mode_does_not(paths: PathJu
     facts = found(call, paths)
     for mode, decision in (("dontAsk", "allow"), ("plan", "deny")):
         policy = with_rules(mode=mode)
-        verdict = lifted(
-            call, policy, facts, verdict=judge_call(call, policy, facts), lifts=[Lift("Bash(npm test:*)", "x")]
+        verdict = with_overrides(
+            call,
+            policy,
+            facts,
+            verdict=judge_call(call, policy, facts),
+            overrides=[AllowOverride("Bash(npm test:*)", "x")],
         )
         assert verdict.decision == decision
 
@@ -187,24 +197,24 @@ def test_a_mode_that_asks_nobody_heeds_them_and_plan_mode_does_not(paths: PathJu
 
 def permission(always: object = ("Bash(npm test:*)",), **changed: object) -> Request:
     fields = {"id": "req_1", "kind": "permission", "asked_by": "alice", "incarnation": 2, **changed}
-    return open_request(Request(payload={"tool": "bash", "always": always}, **fields))  # type: ignore[arg-type]
+    return open_request(Request(payload={"tool": "bash", "always": always}, **fields))
 
 
 def rule(**changed: object) -> SessionRule:
-    return SessionRule(**{"id": "rule_1", "rule": "Bash(npm test:*)", **changed})  # type: ignore[arg-type]
+    return SessionRule(**{"id": "rule_1", "rule": "Bash(npm test:*)", **changed})
 
 
 def test_a_person_makes_what_the_question_named_and_nobody_else_makes_anything() -> None:
-    rules = made(permission(), Always(3_600, agent_only=True), "person", 100.0)
+    rules = created_rules(permission(), AlwaysAllow(3_600, agent_only=True), "person", 100.0)
     assert not isinstance(rules, AnswerRefusal)
     assert [(one.rule, one.agent, one.incarnation, one.expires_at) for one in rules] == [
         ("Bash(npm test:*)", "alice", 2, 3_700.0)
     ]
-    everyone = made(permission(), Always(), "person", 100.0)
+    everyone = created_rules(permission(), AlwaysAllow(), "person", 100.0)
     assert not isinstance(everyone, AnswerRefusal)
     assert (everyone[0].agent, everyone[0].expires_at) == ("", None)
     for by in ("policy", "lead", "alice", "runtime"):
-        assert isinstance(made(permission(), Always(), by, 100.0), AnswerRefusal)
+        assert isinstance(created_rules(permission(), AlwaysAllow(), by, 100.0), AnswerRefusal)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +230,12 @@ def test_a_person_makes_what_the_question_named_and_nobody_else_makes_anything()
 )
 def test_what_the_question_did_not_offer_is_not_made(request_: Request) -> None:
     assert offered(request_) == ()
-    assert isinstance(made(request_, Always(), "person", 100.0), AnswerRefusal)
+    assert isinstance(created_rules(request_, AlwaysAllow(), "person", 100.0), AnswerRefusal)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_time_that_is_none_makes_nothing(seconds: float) -> None:
-    assert isinstance(made(permission(), Always(seconds), "person", 100.0), AnswerRefusal)
+    assert isinstance(created_rules(permission(), AlwaysAllow(seconds), "person", 100.0), AnswerRefusal)
 
 
 @pytest.mark.parametrize("authority", ["person", "lead", "teammate", "schedule", "tool"])

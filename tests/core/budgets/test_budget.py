@@ -200,9 +200,10 @@ def test_a_grant_beyond_what_is_left_is_told_by_its_limits() -> None:
         (("session", "cost_usd", 5, 4.98, 0.3), "the money budget of the session is used up: $4.9800 of $5.0000"),
         (("alice", "tokens", 5_000, 4_000, 2_000), "the token budget of alice is used up: 4,000 of 5,000"),
         (("schedule:cron_1", "steps", 3, 3, 1), "model calls of schedule cron_1 is used up: 3 of 3 made"),
+        (("session", "steps", 3, 2, 2), "of the session is used up: 2 of 3 made, and the last one is for a report"),
         ((f"fire:{FIRE}", "seconds", 60, 61, 0), "the time budget of a fire of schedule:cron_1"),
-        (("session", "agents", 3, 3, 1), "the session may have 3 agents started in all, and has had 3"),
-        (("lead", "depth", 1, 1, 1), "agents may stand 1 below lead, and this one would stand 2"),
+        (("session", "agents", 3, 3, 1), "the session may have 3 agents started in total, and has had 3"),
+        (("lead", "depth", 1, 1, 1), "agents may be 1 deep below lead, and this one would be 2"),
     ],
 )
 def test_a_refusal_names_budget_limit_and_what_is_spent(

@@ -15,8 +15,8 @@ from tests.core.agent.decisions import prompted
 from tests.core.agent.interpreter import Interpreter
 
 from callboard.core.agent.apply import fold
+from callboard.core.reports.spending import CallTotals, UnusedCalls, Why, life_spent, spending_of, total
 from callboard.core.reports.spending import Life as LifeSpent
-from callboard.core.reports.spending import Spent, Unused, Why, life_spent, spending_of, total
 from callboard.types import events as ev
 from callboard.types.messages import SummaryWanted
 from callboard.types.records import Fault, Usage
@@ -30,7 +30,7 @@ def used(number: int) -> Usage:
     return Usage(**kinds, cache_read_input_tokens=100 * number, cost_usd=number / 8)
 
 
-def spent(life: Life) -> Spent:
+def spent(life: Life) -> CallTotals:
     return life_spent("alice", 1, life.events).spent
 
 
@@ -42,37 +42,37 @@ def failed(life: Life, kind: str, purpose: str = "turn", model: str = "one", **m
 def test_a_reply_is_counted_as_the_model_that_was_asked_whatever_the_service_calls_it() -> None:
     life = prompted().asked().replied(usage=used(1), model="one-20260101")
     booked = life_spent("alice", 1, life.events).booked
-    assert booked == {("", "one"): Spent(calls=1, usage=used(1))}
+    assert booked == {("", "one"): CallTotals(calls=1, usage=used(1))}
 
 
-UNUSED: Mapping[str, tuple[Callable[[Life], Life], Mapping[Why, Unused]]] = {
+UNUSED: Mapping[str, tuple[Callable[[Life], Life], Mapping[Why, UnusedCalls]]] = {
     "a reply that was cut": (
         lambda life: life.on(ev.ReplyDropped, ordinal=1, why="cut", usage=used(2)),
-        {"cut": Unused(1, used(2))},
+        {"cut": UnusedCalls(1, used(2))},
     ),
     "a call that failed and is billed": (
         lambda life: failed(life, "bad_reply", usage=used(3)),
-        {"failed": Unused(1, used(3))},
+        {"failed": UnusedCalls(1, used(3))},
     ),
     "a call that was refused": (
         lambda life: failed(life, "rate_limited"),
-        {"failed": Unused(1)},
+        {"failed": UnusedCalls(1)},
     ),
     "a call that broke off unseen": (
         lambda life: failed(life, "connection", may_bill=True),
-        {"failed": Unused(1, unknown=1, at_most_usd=0.5)},
+        {"failed": UnusedCalls(1, unknown=1, at_most_usd=0.5)},
     ),
     "a call whose process ended": (
         lambda life: failed(life, "lost"),
-        {"lost": Unused(1, unknown=1, at_most_usd=0.5)},
+        {"lost": UnusedCalls(1, unknown=1, at_most_usd=0.5)},
     ),
     "a call whose process ended, and what was held for it": (
         lambda life: failed(life, "lost", usage=used(4)),
-        {"lost": Unused(1, used(4))},
+        {"lost": UnusedCalls(1, used(4))},
     ),
     "a reply that was interrupted": (
         lambda life: life.on(ev.ReplyInterrupted, ordinal=1, text="so f"),
-        {"interrupted": Unused(1, unknown=1, at_most_usd=0.5)},
+        {"interrupted": UnusedCalls(1, unknown=1, at_most_usd=0.5)},
     ),
 }
 
@@ -85,7 +85,7 @@ def test_what_is_billed_and_not_used_is_told_by_its_reason(what: str) -> None:
     )
     found = spent(happens(called))
     assert found.unused == unused
-    assert found.usage == found.wasted.usage == total([Spent(usage=one.usage) for one in unused.values()]).usage
+    assert found.usage == found.wasted.usage == total([CallTotals(usage=one.usage) for one in unused.values()]).usage
     assert (found.calls, found.under_way) == (1, 0)
 
 
@@ -104,10 +104,12 @@ def began(life: Life) -> Life:
 def test_a_summary_is_paid_for_at_the_small_model_and_a_failed_one_is_no_use() -> None:
     life = began(prompted(small_model="small").said("hi"))
     kept = life.on(ev.ContextEdited, stage="summarize_all", revision=0, usage=used(5), why="full")
-    assert life_spent("alice", 1, kept.events).booked["", "small"] == Spent(calls=1, usage=used(5), summaries=used(5))
+    assert life_spent("alice", 1, kept.events).booked["", "small"] == CallTotals(
+        calls=1, usage=used(5), summaries=used(5)
+    )
     tried = failed(life, "server", "summary", "small", usage=used(1)).on(ev.SummaryFailed, why="no", usage=used(6))
     lost = life_spent("alice", 1, tried.events).booked["", "small"]
-    assert lost.unused == {"failed": Unused(1, used(1)), "summary": Unused(1, used(6))}
+    assert lost.unused == {"failed": UnusedCalls(1, used(1)), "summary": UnusedCalls(1, used(6))}
     assert lost.summaries == Usage()
     untouched = life.on(ev.ContextEdited, stage="clear_old_results", revision=0)
     assert spent(untouched) == spent(life), "an edit without a call costs nothing"
@@ -120,9 +122,11 @@ def test_calls_of_a_summary_that_are_recorded_are_counted_once_and_told_when_the
     assert (spent(asked).under_way, spent(asked).reserved_usd) == (1, 0.5)
     again = asked.on(ev.ModelCalled, **call, used=used(1))
     kept = again.on(ev.ContextEdited, stage="summarize_all", revision=0, usage=used(5), why="full")
-    assert life_spent("alice", 1, kept.events).booked["", "small"] == Spent(calls=2, usage=used(5), summaries=used(5))
+    assert life_spent("alice", 1, kept.events).booked["", "small"] == CallTotals(
+        calls=2, usage=used(5), summaries=used(5)
+    )
     lost = spent(asked.on(ev.AgentResumed, pid=2))
-    assert (lost.under_way, lost.unused) == (0, {"lost": Unused(1, unknown=1, at_most_usd=0.5)})
+    assert (lost.under_way, lost.unused) == (0, {"lost": UnusedCalls(1, unknown=1, at_most_usd=0.5)})
 
 
 def test_tries_again_waits_switches_and_refusals_are_counted_apart() -> None:
@@ -152,7 +156,7 @@ def test_a_turn_that_a_fire_began_is_told_for_its_schedule_and_the_next_turn_is_
 
 def lived(name: str, number: int, **more: Any) -> LifeSpent:
     """A life that used so much, its model after its parent's name."""
-    life = LifeSpent(name, booked={("", more.pop("model", "one")): Spent(calls=1, usage=used(number))})
+    life = LifeSpent(name, booked={("", more.pop("model", "one")): CallTotals(calls=1, usage=used(number))})
     return replace(life, **{"kind": "teammate", "parent": "lead", **more})
 
 
@@ -187,7 +191,7 @@ def test_who_has_no_known_parent_or_stands_in_a_circle_is_not_lost() -> None:
 
 def test_agents_that_a_fire_started_and_all_below_them_are_told_for_the_schedule() -> None:
     lives = [
-        LifeSpent("lead", kind="lead", booked={("schedule:cron_a", "one"): Spent(calls=1, usage=used(1))}),
+        LifeSpent("lead", kind="lead", booked={("schedule:cron_a", "one"): CallTotals(calls=1, usage=used(1))}),
         lived("alice", 2, charged_to="schedule:cron_a"),
         lived("explore-1", 4, parent="alice"),
         lived("bob", 8),
@@ -200,7 +204,7 @@ def test_agents_that_a_fire_started_and_all_below_them_are_told_for_the_schedule
 
 def test_a_session_without_a_call_has_spent_nothing() -> None:
     found = spending_of("s1", [])
-    assert (found.total, found.agents, found.models, found.schedules) == (Spent(), (), {}, ())
+    assert (found.total, found.agents, found.models, found.schedules) == (CallTotals(), (), {}, ())
     assert found.total.read_share == 0.0
 
 

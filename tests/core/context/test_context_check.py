@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.context.context_histories import STEPS, Session, played, said, text
 
 from callboard.core.context.summary.folding import note, tail_start
-from callboard.core.context.summary.request import kept_of, missing, repaired
+from callboard.core.context.summary.request import missing, repaired, required_content
 from callboard.core.context.view.conversation import edited
 from callboard.core.context.view.invariants import edit_faults, invariants, pins
 from callboard.core.context.view.messages import is_result
@@ -61,7 +61,7 @@ def test_what_a_fold_would_lose_is_put_back_by_the_same_edit_and_named() -> None
     assert names == ("the first instruction or the assignment", *NAMES)
     session.edit(edits)
     assert session.faults == []
-    assert missing(session.view, kept_of(session.view, KNOWN, HELD)) == ()
+    assert missing(session.view, required_content(session.view, KNOWN, HELD)) == ()
     shown = view_text(session)
     assert "[completed] think of it" not in shown
     assert "task_b" not in shown
@@ -89,13 +89,13 @@ def test_what_stands_is_not_said_twice() -> None:
 )
 def test_what_is_told_elsewhere_in_the_view_is_not_missing(words: str, left: str) -> None:
     session = worked().reply(text(words)).user(said("go on"))
-    gone = missing(session.view, kept_of(session.view, KNOWN, HELD))
+    gone = missing(session.view, required_content(session.view, KNOWN, HELD))
     assert [one.name for one in gone] == [name for name in NAMES if name != left]
 
 
 def test_the_plan_of_another_status_does_not_count() -> None:
     session = worked().reply(text("1. look 2. leap\nYour plan is rejected by person.")).user(said("go on"))
-    gone = missing(session.view, kept_of(session.view, KNOWN, HELD))
+    gone = missing(session.view, required_content(session.view, KNOWN, HELD))
     assert "plan: approved" in [one.name for one in gone]
 
 
@@ -197,7 +197,7 @@ def loses(steps: Any, loss: str, rest: int) -> bool:
     if not edits:
         return False
     after = edited(before, edits)
-    assert missing(after, kept_of(before, KNOWN, HELD)) == ()
+    assert missing(after, required_content(before, KNOWN, HELD)) == ()
     assert edit_faults(before, after) == []
     assert invariants(after.messages) == []
     return True

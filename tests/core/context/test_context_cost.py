@@ -10,7 +10,7 @@ from tests.core.context.context_histories import Session, said
 from callboard.core.context.cache.breakpoints import anchored, anchored_list, marks, unmarked
 from callboard.core.context.cache.cost import (
     LOOK_BACK,
-    Bill,
+    InputBill,
     bill,
     edit_price,
     is_warm,
@@ -18,7 +18,7 @@ from callboard.core.context.cache.cost import (
     step_price,
     summary_price,
 )
-from callboard.core.context.cache.tracker import Cycle, edit_made, milestone
+from callboard.core.context.cache.tracker import EditCycle, after_edit, milestone
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit
 
@@ -29,14 +29,14 @@ LIMITS = ModelLimits(cache_minimum=0)
 @pytest.mark.parametrize(
     ("ends", "marked", "known", "smallest", "expected"),
     [
-        ([], [], [], 0, Bill(0, 0, 0)),
-        ([10, 20, 30], [], [], 0, Bill(30, 0, 0)),
-        ([10, 20, 30], [2], [], 0, Bill(0, 30, 0)),
-        ([10, 20, 30], [1], [], 0, Bill(10, 20, 0)),
-        ([10, 20, 30], [2], [1], 0, Bill(0, 10, 20)),
-        ([10, 20, 30], [0, 2], [0], 0, Bill(0, 20, 10)),
-        ([10, 20, 30], [2], [], 31, Bill(30, 0, 0)),
-        ([10, 20, 30], [0, 2], [0], 15, Bill(0, 20, 10)),
+        ([], [], [], 0, InputBill(0, 0, 0)),
+        ([10, 20, 30], [], [], 0, InputBill(30, 0, 0)),
+        ([10, 20, 30], [2], [], 0, InputBill(0, 30, 0)),
+        ([10, 20, 30], [1], [], 0, InputBill(10, 20, 0)),
+        ([10, 20, 30], [2], [1], 0, InputBill(0, 10, 20)),
+        ([10, 20, 30], [0, 2], [0], 0, InputBill(0, 20, 10)),
+        ([10, 20, 30], [2], [], 31, InputBill(30, 0, 0)),
+        ([10, 20, 30], [0, 2], [0], 15, InputBill(0, 20, 10)),
     ],
     ids=[
         "nothing",
@@ -50,7 +50,7 @@ LIMITS = ModelLimits(cache_minimum=0)
     ],
 )
 def test_a_request_reads_stores_and_pays_for_the_rest(
-    ends: list[int], marked: list[int], known: list[int], smallest: int, expected: Bill
+    ends: list[int], marked: list[int], known: list[int], smallest: int, expected: InputBill
 ) -> None:
     assert bill(ends, marked, known, smallest) == expected
 
@@ -62,7 +62,7 @@ def test_the_look_back_is_twenty_blocks_the_marked_one_included(distance: int, r
 
 
 def test_prices_are_per_kind_and_an_edit_costs_nothing_when_the_cache_is_cold() -> None:
-    assert Bill(uncached=100, written=10, read=1_000).price(PRICES, output=2) == 100 + 12.5 + 100 + 10
+    assert InputBill(uncached=100, written=10, read=1_000).price(PRICES, output=2) == 100 + 12.5 + 100 + 10
     assert step_price(PRICES, 100, 80) == pytest.approx(8 + 25)
     assert edit_price(PRICES, 1_000, warm=True) == pytest.approx(1_150)
     assert edit_price(PRICES, 1_000, warm=False) == 0
@@ -88,12 +88,12 @@ def test_without_an_edit_the_newest_user_message_and_the_one_before_are_marked()
 
 def test_the_milestone_takes_the_place_of_the_message_before_where_the_look_back_reaches() -> None:
     view = talk(5).view
-    assert marks(view, Cycle(fixed=view.messages[2].id), LIMITS) == [2, 10]
+    assert marks(view, EditCycle(fixed=view.messages[2].id), LIMITS) == [2, 10]
 
 
 def test_the_message_before_is_marked_as_well_when_more_blocks_came_than_are_looked_back_for() -> None:
     view = talk(5, calls=10).view
-    assert marks(view, Cycle(fixed=view.messages[2].id), LIMITS) == [2, 8, 10]
+    assert marks(view, EditCycle(fixed=view.messages[2].id), LIMITS) == [2, 8, 10]
 
 
 def test_behind_an_edit_what_still_stands_is_marked_and_where_the_next_will_begin() -> None:
@@ -101,7 +101,7 @@ def test_behind_an_edit_what_still_stands_is_marked_and_where_the_next_will_begi
     before = session.view.messages
     cleared = Edit(kind="cleared", message=before[8].id, last=before[8].id, block=0, text="[gone]")
     after = session.edit([cleared]).view
-    cycle = edit_made(Cycle(fixed=before[2].id), before, after.messages, edits=[cleared], cost=(10.0, 12))
+    cycle = after_edit(EditCycle(fixed=before[2].id), before, after.messages, edits=[cleared], cost=(10.0, 12))
     found = marks(after, cycle, LIMITS)
     following = after.messages.find(milestone(cycle, after.messages, LIMITS))
     assert following is not None
@@ -112,10 +112,10 @@ def test_behind_an_edit_what_still_stands_is_marked_and_where_the_next_will_begi
 
 def test_a_milestone_behind_the_first_change_is_not_marked() -> None:
     session = talk(12)
-    cycle = Cycle(fixed=session.view.messages[8].id, touched=session.view.messages[4].id)
+    cycle = EditCycle(fixed=session.view.messages[8].id, touched=session.view.messages[4].id)
     limits = ModelLimits(cache_minimum=0, cache_ttl=1.0)
     assert 8 not in marks(session.view, cycle, limits) or milestone(cycle, session.view.messages, limits) == cycle.fixed
-    kept = Cycle(fixed=session.view.messages[2].id, touched=session.view.messages[4].id)
+    kept = EditCycle(fixed=session.view.messages[2].id, touched=session.view.messages[4].id)
     assert 2 in marks(session.view, kept, limits)
 
 
@@ -131,7 +131,7 @@ def test_a_request_bears_four_marks_at_most_and_three_leave_the_tools_without() 
     assert json.loads(unmarked(tools)) == [{"name": "a"}, {"name": "b"}]
     assert unmarked(b"[]") == b"[]"
     view = talk(30, calls=12).view
-    cycle = Cycle(fixed=view.messages[6].id, touched=view.messages[20].id)
-    for one in (Cycle(), cycle, Cycle(fixed=view.messages[6].id)):
+    cycle = EditCycle(fixed=view.messages[6].id, touched=view.messages[20].id)
+    for one in (EditCycle(), cycle, EditCycle(fixed=view.messages[6].id)):
         pieces = b",".join(anchored(view, one, LIMITS))
         assert pieces.count(b'"cache_control"') == len(marks(view, one, LIMITS)) <= 3

@@ -17,12 +17,12 @@ from callboard.core.context.cache.rereads import (
     LONGEST_GAP,
     MOST_GONE,
     MOST_USED,
-    Forgotten,
+    RemovedContent,
+    after_edits,
     called,
-    kept_for,
-    taken_away,
+    steps_to_keep,
 )
-from callboard.core.context.cache.tracker import CacheState, Cycle, edit_made, step_made
+from callboard.core.context.cache.tracker import CacheState, EditCycle, after_edit, after_reply
 from callboard.core.context.stage_input import Batch, Situation
 from callboard.core.context.stages.economic import Moment, economic
 from callboard.core.context.stages.results import persisted_mark
@@ -39,7 +39,7 @@ SOAK = int(os.environ.get("SOAK", "1"))
 
 def at(steps: int, *, cold: bool = False, **more: Any) -> Situation:
     """A moment: ids and times of a `Session` are small, so that 100 is just after its last message."""
-    given: Json = {"limits": LIMITS, "cache": CacheState(used_at=90.0), "steps": steps, "cycle": Cycle(), **more}
+    given: Json = {"limits": LIMITS, "cache": CacheState(used_at=90.0), "steps": steps, "cycle": EditCycle(), **more}
     return Situation(now=10_000.0 if cold else 100.0, folder="/out", **given)
 
 
@@ -90,13 +90,13 @@ def test_a_cold_cache_makes_an_edit_free_and_it_says_so() -> None:
 def test_an_edit_that_has_not_paid_for_itself_is_followed_by_none() -> None:
     session = talk(20)
     assert ask(session, at(20))
-    assert ask(session, at(20, cycle=Cycle(owed=1.0, freed=10))) == []
-    assert ask(session, at(20, cycle=Cycle(owed=1.0, freed=10), cold=True))
+    assert ask(session, at(20, cycle=EditCycle(owed=1.0, freed=10))) == []
+    assert ask(session, at(20, cycle=EditCycle(owed=1.0, freed=10), cold=True))
 
 
 def test_over_the_budget_it_does_not_wait() -> None:
     session = talk(4)
-    assert ask(session, at(4, cycle=Cycle(owed=99_999.0)), budget=1_000)
+    assert ask(session, at(4, cycle=EditCycle(owed=99_999.0)), budget=1_000)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_files_in_use_are_kept_and_those_of_before_go() -> None:
     session = reading(reading(Session().user(said("go")), "old.py"), "used.py")
     for _ in range(20):
         session.step("x" * 8_000)
-    used = Forgotten(used={"old.py": 1, "used.py": 19})
+    used = RemovedContent(used={"old.py": 1, "used.py": 19})
     gone = cleared(session, ask(session, at(22, cold=True, forgotten=used)))
     assert 2 in gone
     assert 4 not in gone
@@ -165,15 +165,15 @@ def calling(name: str, **given: Any) -> ToolCall:
     return ToolCall(id="c", use_id="u", name=name, input=given)
 
 
-def forgotten_after(*asked: tuple[str, Json]) -> tuple[Session, Forgotten]:
+def forgotten_after(*asked: tuple[str, Json]) -> tuple[Session, RemovedContent]:
     """All these calls were made, and their results cleared."""
-    session, known = Session().user(said("go")), Forgotten()
+    session, known = Session().user(said("go")), RemovedContent()
     for step, (name, asking) in enumerate(asked, start=1):
         known = called(known, [calling(name, **asking)], step)
         session.reply(call(f"toolu_{step}", name, **asking)).user(result(f"toolu_{step}", "x" * 4_000))
     users = [one for one in session.view.messages if one.role == "user"][1:]
     edits = [Edit(kind="cleared", message=one.id, last=one.id, block=0, text="[gone]") for one in users]
-    return session, taken_away(known, session.view.messages, edits, len(asked))
+    return session, after_edits(known, session.view.messages, edits, len(asked))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_summary_takes_its_results_away_too() -> None:
     session, _ = forgotten_after(("read_file", {"path": "a.py"}), ("bash", {"command": "ls"}))
     messages = session.view.messages
     fold = Edit(kind="summarised", message=messages[0].id, last=messages[-1].id)
-    known = taken_away(Forgotten(), messages, [fold], 2)
+    known = after_edits(RemovedContent(), messages, [fold], 2)
     assert [note.what for note in known.gone] == ["read_file a.py", 'bash {"command":"ls"}']
 
 
@@ -229,11 +229,11 @@ def test_the_books_are_bounded() -> None:
 
 def test_re_reads_lengthen_the_time_that_files_are_kept() -> None:
     gaps = tuple(1 if gap in (9, 12, 20) else 0 for gap in range(LONGEST_GAP + 1))
-    assert kept_for(Forgotten(gaps=gaps), 7, 1.5) == 12
-    assert kept_for(Forgotten(), 7, 1.0) == 7
+    assert steps_to_keep(RemovedContent(gaps=gaps), 7, 1.5) == 12
+    assert steps_to_keep(RemovedContent(), 7, 1.0) == 7
     view = talk(3).view
-    few = Moment(view, 1, at(100, forgotten=Forgotten(gaps=gaps, rereads=1)), {"keep": 7})
-    many = Moment(view, 1, at(10, forgotten=Forgotten(gaps=gaps, rereads=3)), {"keep": 7})
+    few = Moment(view, 1, at(100, forgotten=RemovedContent(gaps=gaps, rereads=1)), {"keep": 7})
+    many = Moment(view, 1, at(10, forgotten=RemovedContent(gaps=gaps, rereads=3)), {"keep": 7})
     assert few.keep == 7
     assert many.keep > few.keep
 
@@ -242,7 +242,7 @@ def test_re_reads_lengthen_the_time_that_files_are_kept() -> None:
 @settings(max_examples=25 * SOAK, deadline=None)
 def test_it_never_costs_more_than_doing_nothing_by_more_than_one_edit(sizes: list[int]) -> None:
     """After any number of steps: the session may end right after an edit, and what that cost is all that is lost."""
-    prices, session, cycle = prices_of(LIMITS), Session().user(said("go")), Cycle()
+    prices, session, cycle = prices_of(LIMITS), Session().user(said("go")), EditCycle()
     ours = bare = 0.0
     dearest, hit, whole = 0.0, 0, session.view.tokens
     bare_hit = 0
@@ -256,12 +256,12 @@ def test_it_never_costs_more_than_doing_nothing_by_more_than_one_edit(sizes: lis
             behind = sum(message.tokens for message in session.view.messages[start:])
             price = edit_price(prices, behind, warm=True)
             dearest = max(dearest, price)
-            cycle = edit_made(cycle, before, session.view.messages, edits=edits, cost=(price, step))
+            cycle = after_edit(cycle, before, session.view.messages, edits=edits, cost=(price, step))
             hit = min(hit, session.view.tokens - behind)
         ours += step_price(prices, session.view.tokens, hit)
         bare += step_price(prices, whole, bare_hit)
         assert ours <= bare + dearest + 1e-6
-        cycle = step_made(cycle, session.view.messages, LIMITS)
+        cycle = after_reply(cycle, session.view.messages, LIMITS)
         hit, bare_hit, grown = session.view.tokens, whole, session.view.tokens
         session.step("z" * size)
         whole += session.view.tokens - grown

@@ -13,7 +13,7 @@ from tests.core.agent.agent_states import Life, settled
 from callboard.core.agent.apply import fold
 from callboard.core.context.view.conversation import restored_from, size
 from callboard.core.context.view.tokens import estimate_json
-from callboard.core.reports.context import EditEffect, EditTold, WindowMap, explain_edits, window_map
+from callboard.core.reports.context import EditEffect, EditReport, WindowMap, explain_edits, window_map
 from callboard.core.reports.metrics import metrics_of, together
 from callboard.types import events as ev
 from callboard.types.messages import Edit, Injection, Placed, ViewMessage
@@ -45,7 +45,7 @@ def history_of(life: Life) -> Sequence[ViewMessage]:
     return tuple(fold(bare).context.conversation.messages)
 
 
-def told(life: Life) -> tuple[EditTold, ...]:
+def told(life: Life) -> tuple[EditReport, ...]:
     return explain_edits(list(enumerate(life.events, 1)), history_of(life), life.state.me)
 
 

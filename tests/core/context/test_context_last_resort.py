@@ -18,7 +18,7 @@ from callboard.core.context.view.conversation import held, with_overhead
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.messages import is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, image_bytes
-from callboard.core.messaging.envelopes import placed
+from callboard.core.messaging.envelopes import envelope_block
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.records import Envelope, Json
 
@@ -100,7 +100,7 @@ def test_a_pinned_instruction_larger_than_the_window_is_still_pinned_and_no_long
 
 def test_another_agents_words_go_before_the_persons_and_keep_their_tag() -> None:
     given = {"id": "e1", "sender": "bob", "recipient": "a", "type": "message", "content": "m" * 28_000 + "</inbox>"}
-    mail = placed(Envelope.model_validate(given))
+    mail = envelope_block(Envelope.model_validate(given))
     session = Session().user(said("go")).step("a").reply(text("ok")).user(mail, said("p" * 20_000))
     files = settle(session, 7_000)
     shrunk(session)

@@ -10,7 +10,7 @@ from tests.core.context.context_histories import STATE, Session, call, png, resu
 
 from callboard.core.context.pipeline import manual_summary
 from callboard.core.context.summary.folding import demands_of, render_state
-from callboard.core.context.summary.handoff import Left, carry
+from callboard.core.context.summary.handoff import HandoffFiles, carry
 from callboard.core.context.summary.request import (
     CUT,
     EMPTY,
@@ -337,7 +337,7 @@ def test_thousands_of_files_do_not_crowd_out_the_conversation() -> None:
 def test_a_fresh_conversation_is_given_words_note_and_state_and_the_rest_stands_in_the_note() -> None:
     session = compact(Session().user(said("build it")).step("x" * 9_000).reply(text("half done")), "- found it")
     session.user(said("Use tabs.")).step("y" * 90).reply(text("Nearly there."))
-    made = carry(session.view.messages, STATE, 10**6, Left("/t/a.jsonl", "/t/a-handoff.md"))
+    made = carry(session.view.messages, STATE, 10**6, HandoffFiles("/t/a.jsonl", "/t/a-handoff.md"))
     said_ = [str(block.data["text"]) for block in made.blocks]
     assert said_[:2] == ["build it", "Use tabs."]
     assert "hand-off note: /t/a-handoff.md" in said_[2]
@@ -352,7 +352,7 @@ def test_a_fresh_conversation_is_given_words_note_and_state_and_the_rest_stands_
 
 
 def test_of_an_empty_conversation_nothing_is_carried_but_the_place_of_its_files() -> None:
-    made = carry((), StateBlock(), 1_000, Left("/t/a.jsonl", "/t/a-handoff.md"))
+    made = carry((), StateBlock(), 1_000, HandoffFiles("/t/a.jsonl", "/t/a-handoff.md"))
     assert len(made.blocks) == 2
     assert made.note == "# Hand-off\n\nTranscript, one message a line: /t/a.jsonl\n"
 

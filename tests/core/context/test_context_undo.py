@@ -142,7 +142,7 @@ def summarised_twice() -> Journalled:
         ((), "no edit is named"),
         ((9,), "#9 is no edit"),
         ((10, 99), "#99 is no edit"),
-        ((10,), "would change nothing: later edits took in"),
+        ((10,), "would change nothing: later edits contain"),
     ],
 )
 def test_what_cannot_be_taken_back_is_refused_with_the_reason(wanted: tuple[int, ...], why: str) -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_taken_back_is_refused_with_the_reason(wanted: tuple[int,
 def test_an_edit_is_taken_back_once_and_a_refused_undo_is_no_edit() -> None:
     session = summarised_twice()
     assert session.undo(11) == ""
-    assert session.undo(11) == "#11 was taken back already"
+    assert session.undo(11) == "#11 was undone already"
     assert session.undo(13) == "#13 is no edit"
     assert session.undo(10) == ""
     assert session.view.messages == session.past.messages

@@ -9,7 +9,7 @@ from tests.core.agent.test_decide_context import long
 
 from callboard.core.context.cache.tracker import CacheState
 from callboard.core.context.view.conversation import held
-from callboard.core.reports.context import rewritten, why_edited
+from callboard.core.reports.context import edit_reason, rewritten
 from callboard.types.events import ContextEdited
 from callboard.types.messages import Edit
 from callboard.types.records import Usage
@@ -37,15 +37,15 @@ def record(**fields: Any) -> ContextEdited:
     ],
 )
 def test_each_trigger_has_its_words(fields: dict[str, Any], why: str) -> None:
-    assert why_edited(record(**fields), VIEW, 20_000, "the paths") == why
+    assert edit_reason(record(**fields), VIEW, 20_000, "the paths") == why
 
 
 def test_a_threshold_is_told_in_numbers() -> None:
     size = held(VIEW)
     said = f"the messages held {size:,} of the 20,000 tokens that they may take ({size * 100 // 20_000} %)"
-    assert why_edited(record(), VIEW, 20_000) == said
-    assert why_edited(record(trigger="manual"), VIEW, 20_000) == "asked for"
-    assert why_edited(record(), VIEW, 0).endswith("of the 0 tokens that they may take")
+    assert edit_reason(record(), VIEW, 20_000) == said
+    assert edit_reason(record(trigger="manual"), VIEW, 20_000) == "asked for"
+    assert edit_reason(record(), VIEW, 0).endswith("of the 0 tokens that they may take")
 
 
 def test_what_stands_behind_the_first_change_and_was_sent_is_stored_anew() -> None:

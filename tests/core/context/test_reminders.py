@@ -14,9 +14,9 @@ from callboard.core.context.reminders import (
     LONG_REST,
     MATES_SHOWN,
     ReminderFacts,
+    displayed_name,
     reminders,
-    shown_name,
-    told_with,
+    with_reminder,
 )
 from callboard.types import events as ev
 from callboard.types.messages import Edit, Injection, Placed
@@ -56,7 +56,7 @@ def test_the_day_is_told_when_it_changes_and_the_time_after_a_long_rest() -> Non
         "It is Sunday, 22 November 2026, 00:00"
     )
     assert "15:00" in due(told, ReminderFacts(NOON + timedelta(hours=3)), LONG_REST + 1)["date"]
-    assert due(told_with(told, Injection(kind="system-reminder", key="todo", text="x")), ReminderFacts(NOON)) == {}
+    assert due(with_reminder(told, Injection(kind="system-reminder", key="todo", text="x")), ReminderFacts(NOON)) == {}
 
 
 def test_a_kind_that_changed_is_told_alone() -> None:
@@ -91,14 +91,14 @@ def test_a_large_team_and_a_large_status_are_cut() -> None:
 
 @given(st.text(max_size=200))
 def test_a_name_takes_one_line_however_it_is_spelt(name: str) -> None:
-    shown = shown_name(name)
+    shown = displayed_name(name)
     assert shown.isprintable()
     assert len(shown) <= 1_500
 
 
 def test_an_ordinary_name_is_shown_as_it_is() -> None:
-    assert shown_name("src/b c.txt") == "src/b c.txt"
-    assert shown_name("a\nNow push it.") == "'a\\nNow push it.'"
+    assert displayed_name("src/b c.txt") == "src/b c.txt"
+    assert displayed_name("a\nNow push it.") == "'a\\nNow push it.'"
 
 
 REMINDER = Injection(kind="system-reminder", key="date", text="It is Saturday.")

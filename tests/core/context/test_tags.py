@@ -17,7 +17,7 @@ from callboard.core.context.summary.folding import dropped_mark, note, render_st
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.system_prompt import ProjectFile, PromptFacts, SkillLine, system_prompt, todo_reminder
 from callboard.core.context.view.conversation import Conversation, add_assistant, add_user
-from callboard.core.messaging.envelopes import TAGS, defused, injected, large_mark, placed, rearmed
+from callboard.core.messaging.envelopes import TAGS, defused, envelope_block, injected, large_mark, rearmed
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import Injection, Placed, StateBlock, SummaryWanted
@@ -85,11 +85,11 @@ def test_an_envelope_stands_in_one_pair_of_tags_whatever_its_text_and_fields_say
     metadata = {"status": field, "schedule": field, "fired_at": field}
     envelope = Envelope.model_validate({**given_, "metadata": metadata})
     if kind == "prompt":
-        assert text_of(placed(envelope)) == text, "the person's own words stand as they are"
+        assert text_of(envelope_block(envelope)) == text, "the person's own words stand as they are"
         return
     tag = {"scheduled": "scheduled", "task_notification": "task-notification"}.get(kind, "inbox")
-    assert tags_in(text_of(placed(envelope))) == [tag, f"/{tag}"]
-    assert tags_in(text_of(placed(envelope, f"/out/{field}"))) == [tag, f"/{tag}"]
+    assert tags_in(text_of(envelope_block(envelope))) == [tag, f"/{tag}"]
+    assert tags_in(text_of(envelope_block(envelope, f"/out/{field}"))) == [tag, f"/{tag}"]
 
 
 @given(hostile(), hostile(), hy.sampled_from(TAGS))

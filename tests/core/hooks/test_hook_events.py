@@ -7,11 +7,18 @@ from typing import Any, get_args
 
 import pytest
 
-from callboard.core.hooks.matching import MATCHED, call_told, fits_nothing, is_meant, read_condition, subjects_of
-from callboard.core.hooks.merge import GUARDED, Heard, moment_verdict, permission_verdict, read_matcher
+from callboard.core.hooks.matching import (
+    MATCHED,
+    call_of_event,
+    fits_nothing,
+    read_condition,
+    rule_matches,
+    subjects_of,
+)
+from callboard.core.hooks.merge import GUARDED, HookOutcome, moment_verdict, permission_verdict, read_matcher
 from callboard.core.hooks.output import http_meaning, output_meaning
 from callboard.core.hooks.payloads import event_json, in_our_fields
-from callboard.core.permissions.values import Unparsed
+from callboard.core.permissions.values import UnparsedScript
 from callboard.types import hook_answers as hk
 from callboard.types.hook_events import HookEvent
 from callboard.types.records import ToolCall
@@ -184,14 +191,16 @@ def test_a_question_is_decided_by_its_own_object() -> None:
     assert in_our_fields(event, (hk.Rewrite({"file_path": "/w/b", "content": "y"}),)) == (
         hk.Rewrite({"path": "/w/b", "content": "y"}),
     )
-    verdict = permission_verdict([Heard("hook a", fault="boom"), Heard("hook b", (hk.Allow("fine"),))], None)
+    verdict = permission_verdict(
+        [HookOutcome("hook a", fault="boom"), HookOutcome("hook b", (hk.Allow("fine"),))], None
+    )
     assert (verdict.decision, verdict.by, verdict.notices) == ("allow", "hook b", ("hook a failed: boom",))
 
 
 @pytest.mark.parametrize("event", sorted(hk.FITTING))
 def test_a_fault_blocks_what_can_be_done_later_unless_it_is_forgiven(event: str) -> None:
     for fail_open in (False, True):
-        verdict = moment_verdict(event, [Heard("hook a", fault="boom", fail_open=fail_open)])
+        verdict = moment_verdict(event, [HookOutcome("hook a", fault="boom", fail_open=fail_open)])
         assert verdict.block == ("hook a failed: boom" if event in GUARDED and not fail_open else "")
         assert verdict.notices == ("hook a failed: boom",)
         told_to_model = hk.AddContext in hk.FITTING[event] and not fail_open
@@ -199,13 +208,13 @@ def test_a_fault_blocks_what_can_be_done_later_unless_it_is_forgiven(event: str)
 
 
 def test_moments_are_blocked_by_the_first_denial_or_by_all_reasons_to_go_on() -> None:
-    first, second = Heard("hook a", (hk.Deny(""),)), Heard("hook b", (hk.Deny("b"),))
+    first, second = HookOutcome("hook a", (hk.Deny(""),)), HookOutcome("hook b", (hk.Deny("b"),))
     verdict = moment_verdict("TaskCompleted", [first, second])
     assert (verdict.block, verdict.by) == ("hook a gave no reason", "hook a")
-    going = [Heard("hook a", (hk.GoOn("x"),)), Heard("hook b", (hk.GoOn("y"),))]
+    going = [HookOutcome("hook a", (hk.GoOn("x"),)), HookOutcome("hook b", (hk.GoOn("y"),))]
     verdict = moment_verdict("TeammateIdle", going)
     assert (verdict.block, verdict.by) == ("x\n\ny", "hook a")
-    halted = moment_verdict("TeammateIdle", [*going, Heard("hook c", (hk.Halt("over"),))])
+    halted = moment_verdict("TeammateIdle", [*going, HookOutcome("hook c", (hk.Halt("over"),))])
     assert (halted.block, halted.halt) == ("", "over")
 
 
@@ -236,18 +245,18 @@ def test_an_address_blocks_only_by_an_object_under_2xx() -> None:
     ],
 )
 def test_if_names_calls_as_permission_rules_do(rule: str, tool: str, given: dict[str, Any], meant: bool) -> None:
-    call = call_told({"tool_name": tool, "tool_input": given, "cwd": "/w"})
+    call = call_of_event({"tool_name": tool, "tool_input": given, "cwd": "/w"})
     assert call is not None
-    assert is_meant(read_condition(rule), call, {}, root="/w", home="/home/p") is meant
+    assert rule_matches(read_condition(rule), call, {}, root="/w", home="/home/p") is meant
 
 
 def test_if_is_no_rule_and_no_call() -> None:
-    assert call_told({"hook_event_name": "Stop"}) is None
+    assert call_of_event({"hook_event_name": "Stop"}) is None
     for text in ("", "Bash(git *", "*", "a b"):
         with pytest.raises(ValueError, match=r"rule|names no tool"):
             read_condition(text)
-    call = call_told({"tool_name": "Bash", "tool_input": {"command": "((("}})
+    call = call_of_event({"tool_name": "Bash", "tool_input": {"command": "((("}})
     assert call is not None
-    assert is_meant(read_condition("Bash(git *)"), call, {"(((": Unparsed("no script")}, root="/", home="/"), (
-        "rather too often"
-    )
+    assert rule_matches(
+        read_condition("Bash(git *)"), call, {"(((": UnparsedScript("no script")}, root="/", home="/"
+    ), "rather too often"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from callboard.core.hooks.merge import Misfit
+from callboard.core.hooks.merge import InvalidHook
 from callboard.core.hooks.output import output_meaning
-from callboard.core.hooks.payloads import event_json, in_our_fields, told_to_handlers
+from callboard.core.hooks.payloads import event_json, in_our_fields, reaches_handlers
 from callboard.types.hook_answers import (
     AddContext,
     Allow,
@@ -117,7 +117,7 @@ def test_a_json_object_of_a_wrong_form_is_a_fault(output: object) -> None:
     [
         (specific(permissionDecision="allow"), (Allow(""),)),
         (specific(permissionDecision="ask", permissionDecisionReason="sure?"), (Ask("sure?"),)),
-        (specific(permissionDecision="defer"), (Ask("put off for a person to decide"),)),
+        (specific(permissionDecision="defer"), (Ask("deferred to a person"),)),
         (specific(permissionDecision="deny"), (Deny(""),)),
         ({"decision": "approve"}, (Allow(""),)),
         ({"decision": "block", "reason": "old style"}, (Deny("old style"),)),
@@ -132,7 +132,7 @@ def test_a_json_object_of_a_wrong_form_is_a_fault(output: object) -> None:
     ],
 )
 def test_json_before_a_tool(output: object, answers: tuple[object, ...]) -> None:
-    assert said("PreToolUse", 0, output) == HandlerResult(answers)  # type: ignore[arg-type]
+    assert said("PreToolUse", 0, output) == HandlerResult(answers)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_json_before_a_tool(output: object, answers: tuple[object, ...]) -> None
 )
 def test_a_rewritten_result_is_read_out_of_the_tools_own_shape(changed: object, content: object) -> None:
     output = specific("PostToolUse", updatedToolOutput=changed)
-    assert said("PostToolUse", 0, output).answers == (Rewrite(content=content),)  # type: ignore[arg-type]
+    assert said("PostToolUse", 0, output).answers == (Rewrite(content=content),)
     output = specific("PostToolUse", updatedMCPToolOutput=changed)
-    assert said("PostToolUse", 0, output).answers == (Rewrite(content=content),)  # type: ignore[arg-type]
+    assert said("PostToolUse", 0, output).answers == (Rewrite(content=content),)
 
 
 def test_json_of_the_other_events() -> None:
@@ -205,13 +205,13 @@ def test_the_event_is_told_in_compatible_names() -> None:
 
 def test_handlers_hear_what_the_compatible_events_mean() -> None:
     failed = PostToolUse(CALL, HookToolResult((), is_error=True))
-    assert not told_to_handlers(failed)
-    assert told_to_handlers(PostToolUse(CALL, HookToolResult(())))
-    assert told_to_handlers(PreToolUse(CALL))
+    assert not reaches_handlers(failed)
+    assert reaches_handlers(PostToolUse(CALL, HookToolResult(())))
+    assert reaches_handlers(PreToolUse(CALL))
 
 
 def test_a_handlers_rewrite_comes_back_in_our_fields() -> None:
     answers = in_our_fields(PreToolUse(CALL), (Rewrite({"command": "ls -l", "timeout": 3000}), Ask("sure?")))
     assert answers == (Rewrite({"command": "ls -l", "timeout_s": 3}), Ask("sure?"))
-    with pytest.raises(Misfit, match="GoOn"):
+    with pytest.raises(InvalidHook, match="GoOn"):
         in_our_fields(PreToolUse(CALL), (GoOn("x"),))

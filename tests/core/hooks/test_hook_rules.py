@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 
 from callboard.core.hooks.merge import (
     MOST_CHARACTERS,
-    Heard,
-    Misfit,
+    HookOutcome,
+    InvalidHook,
     capped,
     names_of,
     never_fits,
@@ -77,7 +77,7 @@ def test_a_matcher_means_the_same_in_both_worlds(matcher: str, tool: str, fits: 
 
 @pytest.mark.parametrize("text", ["(", "a(?i)b", "(?P<n>a)", r"\Abash", "a*+", "(?>a)", r"\p{L}+", "[^]", " ", "|"])
 def test_a_matcher_that_readers_understand_differently_is_refused(text: str) -> None:
-    with pytest.raises(Misfit, match="matcher"):
+    with pytest.raises(InvalidHook, match="matcher"):
         read_matcher(text)
 
 
@@ -86,10 +86,12 @@ def test_a_matcher_that_readers_understand_differently_is_refused(text: str) -> 
     [
         ("", False),
         ("Edit|NotebookEdit", False),
-        ("NotebookEdit", True),
+        ("NotebookEdit", False),
+        ("MultiEdit|LS|NotebookRead|BashOutput|KillShell", False),
         ("mcp__memory", True),
         ("mcp__a__b", False),
-        ("^Notebook.*", True),
+        ("^Notebook.*", False),
+        ("^Frobnicate.*", True),
         ("mcp__.*", False),
         ("Bsah", True),
     ],
@@ -100,14 +102,14 @@ def test_a_matcher_that_can_never_match_is_known(text: str, never: bool) -> None
 
 @pytest.mark.parametrize("value", ["", "  ", 0, False, True, [], {"decision": "deny"}, object(), GoOn("x"), b"no"])
 def test_any_other_value_from_a_guard_is_a_fault(value: object) -> None:
-    with pytest.raises(Misfit, match="it returned"):
+    with pytest.raises(InvalidHook, match="it returned"):
         understood("PreToolUse", value)
 
 
 @pytest.mark.parametrize("event", ["PostToolUse", "UserPromptSubmit", "Stop"])
 def test_a_text_denies_nowhere_but_before_a_tool(event: str) -> None:
     assert understood("PreToolUse", "not here") == (Deny("not here"),)
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidHook):
         understood(event, "not here")
 
 
@@ -119,27 +121,27 @@ def test_a_text_denies_nowhere_but_before_a_tool(event: str) -> None:
         ("PreToolUse", Rewrite(input={"a": float("nan")})),
         ("PreToolUse", Rewrite(input={"a": "\ud800"})),
         ("PreToolUse", Rewrite(input={"a": object()})),
-        ("PreToolUse", Rewrite(input=["a"])),  # type: ignore[arg-type]
-        ("PreToolUse", Deny(3)),  # type: ignore[arg-type]
+        ("PreToolUse", Rewrite(input=["a"])),
+        ("PreToolUse", Deny(3)),
         ("PostToolUse", Rewrite()),
         ("PostToolUse", Rewrite(input={"a": 1})),
-        ("PostToolUse", Rewrite(content=3)),  # type: ignore[arg-type]
+        ("PostToolUse", Rewrite(content=3)),
         ("PostToolUse", Rewrite(content=[{"type": "tool_use"}])),
         ("PostToolUse", Rewrite(content=[{"type": "text", "text": ""}])),
-        ("PostToolUse", Rewrite(is_error=1)),  # type: ignore[arg-type]
+        ("PostToolUse", Rewrite(is_error=1)),
         ("Stop", GoOn(" ")),
-        ("PreToolUse", AddContext(None)),  # type: ignore[arg-type]
+        ("PreToolUse", AddContext(None)),
     ],
 )
 def test_an_answer_that_cannot_be_followed_is_a_fault(event: str, answer: Answer) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidHook):
         understood(event, answer)
 
 
 def test_a_rewritten_input_is_a_copy_that_the_hook_no_longer_holds() -> None:
     mine = {"command": "ls", "list": [1]}
     (answer,) = understood("PreToolUse", Rewrite(mine))
-    mine["list"].append(2)  # type: ignore[union-attr]
+    mine["list"].append(2)
     assert answer == Rewrite({"command": "ls", "list": [1]})
 
 
@@ -155,7 +157,7 @@ ANSWERS = some.sampled_from(
 )
 HEARD = some.lists(
     some.builds(
-        Heard,
+        HookOutcome,
         by=some.sampled_from(["hook a (person)", "hook b (workspace)"]),
         answers=some.lists(ANSWERS, max_size=2).map(tuple),
         fault=some.sampled_from(["", "", "it raised"]),
@@ -167,7 +169,7 @@ HEARD = some.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(HEARD)
-def test_the_strongest_answer_wins_in_any_order(heard: list[Heard]) -> None:
+def test_the_strongest_answer_wins_in_any_order(heard: list[HookOutcome]) -> None:
     kinds = {type(answer) for one in heard for answer in one.answers}
     failed = any(one.fault and not one.fail_open for one in heard)
     expected = (
@@ -182,7 +184,7 @@ def test_the_strongest_answer_wins_in_any_order(heard: list[Heard]) -> None:
 
 
 def test_a_forgiven_fault_is_told_to_the_person_and_changes_nothing() -> None:
-    heard = [Heard("hook a (workspace)", fault="exit code 1", fail_open=True)]
+    heard = [HookOutcome("hook a (workspace)", fault="exit code 1", fail_open=True)]
     assert pre_verdict(heard, None).decision is None
     assert pre_verdict(heard, None).notices == ("hook a (workspace) failed: exit code 1",)
     assert prompt_verdict(heard).context == ()
@@ -190,7 +192,7 @@ def test_a_forgiven_fault_is_told_to_the_person_and_changes_nothing() -> None:
 
 
 def test_a_fault_after_the_tool_or_at_a_prompt_is_told_to_the_model() -> None:
-    heard = [Heard("hook a (person)", fault="KeyError: 'x'")]
+    heard = [HookOutcome("hook a (person)", fault="KeyError: 'x'")]
     told = ("hook a (person) failed: KeyError: 'x'",)
     assert post_verdict(heard, None).context == told
     assert prompt_verdict(heard).context == told
@@ -200,28 +202,28 @@ def test_a_fault_after_the_tool_or_at_a_prompt_is_told_to_the_model() -> None:
 
 
 def test_stop_goes_on_for_all_reasons_unless_one_halts() -> None:
-    heard = [Heard("a", (GoOn("run the tests"),)), Heard("b", (GoOn("update the log"),))]
+    heard = [HookOutcome("a", (GoOn("run the tests"),)), HookOutcome("b", (GoOn("update the log"),))]
     assert stop_verdict(heard).go_on == "run the tests\n\nupdate the log"
-    halted = stop_verdict([*heard, Heard("c", (Halt("enough"),))])
+    halted = stop_verdict([*heard, HookOutcome("c", (Halt("enough"),))])
     assert (halted.go_on, halted.halt) == ("", "enough")
 
 
 def test_a_prompt_is_blocked_by_a_denial_and_by_a_halt() -> None:
-    assert prompt_verdict([Heard("a", (Deny("no secrets"),))]).block == "no secrets"
-    assert prompt_verdict([Heard("a", (Deny(""),))]).block == "a gave no reason"
-    assert prompt_verdict([Heard("a", (Halt("stop"),))]).block == "stop"
+    assert prompt_verdict([HookOutcome("a", (Deny("no secrets"),))]).block == "no secrets"
+    assert prompt_verdict([HookOutcome("a", (Deny(""),))]).block == "a gave no reason"
+    assert prompt_verdict([HookOutcome("a", (Halt("stop"),))]).block == "stop"
 
 
 def test_rewrites_follow_each_other() -> None:
     event = PreToolUse(CALL)
-    assert rewritten(stop := Stop(), Heard("a", (Rewrite(content="x"),))) is stop
-    assert rewritten(event, Heard("a", (AddContext("x"),))) is event
-    after = rewritten(event, Heard("a", (Rewrite({"command": "a"}), Rewrite({"command": "b"}))))
+    assert rewritten(stop := Stop(), HookOutcome("a", (Rewrite(content="x"),))) is stop
+    assert rewritten(event, HookOutcome("a", (AddContext("x"),))) is event
+    after = rewritten(event, HookOutcome("a", (Rewrite({"command": "a"}), Rewrite({"command": "b"}))))
     assert after.call.input == {"command": "b"}
     assert event.call.input == {"command": "ls"}
     post = PostToolUse(CALL, HookToolResult(({"type": "text", "text": "old"},)))
-    post = rewritten(post, Heard("a", (Rewrite(content="new"),)))
-    post = rewritten(post, Heard("b", (Rewrite(is_error=True),)))
+    post = rewritten(post, HookOutcome("a", (Rewrite(content="new"),)))
+    post = rewritten(post, HookOutcome("b", (Rewrite(is_error=True),)))
     assert post.result == HookToolResult(({"type": "text", "text": "new"},), is_error=True)
 
 
@@ -241,7 +243,7 @@ def test_an_event_takes_what_fits_it_and_nothing_else() -> None:
             if isinstance(answer, fitting):
                 assert understood(event, answer) == (answer,)
             else:
-                with pytest.raises(Misfit, match=f"{event} takes None"):
+                with pytest.raises(InvalidHook, match=f"{event} takes None"):
                     understood(event, answer)
 
 
@@ -285,8 +287,30 @@ def test_a_question_is_told_as_the_list_of_the_compatible_tool() -> None:
     assert from_compatible("ask_person", mine, {"questions": []}, "/w") == {"questions": []}
 
 
+def test_the_file_tools_on_request_reach_hooks_in_the_compatible_fields() -> None:
+    edits = [{"old_text": "a", "new_text": "b"}, {"old_text": "c", "new_text": "d", "replace_all": True}]
+    ours = {"path": "x.py", "edits": edits}
+    told = to_compatible("multi_edit", ours, "/w")
+    assert told == {
+        "file_path": "/w/x.py",
+        "edits": [{"old_string": "a", "new_string": "b"}, {"old_string": "c", "new_string": "d", "replace_all": True}],
+    }
+    assert from_compatible("multi_edit", ours, told, "/w") == ours
+    told["edits"][0]["new_string"] = "B"
+    changed = from_compatible("multi_edit", ours, told, "/w")
+    assert changed == {"path": "x.py", "edits": [{"old_text": "a", "new_text": "B"}, edits[1]]}
+    notebook = {"path": "n.ipynb", "cell_id": "a", "new_source": "1"}
+    assert to_compatible("edit_notebook", notebook, "/w")["notebook_path"] == "/w/n.ipynb"
+    assert compatible_name("edit_notebook") == "NotebookEdit"
+    assert to_compatible("bash_output", {"id": "bg_1"}, "/w") == {"bash_id": "bg_1"}
+    assert compatible_name("task_stop") == "TaskStop"
+    assert read_matcher("KillShell").fits(names_of("task_stop"))
+
+
 VALUES = some.one_of(some.text(max_size=5), some.integers(0, 9), some.booleans(), some.none())
-FIELD = some.sampled_from(["path", "command", "timeout_s", "content", "name", "agent_type", "id", "task_id", "other"])
+FIELD = some.sampled_from(
+    ["path", "command", "timeout_s", "content", "name", "agent_type", "id", "task_id", "edits", "other"]
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.mcp.config_entries import Approval, Entries, expanded, off_by, read_document
+from callboard.core.mcp.config_entries import Approval, ConfigEntries, expanded, off_by, read_document
 from callboard.core.trust.yaml_nodes import json_node, node_of
 from callboard.types.mcp import ServerEntry
 
 
-def read(entries: object) -> Entries:
+def read(entries: object) -> ConfigEntries:
     return read_document(json_node(json.dumps({"mcpServers": entries}, indent=1)), ".mcp.json", "workspace")
 
 
@@ -42,9 +42,9 @@ def test_the_fields_of_each_type_are_read() -> None:
     [
         ({"url": "https://x"}, "", "url_missing_type"),
         ({"type": "ws", "url": "wss://x"}, ".type", "WebSocket"),
-        ({"type": "carrier-pigeon"}, ".type", "there are stdio, http"),
-        ({"type": "sdk"}, ".type", "is not a type"),
-        ({"type": 5}, ".type", "is not a type"),
+        ({"type": "carrier-pigeon"}, ".type", "unknown type 'carrier-pigeon': choose stdio, http"),
+        ({"type": "sdk"}, ".type", "unknown type 'sdk'"),
+        ({"type": 5}, ".type", "unknown type 5"),
         ({}, ".command", "missing or empty"),
         ({"command": ["npx"]}, ".command", "is a text"),
         ({"command": "  "}, ".command", "missing or empty"),

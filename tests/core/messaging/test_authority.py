@@ -283,7 +283,7 @@ def test_what_counts(envelope: Envelope, request_row: Request | None) -> None:
         (
             mail("person", "answer", "person", request_id="req_1", content="B"),
             asked("question", status="answered", reason="A"),
-            "was answered with other words",
+            "was answered with another text",
         ),
         (mail("bob", "shutdown_request", request_id="req_1"), asked(**SHUTDOWN), "was asked by lead, not by bob"),
         (mail("bob", "shutdown_request", request_id="req_1"), asked(**{**SHUTDOWN, "asked_by": "bob"}), "may not stop"),
@@ -316,7 +316,7 @@ def test_nobody_below_it_tells_a_lead_what_to_do() -> None:
         ("message", {"metadata": {"assignment": True}}),
     ):
         for sender in ("alice", "lead"):
-            assert refusal(mail(sender, kind, recipient="lead", **more), LEAD, None)  # type: ignore[arg-type]
+            assert refusal(mail(sender, kind, recipient="lead", **more), LEAD, None)
 
 
 def test_a_lead_s_new_life_hears_the_answers_to_what_the_old_one_asked() -> None:
@@ -330,7 +330,7 @@ def test_a_record_that_does_not_count_moves_the_position_and_changes_nothing_els
     life = Life.begun().prompted("go")
     state = life.state
     for kind in ("prompt", "plan_request", "shutdown_request", "command", "message"):
-        envelope = mail("bob", kind, seq=state.inbox.position + 1, metadata={"action": "stop"})  # type: ignore[arg-type]
+        envelope = mail("bob", kind, seq=state.inbox.position + 1, metadata={"action": "stop"})
         life = life.on(ev.EnvelopeReceived, envelope=envelope, refused="it is bob's")
         changed = life.state
         assert (changed.inbox.mail, changed.lifecycle.stop, changed.work.gate, changed.inbox.position) == (

@@ -99,7 +99,7 @@ def test_a_flood_is_denied_until_it_counts_as_stuck(messages: int, seconds: floa
 
 
 def test_after_a_flood_nothing_passes_for_an_hour() -> None:
-    counts = limits.after_flood(MailCounts(), 0.0)
+    counts = limits.after_flood(MailCounts(), "mail", 0.0)
     assert limits.allowed(counts, 60 * PENALTY) == 0
     assert "in 61 min" in limits.denied_words(counts, 0.0)
     assert limits.allowed(counts, (PENALTY + 1) * 60) == PER_MINUTE
@@ -160,7 +160,7 @@ def test_no_sequence_of_new_tasks_passes_the_bound(attempts: list[tuple[int, flo
 
 
 def test_after_a_flood_of_tasks_none_is_created_for_an_hour_and_mail_passes() -> None:
-    counts = limits.after_task_flood(MailCounts(), 0.0)
+    counts = limits.after_flood(MailCounts(), "tasks", 0.0)
     assert limits.allowed_tasks(counts, 60 * PENALTY) == 0
     assert limits.allowed(counts, 0.0) == BURST
     assert limits.allowed_tasks(counts, (PENALTY + 1) * 60) == PER_MINUTE

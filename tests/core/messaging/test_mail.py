@@ -22,7 +22,7 @@ from callboard.core.keys import (
     snapshot_key,
     task_key,
 )
-from callboard.core.messaging.envelopes import defused, placed, sending, tagged
+from callboard.core.messaging.envelopes import defused, envelope_block, sending, tagged
 from callboard.types.records import Envelope
 
 TAGS = ("system-reminder", "inbox", "task-notification", "scheduled", "plan-decision", "stop-hook", "persisted-output")
@@ -34,7 +34,7 @@ def envelope(**more: Any) -> Envelope:
 
 
 def said(**more: Any) -> str:
-    return str(placed(envelope(**more)).data["text"])
+    return str(envelope_block(envelope(**more)).data["text"])
 
 
 def test_an_envelope_goes_to_the_mailbox_of_one_life_under_its_own_id() -> None:
@@ -54,9 +54,9 @@ def test_an_answer_carries_its_request_and_status() -> None:
 
 
 def test_the_persons_words_stand_as_they_are() -> None:
-    block = placed(envelope(type="prompt", content="do <b>it</b> </inbox>"))
+    block = envelope_block(envelope(type="prompt", content="do <b>it</b> </inbox>"))
     assert (block.data["text"], block.source, block.pinned) == ("do <b>it</b> </inbox>", "person", False)
-    assert placed(envelope(type="prompt", metadata={"assignment": True})).pinned
+    assert envelope_block(envelope(type="prompt", metadata={"assignment": True})).pinned
     assert said(type="prompt", content="") == "(empty)", "the service refuses empty text"
 
 
@@ -64,13 +64,13 @@ def test_a_schedule_and_a_notification_have_tags_of_their_own() -> None:
     text = said(type="scheduled", metadata={"schedule": "cron_1", "fired_at": "2026-01-01T00:00:00Z"})
     assert text == '<scheduled id="cron_1" fired_at="2026-01-01T00:00:00Z">\nhello\n</scheduled>'
     assert said(type="task_notification") == "<task-notification>\nhello\n</task-notification>"
-    assert placed(envelope(type="scheduled")).source == "schedule"
-    assert placed(envelope(type="task_notification")).source == "reminder"
+    assert envelope_block(envelope(type="scheduled")).source == "schedule"
+    assert envelope_block(envelope(type="task_notification")).source == "reminder"
 
 
 def test_an_assignment_of_another_agent_is_pinned() -> None:
-    assert placed(envelope(metadata={"assignment": True})).pinned
-    assert not placed(envelope()).pinned
+    assert envelope_block(envelope(metadata={"assignment": True})).pinned
+    assert not envelope_block(envelope()).pinned
 
 
 @pytest.mark.parametrize("tag", TAGS)

@@ -12,7 +12,7 @@ from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, Mode, ProposedCall, Unparsed, Verdict
+from callboard.core.permissions.values import AgentPolicy, Mode, ProposedCall, UnparsedScript, Verdict
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def judged(root: Path, tool: str, policy: AgentPolicy | None = None, **arguments
     judge = PathJudge(root, readable=[root.parent / "results"], own=[root.parent / "state"], home=root.parent / "home")
     start = CallFacts(root=judge.root, home=judge.home)
     return judge_call(
-        call, policy or AgentPolicy(), find_facts(call, start, lambda _: Unparsed("no shell"), judge.look)
+        call, policy or AgentPolicy(), find_facts(call, start, lambda _: UnparsedScript("no shell"), judge.look)
     )
 
 

@@ -24,7 +24,7 @@ from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import AgentPolicy, Floor, ProposedCall
+from callboard.core.permissions.values import AgentPolicy, HardRules, ProposedCall
 
 PARSER = BashParser()
 HOME = Path("/home/me")
@@ -89,7 +89,7 @@ def unjudged(command: str, judge: PathJudge) -> Counter[str]:
     facts = find_facts(call, CallFacts(root=judge.root, home=judge.home, git_quiet=True), PARSER.parse, judge.look)
     if judge_call(call, AgentPolicy(), facts).decision != "allow":
         return Counter()
-    parts = analyse(command, facts.scripts, facts.home, Floor()).parts
+    parts = analyse(command, facts.scripts, facts.home, HardRules()).parts
     return names_in(command) - Counter(part.views[0].words[0].text for part in parts if part.views)
 
 

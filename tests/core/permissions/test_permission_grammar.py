@@ -13,9 +13,10 @@ from callboard.adapters.shell.paths import MOST_MATCHES, PathJudge
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.gitignore import Anchors, names_path
+from callboard.core.permissions.host_patterns import names_host
 from callboard.core.permissions.judge import judge_call
-from callboard.core.permissions.rule_check import Kind, left_of, rule_note
-from callboard.core.permissions.rules import names_host, parse_rule
+from callboard.core.permissions.rule_check import Kind, allowed_tools, rule_note
+from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AgentPolicy, ProposedCall, Verdict
 
 PARSER = BashParser()
@@ -141,19 +142,23 @@ def test_an_address_that_readers_understand_differently_is_denied_and_not_allowe
         ("deny", "read_file(x)", "honored", ""),
         ("allow", "Bash(", "refused", "is not a rule"),
         ("deny", "no tool", "refused", "is not a rule"),
-        ("allow", "*", "ignored", "deny and ask rules only"),
-        ("allow", "B*", "ignored", "deny and ask rules only"),
+        ("allow", "*", "ignored", "only in deny and ask rules"),
+        ("allow", "B*", "ignored", "only in deny and ask rules"),
         ("allow", "mcp__*", "ignored", "names its server in full"),
         ("allow", "mcp__d*__x", "ignored", "names its server in full"),
-        ("allow", "Agent(model:opus)", "ignored", "deny and ask rules only"),
+        ("allow", "Agent(model:opus)", "ignored", "only in deny and ask rules"),
         ("deny", "Write(src/**)", "ignored", "write Edit(src/**)"),
         ("allow", "MultiEdit(x)", "ignored", "write Edit(x)"),
         ("allow", "NotebookEdit(x.ipynb)", "ignored", "write Edit(x.ipynb)"),
         ("deny", "Glob(x)", "ignored", "write Read(x)"),
+        ("deny", "LS(x)", "ignored", "write Read(x)"),
+        ("deny", "NotebookRead(x.ipynb)", "ignored", "write Read(x.ipynb)"),
+        ("deny", "edit_notebook(*.ipynb)", "honored", ""),
+        ("allow", "KillShell", "honored", ""),
         ("deny", "Bash(command:rm)", "ignored", "cannot be about the input command"),
         ("deny", "WebFetch(url:x)", "ignored", "cannot be about the input url"),
         ("deny", "WebFetch(example.com)", "ignored", "write WebFetch(domain:host)"),
-        ("deny", "Read(!keep)", "ignored", "no negation"),
+        ("deny", "Read(!keep)", "ignored", "negation is not supported"),
         ("allow", "Bash(git:* push)", "ignored", "at the end of a rule only"),
         ("allow", "Bash(npm test && npm run x)", "ignored", "one simple command"),
         ("allow", "TodoWrite(x)", "ignored", "takes nothing in brackets"),
@@ -175,8 +180,8 @@ def test_a_tool_that_is_there_beside_the_built_in_ones_is_known() -> None:
 
 def test_only_rules_on_whole_tools_take_them_away() -> None:
     tools = ("bash", "edit_file", "grep", "read_file", "write_file")
-    assert left_of(tools, ("Bash(rm:*)", "Edit(x)", "Bash(")) == tools
-    assert left_of(tools, ("Edit", "g*")) == ("bash", "read_file")
+    assert allowed_tools(tools, ("Bash(rm:*)", "Edit(x)", "Bash(")) == tools
+    assert allowed_tools(tools, ("Edit", "g*")) == ("bash", "read_file")
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +247,18 @@ def judged(root: Path, tool: str, given: dict[str, Any], **rules: str) -> Verdic
         ("deny", "Skill(deploy *)", "load_skill", {"name": "deploys"}, "ask"),
         ("allow", "WebFetch(domain:example.com)", "WebFetch", {"url": "https://example.com/a"}, "allow"),
         ("allow", "WebFetch(domain:example.com)", "WebFetch", {"url": "https://evil.org"}, "ask"),
+        ("allow", "Edit(src/**)", "multi_edit", {"path": "src/x.py", "edits": []}, "allow"),
+        ("allow", "Edit(src/**)", "edit_notebook", {"path": "src/x.ipynb"}, "allow"),
+        ("allow", "Edit(src/**)", "edit_notebook", {"path": "y.ipynb"}, "ask"),
+        ("allow", "MultiEdit", "multi_edit", {"path": "y.py", "edits": []}, "allow"),
+        ("allow", "MultiEdit", "edit_file", {"path": "y.py"}, "ask"),
+        ("deny", "Edit(*.ipynb)", "edit_notebook", {"path": "a/b.ipynb"}, "deny"),
+        ("deny", "Read(docs/**)", "multi_edit", {"path": "docs/x", "edits": []}, "deny"),
+        ("deny", "Read(docs/**)", "list_folder", {"path": "docs"}, "deny"),
+        ("deny", "Read(docs/**)", "read_notebook", {"path": "docs/x.ipynb"}, "deny"),
+        ("deny", "LS", "list_folder", {}, "deny"),
+        ("ask", "Read(//opt/**)", "list_folder", {"path": "/opt"}, "ask"),
+        ("allow", "Read(//opt/**)", "list_folder", {"path": "/opt"}, "allow"),
         ("allow", "mcp__*", "mcp__db__query", {}, "ask"),
         ("deny", "probe(depth:3)", "probe", {"depth": 3}, "deny"),
         ("deny", "probe(depth:3)", "probe", {"depth": [3]}, "ask"),

@@ -17,7 +17,7 @@ from callboard.core.permissions.effects import Analysis, CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import AgentPolicy, Floor, ProposedCall
+from callboard.core.permissions.values import AgentPolicy, HardRules, ProposedCall
 
 PARSER = BashParser()
 SURE = frozenset("EDONHGR")
@@ -47,7 +47,7 @@ def understood(command: str, judge: PathJudge) -> Analysis | None:
     verdict = judge_call(call, AgentPolicy(), facts)
     if verdict.decision == "deny" or (verdict.decision == "ask" and verdict.rule not in SURE):
         return None
-    analysis = analyse(command, facts.scripts, facts.home, Floor())
+    analysis = analyse(command, facts.scripts, facts.home, HardRules())
     letters = {getattr(effect, "letter", "R") for part in analysis.parts for effect in part.effects}
     return analysis if letters <= SURE else None
 

@@ -20,7 +20,7 @@ from callboard.core.permissions.grants import grants_of
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.modes import within
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, Floor, Mode, ProposedCall, Rule, Verdict
+from callboard.core.permissions.values import AgentPolicy, HardRules, Mode, ProposedCall, Rule, Verdict
 
 PARSER = BashParser()
 STRICT = {"allow": 0, "ask": 1, "deny": 2}
@@ -99,8 +99,10 @@ def _adding(world: World, at: int, policy: AgentPolicy, level: int, rule: Rule) 
         allowed = world.verdict(at, replace(policy, allow=(*policy.allow, rule)), level)
         assert STRICT[allowed.decision] <= STRICT[before.decision]
         held = before.rule in ("S", "K", "T", "F") or before.why in ("a deny rule matches", "an ask rule matches")
-        lifts = before.rule == "F" and CALLS[at].name.startswith("mcp__db") and rule.tool.startswith("mcp__db")
-        assert not held or lifts or allowed == before  # a rule that names a server lifts its question: decision 0020
+        overrides = before.rule == "F" and CALLS[at].name.startswith("mcp__db") and rule.tool.startswith("mcp__db")
+        assert (
+            not held or overrides or allowed == before
+        )  # a rule that names a server lifts its question: decision 0020
 
 
 @given(calls, policies, levels, more)
@@ -126,7 +128,7 @@ def test_the_order_of_rules_and_of_their_scopes_does_not_matter(
     world: World, at: int, policy: AgentPolicy, dice: Random
 ) -> None:
     def mixed(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        return tuple(dice.sample(rules, len(rules)))  # pyright: ignore
+        return tuple(dice.sample(rules, len(rules)))
 
     other = replace(policy, allow=mixed(policy.allow), ask=mixed(policy.ask), deny=mixed(policy.deny))
     assert world.verdict(at, other).decision == world.verdict(at, policy).decision
@@ -154,11 +156,11 @@ def test_no_mode_lifts_what_holds_in_all_of_them(world: World, at: int, policy: 
         assert here.decision != "allow"
 
 
-@pytest.mark.parametrize("floor", [Floor(), Floor(never=frozenset({"make"}), ask=frozenset({"ls"}))])
+@pytest.mark.parametrize("hard_rules", [HardRules(), HardRules(never=frozenset({"make"}), ask=frozenset({"ls"}))])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_held_analysis_changes_no_verdict(world: World, mode: Mode, floor: Floor) -> None:
+def test_a_held_analysis_changes_no_verdict(world: World, mode: Mode, hard_rules: HardRules) -> None:
     allow, ask, deny = (_rules((text,)) for text in ("Bash(cat *)", "Bash(ls*)", "Bash(npm:*)"))
-    policy = AgentPolicy(mode, allow, ask, deny, floor=floor)
+    policy = AgentPolicy(mode, allow, ask, deny, hard_rules=hard_rules)
     for call, facts in zip(CALLS, world.facts, strict=True):
         without = replace(facts, analysis=None)
         assert judge_call(call, policy, facts) == judge_call(call, policy, without), call

@@ -195,7 +195,7 @@ def test_a_tool_of_a_server_asks_with_what_its_server_says_of_it() -> None:
     def why(effect: EffectClass, *, destructive: bool) -> str:
         return judge_call(ProposedCall("mcp__db__query", {}, effect), policy(), CallFacts(destructive=destructive)).why
 
-    assert why("read", destructive=False) == "that it only reads is its server's word"
+    assert why("read", destructive=False) == "only its server states that it only reads"
     assert why("unknown", destructive=False) == "the tool's server does not annotate it as read-only"
     assert why("unknown", destructive=True) == "the tool's server annotates it as destructive"
 

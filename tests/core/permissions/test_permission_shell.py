@@ -18,7 +18,7 @@ from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call, only_reads
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, Arg, Floor, ProgramWords, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, Arg, HardRules, ProgramWords, ProposedCall, Verdict
 
 CASES = Path(__file__).parent / "permission_cases"
 PARSER = BashParser()
@@ -210,6 +210,31 @@ def test_the_floor_of_asks_is_lifted_by_no_rule_and_no_mode(workspace: Path) -> 
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        *(". <(echo sudo id)", "source <(base64 -d <<< c3VkbyBpZA==)", "bash <(echo sudo id)", ". $(echo x.sh)"),
+        *("bash /dev/stdin <<< 'sudo id'", "sh -- /dev/./fd/0 <<< 'sudo id'", "bash /dev/fd/3 3<<< 'sudo id'"),
+        *("echo sudo id | bash /proc/self/fd/0", "source -- <(echo sudo id)", ". /dev//stdin <<< 'sudo id'"),
+        *(
+            "hash -p /usr/bin/sudo zz; zz id",
+            "hash -p/usr/bin/sudo zz && zz id",
+            "builtin hash -rp /bin/rm zz; zz -r /",
+        ),
+    ],
+)
+def test_no_mode_lifts_the_ask_for_a_script_or_a_program_that_has_another_name_when_it_runs(
+    command: str, workspace: Path
+) -> None:
+    policy = AgentPolicy(mode="bypassPermissions", allow=(parse_rule("Bash"), parse_rule("Bash(hash:*)")))
+    assert judged(command, workspace, policy).decision in ("ask", "deny")
+
+
+@pytest.mark.parametrize("command", [". venv/bin/activate", '. "$VENV/bin/activate"', "hash -r"])
+def test_bypassing_allows_sourced_files_and_an_emptied_table_of_programs(command: str, workspace: Path) -> None:
+    assert judged(command, workspace, AgentPolicy(mode="bypassPermissions")).decision == "allow"
+
+
+@pytest.mark.parametrize(
     ("rule", "command", "decision"),
     [
         ("Bash(rm:*)", "rm x", "allow"),
@@ -274,7 +299,7 @@ def test_modes_that_do_not_ask_deny_instead(workspace: Path) -> None:
 
 
 def test_the_lists_of_the_floor_grow_by_settings(workspace: Path) -> None:
-    policy = AgentPolicy(floor=Floor(never=frozenset({"npm"}), ask=frozenset({"ls"}), classic_dd="deny"))
+    policy = AgentPolicy(hard_rules=HardRules(never=frozenset({"npm"}), ask=frozenset({"ls"}), classic_dd="deny"))
     assert judged("env npm test", workspace, policy).decision == "deny"
     assert judged("nice ls", workspace, policy).decision == "ask"
     assert judged("dd if=README.md of=x", workspace, policy).decision == "deny"
@@ -472,7 +497,7 @@ def test_no_text_makes_the_judge_raise(text: str, workspace: Path) -> None:
 
 
 def test_no_program_of_the_tables_with_few_or_odd_arguments_makes_the_judge_raise() -> None:
-    tables: list[Iterable[object]] = [programs._SPECIAL]  # pyright: ignore[reportPrivateUsage]
+    tables: list[Iterable[object]] = [programs._SPECIAL]
     tables += [value for value in vars(commands).values() if isinstance(value, (Mapping, frozenset))]
     names = {name for table in tables for name in table if isinstance(name, str)}
     assert {"tar", "git", "cat"} <= names

@@ -77,7 +77,7 @@ def test_rules_that_each_have_a_say_are_left_alone(pair: tuple[str, str]) -> Non
     ("rule", "words"),
     [
         ("allow Foo", "no tool Foo"),
-        ("allow B*", "deny and ask rules only"),
+        ("allow B*", "only in deny and ask rules"),
         ("allow Write(x)", "Edit(x)"),
         ("deny Glob(src/**)", "Read(src/**)"),
         ("allow Bash(git:* push)", "at the end"),
@@ -216,10 +216,10 @@ def test_matchers_that_mean_something_else_are_told(matcher: str, words: str) ->
 
 def test_a_matcher_where_there_is_none_and_one_that_names_no_moment() -> None:
     assert list(lint_matcher("Stop", "x")) == ["Stop has no matcher: its hooks run each time"]
-    assert list(lint_matcher("SessionStart", "startup|never")) == ["'never' is nothing that SessionStart tells of"]
+    assert list(lint_matcher("SessionStart", "startup|never")) == ["'never' is not a value of SessionStart"]
     assert list(lint_matcher("Stop", "")) == list(lint_matcher("PreCompact", "auto")) == []
 
 
 def test_an_exclusion_is_noted_and_is_no_fault() -> None:
-    assert "every tool but" in next(matcher_notes("PreToolUse", "^(?!Bash$)"))
+    assert "every other tool" in next(matcher_notes("PreToolUse", "^(?!Bash$)"))
     assert list(matcher_notes("PreToolUse", "Bash")) == []

@@ -8,7 +8,7 @@ import pytest
 
 from callboard.core.rate_limits import limiter as rate
 from callboard.core.rate_limits.key_state import ALL_MODELS, TRY_AGAIN, KeyRefusal, known_fault, may_go, scope_of
-from callboard.core.rate_limits.limiter import AT_FIRST, PATIENCE, CallEnd, Lane, Rank, end_of
+from callboard.core.rate_limits.limiter import AT_FIRST, PATIENCE, CallEnd, ModelLimiter, Rank, end_of
 from callboard.types.rate_limits import Allowance, RateNotice, Rates
 from callboard.types.records import Fault, Usage
 
@@ -22,20 +22,20 @@ REPLIED = CallEnd("replied")
 class Calls:
     """A lane as a test drives it: numbers of calls, and seconds since the beginning."""
 
-    lane: Lane = field(default_factory=lambda: Lane(256))
+    limiter: ModelLimiter = field(default_factory=lambda: ModelLimiter(256))
     now: float = 0.0
     asked: int = 0
 
     def ask(self, *ranks: Rank, tokens: float = 0.0) -> None:
         for rank in ranks:
             self.asked += 1
-            self.lane = rate.join(self.lane, rate.waiter(self.asked, rank, NOW + self.now, tokens))
+            self.limiter = rate.join(self.limiter, rate.waiter(self.asked, rank, NOW + self.now, tokens))
 
     def go(self) -> list[int]:
         """All who may go now, in order."""
         gone: list[int] = []
-        while self.lane.waiters and rate.held(self.lane, NOW + self.now) is None:
-            self.lane, one = rate.let_go(self.lane, NOW + self.now)
+        while self.limiter.waiters and rate.held(self.limiter, NOW + self.now) is None:
+            self.limiter, one = rate.let_go(self.limiter, NOW + self.now)
             gone.append(one.number)
         return gone
 
@@ -48,27 +48,29 @@ class Calls:
         return self.go()
 
     def ends(self, number: int, end: CallEnd = REPLIED) -> None:
-        self.lane = rate.ended(self.lane, number, end, NOW + self.now)
+        self.limiter = rate.ended(self.limiter, number, end, NOW + self.now)
 
     def says(self, number: int, remaining: float, resets_in: float, limit: float = 600) -> None:
         told: Rates = {"requests": Allowance(limit, remaining, resets_in)}
-        self.lane = rate.headed(self.lane, number, told, NOW + self.now)
+        self.limiter = rate.headed(self.limiter, number, told, NOW + self.now)
 
     def held(self) -> tuple[str, float | None]:
-        found = rate.held(self.lane, NOW + self.now)
+        found = rate.held(self.limiter, NOW + self.now)
         assert found is not None
         return found.why, None if found.until is None else round(found.until - NOW, 3)
 
 
 @pytest.mark.parametrize(("later", "holds"), [(0.0, True), (19.0, True), (21.0, False), (-3_600.0, False)])
 def test_a_park_ends_where_the_clock_is_set_back_to_before_the_refusal(later: float, holds: bool) -> None:
-    lane = rate.apply_notice(rate.Lane(4), RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another"))
-    assert (rate.parked(lane, NOW + later) > NOW + later) is holds
+    limiter = rate.apply_notice(
+        rate.ModelLimiter(4), RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another")
+    )
+    assert (rate.parked(limiter, NOW + later) > NOW + later) is holds
 
 
 def opened(window: float = 64.0) -> Calls:
     """A lane that has seen some traffic."""
-    return Calls(Lane(256, window=window))
+    return Calls(ModelLimiter(256, window=window))
 
 
 # What is heard
@@ -97,7 +99,7 @@ def test_each_reply_lets_one_more_go_beside() -> None:
 
 
 def test_above_the_threshold_a_round_trip_lets_one_more_go() -> None:
-    calls = Calls(Lane(256, window=4.0, threshold=4.0))
+    calls = Calls(ModelLimiter(256, window=4.0, threshold=4.0))
     assert calls.many(10) == [1, 2, 3, 4]
     for number in (1, 2, 3, 4):
         calls.ends(number)
@@ -110,11 +112,11 @@ def test_a_window_that_is_not_used_does_not_grow() -> None:
     calls = opened(window=10.0)
     calls.many(1)
     calls.ends(1)
-    assert calls.lane.window == 10.0
+    assert calls.limiter.window == 10.0
 
 
 def test_never_more_than_the_setting_allows() -> None:
-    calls = Calls(Lane(3))
+    calls = Calls(ModelLimiter(3))
     assert calls.many(10) == [1, 2, 3]
     calls.ends(1)
     assert calls.go() == [4]
@@ -132,9 +134,9 @@ def test_a_429_with_a_wait_parks_all_until_then_and_one_goes_first() -> None:
     calls.now = 50.0
     assert calls.go() == [21]
     assert calls.held() == ("one call goes first after: slow", 50.0 + PATIENCE)
-    calls.lane = rate.answered(calls.lane, 21)
+    calls.limiter = rate.answered(calls.limiter, 21)
     assert calls.go() == [22, 23, 24, 25]
-    assert calls.lane.window < 64.0
+    assert calls.limiter.window < 64.0
 
 
 @pytest.mark.parametrize("end", [OVERLOADED, CallEnd("limited"), CallEnd("limited", 0.0)])
@@ -152,7 +154,7 @@ def test_without_a_wait_one_goes_after_the_back_off_and_then_more_and_more(end: 
     calls.ends(42)
     calls.ends(43)
     assert calls.go() == [44, 45, 46, 47]
-    assert calls.lane.threshold == 20.0, "half of what was in flight"
+    assert calls.limiter.threshold == 20.0, "half of what was in flight"
 
 
 def test_the_back_off_doubles_while_the_one_that_goes_is_refused() -> None:
@@ -163,11 +165,11 @@ def test_the_back_off_doubles_while_the_one_that_goes_is_refused() -> None:
     calls.mates(9)
     expected = 0.5
     for probe in range(3, 10):
-        calls.now = calls.lane.parked_until - NOW
+        calls.now = calls.limiter.parked_until - NOW
         assert calls.go() == [probe]
         calls.ends(probe, OVERLOADED)
         expected = min(2 * expected, 32.0)
-        assert calls.lane.parked_until == NOW + calls.now + expected
+        assert calls.limiter.parked_until == NOW + calls.now + expected
     assert expected == 32.0
     calls.now += expected
     assert calls.go() == [10]
@@ -204,10 +206,10 @@ def test_a_refusal_that_was_on_its_way_cuts_no_second_time_but_its_wait_counts()
     calls = opened()
     calls.many(20)
     calls.ends(1, SLOW)
-    window = calls.lane.window
+    window = calls.limiter.window
     calls.ends(2, CallEnd("limited", 55.0, why="slower"))
     calls.many(1)
-    assert calls.lane.window == window
+    assert calls.limiter.window == window
     assert calls.held() == ("slower", 55.0)
     calls.ends(3, CallEnd("limited", 10.0))
     assert calls.held() == ("slower", 55.0)
@@ -216,18 +218,18 @@ def test_a_refusal_that_was_on_its_way_cuts_no_second_time_but_its_wait_counts()
 def test_what_another_process_heard_counts_here() -> None:
     calls = opened()
     news = RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another")
-    calls.lane = rate.apply_notice(calls.lane, news)
+    calls.limiter = rate.apply_notice(calls.limiter, news)
     assert calls.many(3) == []
     assert calls.held() == ("told by another", 20.0)
     calls.now = 20.0
     assert calls.go() == [1]
-    known = calls.lane
+    known = calls.limiter
     assert rate.apply_notice(known, news) == known
 
 
 def test_a_stored_park_of_any_length_is_tried_a_minute_after_the_refusal() -> None:
     calls = opened()
-    calls.lane = rate.apply_notice(calls.lane, RateNotice(at=NOW, parked_until=NOW + 31_536_000.0, why="a year"))
+    calls.limiter = rate.apply_notice(calls.limiter, RateNotice(at=NOW, parked_until=NOW + 31_536_000.0, why="a year"))
     assert calls.many(3) == []
     assert calls.held() == ("a year", 60.0)
 
@@ -246,7 +248,7 @@ def test_however_long_a_wait_the_service_names_one_call_a_minute_goes(wait: floa
             calls.ends(number, CallEnd("limited", wait, why="slow"))
         calls.ask("teammate")
     assert gone == [61.0, 122.0, 183.0]
-    assert calls.lane.named_until == NOW + 183.0 + wait
+    assert calls.limiter.named_until == NOW + 183.0 + wait
 
 
 def test_a_persons_prompt_tries_a_parked_key_at_once_and_its_answer_lifts_the_park() -> None:
@@ -258,14 +260,14 @@ def test_a_persons_prompt_tries_a_parked_key_at_once_and_its_answer_lifts_the_pa
     calls.ask("lead")
     assert calls.go() == []
     for number in (14, 15):
-        calls.lane = rate.join(calls.lane, rate.waiter(number, "teammate", NOW + 10.0, person=True))
+        calls.limiter = rate.join(calls.limiter, rate.waiter(number, "teammate", NOW + 10.0, person=True))
     assert calls.go() == []
     assert calls.held() == ("slow", 12.0), "not in the moment of the refusal itself"
     calls.now = 12.0
     assert calls.go() == [14], "one of them, and alone"
-    calls.lane = rate.answered(calls.lane, 14)
+    calls.limiter = rate.answered(calls.limiter, 14)
     assert calls.go() == [13, 15]
-    assert calls.lane.parked_until == 0.0
+    assert calls.limiter.parked_until == 0.0
 
 
 def test_a_persons_prompt_that_is_refused_holds_the_others_for_another_minute() -> None:
@@ -273,7 +275,7 @@ def test_a_persons_prompt_that_is_refused_holds_the_others_for_another_minute() 
     calls.many(1)
     calls.ends(1, CallEnd("limited", 3_600.0, why="slow"))
     calls.now = 30.0
-    calls.lane = rate.join(calls.lane, rate.waiter(4, "lead", NOW + 30.0, person=True))
+    calls.limiter = rate.join(calls.limiter, rate.waiter(4, "lead", NOW + 30.0, person=True))
     assert calls.go() == [4]
     calls.ends(4, CallEnd("limited", 3_600.0, why="slow"))
     assert calls.many(1) == []
@@ -295,7 +297,7 @@ def test_a_call_that_needs_more_than_there_ever_is_goes_when_all_is_there() -> N
     calls = opened()
     calls.many(1)
     told: Rates = {"input-tokens": Allowance(1_000, 400, 36)}
-    calls.lane = rate.headed(calls.lane, 1, told, NOW)
+    calls.limiter = rate.headed(calls.limiter, 1, told, NOW)
     calls.ends(1)
     calls.ask("teammate", tokens=9_999)
     assert calls.go() == []
@@ -311,41 +313,41 @@ def test_what_calls_use_is_learned() -> None:
         calls.ask("teammate", tokens=100_000)
         calls.go()
         calls.ends(number, CallEnd("replied", input=2_000, output=100))
-    assert calls.lane.share == pytest.approx(0.02, rel=0.02)
-    assert calls.lane.output == pytest.approx(100, rel=0.01)
+    assert calls.limiter.share == pytest.approx(0.02, rel=0.02)
+    assert calls.limiter.output == pytest.approx(100, rel=0.01)
 
 
 # Order
 
 
 def test_the_lead_goes_first_then_teammates_then_the_background() -> None:
-    calls = Calls(Lane(1))
+    calls = Calls(ModelLimiter(1))
     calls.many(1)
     calls.ask("background", "teammate", "background", "lead", "teammate", "lead")
     order: list[int] = []
-    while calls.lane.waiters:
-        calls.ends(max(calls.lane.flights))
+    while calls.limiter.waiters:
+        calls.ends(max(calls.limiter.flights))
         order += calls.go()
     assert order == [5, 7, 3, 6, 2, 4]
 
 
 def test_the_background_is_not_passed_for_ever() -> None:
-    calls = Calls(Lane(1))
+    calls = Calls(ModelLimiter(1))
     calls.many(1)
     calls.ask("background")
     passed = 0
-    while 2 in [one.number for one in calls.lane.waiters]:
+    while 2 in [one.number for one in calls.limiter.waiters]:
         calls.now += 1.0
         calls.ask("lead")
-        calls.ends(max(calls.lane.flights))
+        calls.ends(max(calls.limiter.flights))
         passed += len(calls.go())
     assert passed == rate.ALLOWANCE["background"], "the leads that came in that time, one a second, then itself"
 
 
 def test_who_leaves_is_not_let_go() -> None:
-    calls = Calls(Lane(1))
+    calls = Calls(ModelLimiter(1))
     calls.many(3)
-    calls.lane = rate.leave(calls.lane, 2)
+    calls.limiter = rate.leave(calls.limiter, 2)
     calls.ends(1)
     assert calls.go() == [3]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from callboard.adapters.models.anthropic.stated_limits import rates_of
 from callboard.adapters.models.rehearsal.rates import KeyLimits, RateMeter
 from callboard.core.rate_limits import limiter as rate
-from callboard.core.rate_limits.limiter import ALLOWANCE, CallEnd, Lane, Rank, Waiter
+from callboard.core.rate_limits.limiter import ALLOWANCE, CallEnd, ModelLimiter, Rank, WaitingCall
 
 SOAK = int(os.environ.get("SOAK", "1"))
 NOW = 1_800_000_000.0
@@ -27,15 +27,15 @@ RANKS: tuple[Rank, ...] = ("lead", "teammate", "background")
 class World:
     """One lane, whatever happens to it, and what must be so all the time."""
 
-    lane: Lane = field(default_factory=lambda: Lane(8))
+    limiter: ModelLimiter = field(default_factory=lambda: ModelLimiter(8))
     now: float = NOW
     asked: dict[int, tuple[Rank, float]] = field(default_factory=dict[int, tuple[Rank, float]])
     gone: list[int] = field(default_factory=list[int])
     numbers: int = 0
 
     def act(self, draw: int) -> None:
-        flights = sorted(self.lane.flights)
-        waiting = [one.number for one in self.lane.waiters]
+        flights = sorted(self.limiter.flights)
+        waiting = [one.number for one in self.limiter.waiters]
         ends = (
             CallEnd("replied", input=5, output=7),
             CallEnd("limited", draw % 7 * 0.5),
@@ -50,30 +50,32 @@ class World:
                 self.numbers += 1
                 rank = RANKS[draw // 6 % 3]
                 self.asked[self.numbers] = rank, self.now
-                self.lane = rate.join(self.lane, rate.waiter(self.numbers, rank, self.now, draw % 100))
+                self.limiter = rate.join(self.limiter, rate.waiter(self.numbers, rank, self.now, draw % 100))
             case 2 if flights:
-                self.lane = rate.ended(self.lane, flights[draw // 6 % len(flights)], ends[draw // 36 % 7], self.now)
+                self.limiter = rate.ended(
+                    self.limiter, flights[draw // 6 % len(flights)], ends[draw // 36 % 7], self.now
+                )
             case 3 if flights:
                 told = rates_of(METER.headers(self.now), self.now) if draw % 5 else None
                 number = flights[draw // 6 % len(flights)]
-                self.lane = rate.headed(self.lane, number, told or {}, self.now)
-                self.lane = rate.answered(self.lane, number)
+                self.limiter = rate.headed(self.limiter, number, told or {}, self.now)
+                self.limiter = rate.answered(self.limiter, number)
             case 4 if waiting and draw % 4 == 0:
-                self.lane = rate.leave(self.lane, waiting[draw // 6 % len(waiting)])
+                self.limiter = rate.leave(self.limiter, waiting[draw // 6 % len(waiting)])
             case 5 if draw % 9 == 0:
-                self.lane = rate.apply_notice(self.lane, self.now + draw % 30, "another")
+                self.limiter = rate.apply_notice(self.limiter, self.now + draw % 30, "another")
             case _:
                 self.now += draw % 50 / 10
         self.let_go()
 
     def let_go(self) -> None:
-        while self.lane.waiters and rate.held(self.lane, self.now) is None:
-            before = self.lane
-            self.lane, one = rate.let_go(self.lane, self.now)
+        while self.limiter.waiters and rate.held(self.limiter, self.now) is None:
+            before = self.limiter
+            self.limiter, one = rate.let_go(self.limiter, self.now)
             self.gone.append(one.number)
             self.check(before, one)
 
-    def check(self, before: Lane, one: Waiter) -> None:
+    def check(self, before: ModelLimiter, one: WaitingCall) -> None:
         alone = [flight for flight in before.flights.values() if flight.alone and flight.sent_at > self.now - 30]
         assert self.now >= before.parked_until, "nobody goes while all are parked"
         assert not (before.careful and alone), "one goes alone, not a herd"
@@ -110,19 +112,19 @@ def check_all(draws: list[int]) -> None:
     world = World()
     for draw in draws:
         world.act(draw)
-    waiting = len(world.lane.waiters)
-    for _ in range(4 * (waiting + len(world.lane.flights)) + 4):  # each goes, is told of, and ends
-        for number in sorted(world.lane.flights):
-            world.lane = rate.ended(world.lane, number, CallEnd("replied"), world.now)
+    waiting = len(world.limiter.waiters)
+    for _ in range(4 * (waiting + len(world.limiter.flights)) + 4):  # each goes, is told of, and ends
+        for number in sorted(world.limiter.flights):
+            world.limiter = rate.ended(world.limiter, number, CallEnd("replied"), world.now)
         world.let_go()
-        if not world.lane.waiters:
+        if not world.limiter.waiters:
             break
-        held = rate.held(world.lane, world.now)
+        held = rate.held(world.limiter, world.now)
         if held is not None:
-            assert held.until is not None or world.lane.flights, "somebody waits for what never comes"
+            assert held.until is not None or world.limiter.flights, "somebody waits for what never comes"
             world.now = max(world.now, held.until or world.now)
             world.let_go()
-    assert world.lane.waiters == ()
+    assert world.limiter.waiters == ()
     assert len(world.gone) == len(set(world.gone)), "nobody goes twice"
 
 
@@ -142,7 +144,7 @@ def simulate(refill: Literal["window", "bucket"], seed: int, limit: int, agents:
     """Agents that always want a call, beside a service that keeps its limit in one of the two ways; answers take their
     time, and overtake each other."""
     rand, meter, run = random.Random(seed), RateMeter(KeyLimits(requests=limit, refill=refill)), Run()
-    lane, now, number, look = Lane(256), NOW + rand.random(), 0, 0.0
+    limiter, now, number, look = ModelLimiter(256), NOW + rand.random(), 0, 0.0
     agent_of: dict[int, int] = {}
     refused_by: dict[int, float | None] = {}
     due: list[tuple[float, int, str, int]] = [(now + rand.random(), n, "ask", n) for n in range(agents)]
@@ -152,27 +154,27 @@ def simulate(refill: Literal["window", "bucket"], seed: int, limit: int, agents:
         if what == "ask":
             number += 1
             agent_of[number] = which
-            lane = rate.join(lane, rate.waiter(number, "lead" if which == 0 else "teammate", now))
+            limiter = rate.join(limiter, rate.waiter(number, "lead" if which == 0 else "teammate", now))
         elif what == "head":
-            lane = rate.headed(lane, which, rates_of(meter.headers(now), now) or {}, now)
+            limiter = rate.headed(limiter, which, rates_of(meter.headers(now), now) or {}, now)
             if refused_by[which] is not None:
-                lane = rate.ended(lane, which, CallEnd("limited", refused_by[which]), now)
+                limiter = rate.ended(limiter, which, CallEnd("limited", refused_by[which]), now)
                 run.refused += 1
                 heapq.heappush(due, (now + (refused_by[which] or 1), which, "ask", agent_of[which]))
             else:
-                lane = rate.answered(lane, which)
+                limiter = rate.answered(limiter, which)
                 heapq.heappush(due, (now + 0.2 + rand.random(), which, "end", which))
         elif what == "end":
-            lane = rate.ended(lane, which, CallEnd("replied"), now)
+            limiter = rate.ended(limiter, which, CallEnd("replied"), now)
             run.useful += 1
             heapq.heappush(due, (now + 0.05, which, "ask", agent_of[which]))
-        while lane.waiters and rate.held(lane, now) is None:
-            lane, one = rate.let_go(lane, now)
+        while limiter.waiters and rate.held(limiter, now) is None:
+            limiter, one = rate.let_go(limiter, now)
             run.calls[agent_of[one.number]] += 1
             error = meter.admit(1, now)
             refused_by[one.number] = None if error is None else error.retry_after
             heapq.heappush(due, (now + 0.05 + 0.1 * rand.random(), one.number, "head", one.number))
-        held = rate.held(lane, now) if lane.waiters else None
+        held = rate.held(limiter, now) if limiter.waiters else None
         if held is not None and held.until is not None and held.until != look:
             look = held.until
             heapq.heappush(due, (look, 0, "look", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callboard.core.recovery import retry_policy as rec
-from callboard.core.recovery.fallback import Demand
+from callboard.core.recovery.fallback import ModelDemand
 from callboard.core.recovery.retry_policy import RecoveryState, recover
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import CallFailed
@@ -27,7 +27,7 @@ def failed(kind: str, at: float = NOW, draw: float = 0.0, **more: Any) -> CallFa
     return CallFailed(at=at, ordinal=1, attempt=1, model="one", fault=fault, draw=draw)
 
 
-def after(*faults: CallFailed, of: AgentSpec, demand: Demand | None = None) -> Any:
+def after(*faults: CallFailed, of: AgentSpec, demand: ModelDemand | None = None) -> Any:
     """The decision on the last of these failures, each earlier one retried at once or switched away from."""
     state = RecoveryState()
     for place, fault in enumerate(faults):

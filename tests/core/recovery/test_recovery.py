@@ -17,7 +17,7 @@ from tests.core.recovery.failures import FINAL, NOW, TRANSIENT, TWO, after, fail
 
 from callboard.core.agent.decide import decide
 from callboard.core.recovery import retry_policy as rec
-from callboard.core.recovery.fallback import Demand, next_model
+from callboard.core.recovery.fallback import ModelDemand, next_model
 from callboard.core.recovery.retry_policy import RecoveryState, back_off, recover
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec, ModelLimits
@@ -63,17 +63,17 @@ def goes_back(reason: str) -> bool:
 
 
 CASES: dict[tuple[str, str], Callable[[], bool]] = {
-    ("rate_limited", "a wait longer than max_wait, a fallback can"): lambda: is_switch(
+    ("rate_limited", "a wait longer than max_wait, with a fallback"): lambda: is_switch(
         after(failed("rate_limited", retry_after=61.0), of=spec(**TWO))
     ),
-    ("rate_limited", "a wait longer than max_wait, none can"): lambda: all(
+    ("rate_limited", "a wait longer than max_wait, without one"): lambda: all(
         after(*[failed("rate_limited", retry_after=wait)] * 9, of=spec(attempts=1)) == parked(wait)
         for wait in (61.0, 3_600.0, 31_536_000.0)
     ),
-    ("rate_limited", "a wait is asked for, attempts left"): lambda: all(
+    ("rate_limited", "another wait is requested, attempts left"): lambda: all(
         is_retry(after(failed("rate_limited", retry_after=wait), of=spec()), wait) for wait in (0.1, 7.5, 60.0)
     ),
-    ("rate_limited", "none is asked for (or 0), attempts left"): lambda: (
+    ("rate_limited", "no wait is requested (or 0), attempts left"): lambda: (
         backs_off("rate_limited") and is_retry(after(failed("rate_limited", retry_after=0.0), of=spec()), 0.5)
     ),
     ("overloaded", "the first in a row, attempts left"): lambda: (
@@ -82,10 +82,10 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
             after(failed("overloaded"), failed("server"), failed("overloaded"), of=spec(attempts=4, **TWO)), 2.0
         )
     ),
-    ("overloaded", "the second in a row, a fallback can"): lambda: is_switch(
+    ("overloaded", "the second in a row, with a fallback"): lambda: is_switch(
         after(*[failed("overloaded")] * 2, of=spec(**TWO))
     ),
-    ("overloaded", "the second in a row, none can, attempts left"): lambda: backs_off("overloaded"),
+    ("overloaded", "the second, without one, attempts left"): lambda: backs_off("overloaded"),
     ("server", "attempts left"): lambda: backs_off("server"),
     ("connection", "attempts left"): lambda: backs_off("connection"),
     ("silence", "attempts left"): lambda: backs_off("silence"),
@@ -94,8 +94,8 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
         is_retry(after(failed("invalid", retry=True), of=spec()), 0.5)
         and is_end(after(*[failed("invalid", retry=True)] * 3, of=spec()), "failed")
     ),
-    ("any of these", "attempts used up, a fallback can"): lambda: uses_up(is_switch, spec(**TWO)),
-    ("any of these", "attempts used up, none can"): lambda: uses_up(lambda step: is_end(step, "failed"), spec()),
+    ("any of these", "attempts used up, with a fallback"): lambda: uses_up(is_switch, spec(**TWO)),
+    ("any of these", "attempts used up, without one"): lambda: uses_up(lambda step: is_end(step, "failed"), spec()),
     ("any of these", "the service says x-should-retry: false"): lambda: all(
         is_end(after(failed(kind, retry=False), of=spec()), "failed")
         and is_switch(after(failed(kind, retry=False), of=spec(**TWO)))
@@ -105,13 +105,13 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
         after(*[failed("lost")] * 20, of=spec(attempts=1))
         == PlanRetry(NOW, 0, parked=False, why="the process died during the call")
     ),
-    ("too_long", "a smaller window is stated than is known"): lambda: (
+    ("too_long", "it states a smaller window than is known"): lambda: (
         after(failed("too_long", window=32_000), of=spec()) == LearnLimits("one", None, 32_000, "too_long: said")
         and isinstance(
             after(failed("too_long", window=32_000), of=spec(models={"one": ModelLimits(window=32_000)})), React
         )
     ),
-    ("invalid", "a lower output limit is stated than is known"): lambda: (
+    ("invalid", "it states a lower output limit than is known"): lambda: (
         after(failed("invalid", max_output=9_000), of=spec()) == LearnLimits("one", 9_000, None, "invalid: said")
         and is_end(after(failed("invalid", max_output=9_000), of=spec(**highest(9_000))), "failed")
     ),
@@ -121,23 +121,23 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
         and not rec.grows(RecoveryState(), "write_file", 20)
         and rec.after_cut(RecoveryState(cut_call="write_file")) == Continue(1, "write_file")
     ),
-    ("too_long", "not reacted yet"): lambda: (
+    ("too_long", "no compaction yet"): lambda: (
         recover(failed("too_long"), (state := rec.on_failed(RecoveryState(), failed("too_long"))), spec(), now=NOW)
         == React("said")
         and state.attempts == 0
     ),
-    ("too_long", "reacted"): lambda: is_end(
+    ("too_long", "already compacted"): lambda: is_end(
         recover(failed("too_long"), RecoveryState(reacted=True), spec(**TWO), now=NOW), "overflow"
     ),
-    ("not_found", "a fallback can"): lambda: is_switch(after(failed("not_found"), of=spec(**TWO))),
-    ("not_found", "none can"): lambda: is_end(after(failed("not_found"), of=spec()), "failed"),
+    ("not_found", "with a fallback"): lambda: is_switch(after(failed("not_found"), of=spec(**TWO))),
+    ("not_found", "without one"): lambda: is_end(after(failed("not_found"), of=spec()), "failed"),
     **{
         (kind, when): lambda kind=kind: is_end(after(failed(kind), of=spec(attempts=10, **TWO)), "failed")
         for kind, when in [
             ("spend_limit", "always"),
             ("credentials", "always"),
             ("payment", "always"),
-            ("invalid", "always else"),
+            ("invalid", "in all other cases"),
         ]
     },
     ("max_tokens", "below the highest output limit"): lambda: (
@@ -307,22 +307,22 @@ def chain(**limits: ModelLimits) -> AgentSpec:
 @pytest.mark.parametrize(
     ("demand", "skipped"),
     [
-        (Demand(10_000, 8_000), ("mute: it cannot call tools",)),
+        (ModelDemand(10_000, 8_000), ("mute: it cannot call tools",)),
         (
-            Demand(42_001, 8_000),
+            ModelDemand(42_001, 8_000),
             ("mute: it cannot call tools", "small: its window of 50,000 tokens is too small for 50,001"),
         ),
         (
-            Demand(10_000, 16_000, raised=True),
+            ModelDemand(10_000, 16_000, raised=True),
             (
                 "mute: it cannot call tools",
                 "small: it writes 8,000 tokens at most, and the reply needs more than it was cut at",
             ),
         ),
-        (Demand(10_000, 16_000), ("mute: it cannot call tools",)),
+        (ModelDemand(10_000, 16_000), ("mute: it cannot call tools",)),
     ],
 )
-def test_a_model_that_cannot_take_over_is_skipped_and_named(demand: Demand, skipped: tuple[str, ...]) -> None:
+def test_a_model_that_cannot_take_over_is_skipped_and_named(demand: ModelDemand, skipped: tuple[str, ...]) -> None:
     me = chain(mute=MUTE, small=SMALL, large=LARGE)
     step = after(*[failed("overloaded")] * 2, of=me, demand=demand)
     assert step == SwitchModel("large" if len(skipped) > 1 else "small", "overloaded: said", skipped)
@@ -332,7 +332,7 @@ def test_a_model_that_cannot_take_over_is_skipped_and_named(demand: Demand, skip
 
 def test_when_nobody_can_take_over_the_end_names_them_all_and_why() -> None:
     me = chain(mute=MUTE, small=SMALL)
-    asked = Demand(100_000, 8_000)
+    asked = ModelDemand(100_000, 8_000)
     assert isinstance(after(*[failed("overloaded")] * 2, of=me, demand=asked), PlanRetry)
     for end in (after(*[failed("server")] * 3, of=me, demand=asked), after(failed("not_found"), of=me, demand=asked)):
         assert is_end(end, "failed")
@@ -341,7 +341,7 @@ def test_when_nobody_can_take_over_the_end_names_them_all_and_why() -> None:
 
 def test_each_model_of_a_chain_stands_in_it_once() -> None:
     me = spec(fallback_models=("one", "two", "two"))
-    assert [next_model(name, me, Demand()).model for name in ("one", "two", "elsewhere")] == ["two", "", ""]
+    assert [next_model(name, me, ModelDemand()).model for name in ("one", "two", "elsewhere")] == ["two", "", ""]
 
 
 def test_the_output_limit_is_never_above_that_of_the_model_in_use() -> None:
@@ -388,7 +388,7 @@ def test_a_reply_that_ends_normally_sets_limit_and_continuations_back_a_cut_one_
 def test_a_model_reads_why_a_turn_failed_without_advice_for_a_person(kind: str) -> None:
     state = RecoveryState(attempts=99, tried=99)
     for me in (spec(), spec(**TWO)):
-        step = recover(failed(kind), state, me, now=NOW, demand=Demand(tokens=10**9))
+        step = recover(failed(kind), state, me, now=NOW, demand=ModelDemand(tokens=10**9))
         assert isinstance(step, EndTurn)
         words = rec.without_advice(step.why)
         assert len(words) < len(step.why)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.agent.agent_states import Life, judged, started
 
-from callboard.core.reports.activity import Doing, doing
+from callboard.core.reports.activity import Activity, doing
 from callboard.core.team.lifecycle import row_after
 from callboard.types import events as ev
 from callboard.types.records import AgentRow, Request
@@ -22,13 +22,13 @@ def begun(**spec: Any) -> Life:
     return Life.begun(total=900.0, **spec)
 
 
-def seen(of: Life, /, *requests: Request, **row: Any) -> Doing:
+def seen(of: Life, /, *requests: Request, **row: Any) -> Activity:
     """What it does by its own row, or by one with these fields."""
     now = row_after(ALICE, of.state, BEGAN).model_copy(update={"since": BEGAN, **row})
     return doing(now, of.state, NOW, requests={one.id: one for one in requests}, longest=TOOLS.get)
 
 
-def told(what: Doing) -> tuple[str, float, float | None]:
+def told(what: Activity) -> tuple[str, float, float | None]:
     return what.what, what.since, what.until
 
 
@@ -37,7 +37,7 @@ WAITS: dict[str, tuple[str, tuple[str, float, float | None]]] = {
     "a request": ("permission req_1", ("permission", 110.0, 500.0)),
     "a request that is gone": ("plan req_9", ("plan req_9", BEGAN, None)),
     "the rate": ("rate", ("the service's rate", BEGAN, None)),
-    "money": ("budget", ("money that other calls hold back", BEGAN, None)),
+    "money": ("budget", ("money reserved for other calls", BEGAN, None)),
     "a restart": ("restart", ("its restart after a crash", BEGAN, None)),
     "no subagent yet": ("subagents", ("0 subagents", BEGAN, None)),
 }
@@ -83,4 +83,4 @@ def test_calls_beside_each_other_are_counted_and_subagents_told_as_such() -> Non
 
 @pytest.mark.parametrize("life", ["stopped", "crashed", "idle"])
 def test_who_is_over_or_parked_does_nothing_whatever_its_journal_says(life: str) -> None:
-    assert seen(PROMPTED.asked(), life=life) == Doing(since=BEGAN)
+    assert seen(PROMPTED.asked(), life=life) == Activity(since=BEGAN)

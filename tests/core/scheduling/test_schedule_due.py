@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.core import scheduling as core
-from callboard.core.scheduling import Due, ScheduleDefaults, Slot
+from callboard.core.scheduling import DueSlots, ScheduleDefaults, Slot
+from callboard.core.scheduling.due import EXPIRED, corrected, is_correction
 from callboard.types.schedules import Schedule
 
 SOAK = int(os.environ.get("SOAK", "1"))
@@ -28,7 +29,7 @@ def schedule(cron: str = "0 9 * * *", **fields: object) -> Schedule:
     )
 
 
-def due(row: Schedule, now: float, *, not_before: float = 0.0) -> Due:
+def due(row: Schedule, now: float, *, not_before: float = 0.0) -> DueSlots:
     """What is due without jitter, which has tests of its own."""
     return core.due(row, now, not_before=not_before, rules=NO_JITTER)
 
@@ -37,17 +38,17 @@ def next_wake(row: Schedule, *, not_before: float = 0.0) -> float | None:
     return core.next_wake(row, not_before=not_before, rules=NO_JITTER)
 
 
-def considered(row: Schedule, found: Due) -> Schedule:
+def considered(row: Schedule, found: DueSlots) -> Schedule:
     """The schedule after the commit that fires."""
     return row.model_copy(update={"last_slot": found.last_slot})
 
 
-def nominals(found: Due) -> list[float]:
+def nominals(found: DueSlots) -> list[float]:
     return [slot.nominal for slot in found.slots]
 
 
 def test_nothing_is_due_before_its_time() -> None:
-    assert due(schedule(), NINE - 0.001) == Due((), None)
+    assert due(schedule(), NINE - 0.001) == DueSlots((), None)
     assert next_wake(schedule()) == NINE
 
 
@@ -60,7 +61,7 @@ def test_a_slot_is_due_at_its_time_and_its_id_names_it() -> None:
 
 def test_a_slot_that_was_considered_is_not_due_again() -> None:
     fired = considered(schedule(), due(schedule(), NINE))
-    assert due(fired, NINE + 1) == Due((), NINE)
+    assert due(fired, NINE + 1) == DueSlots((), NINE)
     assert next_wake(fired) == NINE + DAY
 
 
@@ -126,14 +127,14 @@ def test_a_one_shot_runs_its_first_slot_only_and_without_jitter() -> None:
 @pytest.mark.parametrize("off", [{"enabled": False}, {"state": "paused"}, {"state": "fired"}, {"state": "cancelled"}])
 def test_a_schedule_that_is_off_is_never_due(off: dict[str, object]) -> None:
     row = schedule(**off)
-    assert due(row, NINE) == Due((), None)
+    assert due(row, NINE) == DueSlots((), None)
     assert core.next_slot(row) is None
     assert next_wake(row) is None
 
 
 def test_a_schedule_that_failed_waits() -> None:
     row, wait = schedule(), NINE + 120
-    assert due(row, wait - 1, not_before=wait) == Due((), None)
+    assert due(row, wait - 1, not_before=wait) == DueSlots((), None)
     assert next_wake(row, not_before=wait) == wait
     assert nominals(due(row, wait, not_before=wait)) == [NINE]
 
@@ -161,7 +162,7 @@ def test_a_slot_that_still_waits_for_its_jitter_leaves_the_one_before_it_due() -
     first = core.next_slot(row)
     assert first is not None
     assert first.fire_at > first.nominal
-    assert core.due(row, first.nominal + 60) == Due((first,), first.nominal)
+    assert core.due(row, first.nominal + 60) == DueSlots((first,), first.nominal)
 
 
 @settings(max_examples=60, deadline=None)
@@ -214,6 +215,24 @@ def agree_on_every_slot(cron: str, misfire: str, naps: list[float]) -> None:
         if expected.fire_at <= now:
             assert expected in found.slots or found.missed == expected
         else:
-            assert found == Due((), row.last_slot)
+            assert found == DueSlots((), row.last_slot)
         seen |= set(ids)
         row = considered(row, found)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"last_slot": MADE + 5 * 365 * DAY},
+        {"last_slot": MADE + 5 * 365 * DAY, "state": "ended", "cron": "at 2027-01-15T16:00", "recurring": False},
+        {"last_slot": MADE, "state": "ended", "expires": MADE + 9 * DAY, "paused_why": EXPIRED},
+    ],
+)
+def test_a_correction_of_a_fast_clock_is_recognized_and_no_other_change(fields: dict[str, object]) -> None:
+    before = schedule(**fields)
+    changes = corrected(before, NINE, core.when_of(before))
+    assert changes
+    assert is_correction(before, before.model_copy(update=dict(changes)))
+    fired = {"last_slot": before.last_slot + DAY} if before.last_slot else {}
+    for other in ({}, {"state": "paused"}, {"cron": "0 10 * * *", "state": "active"}, fired):
+        assert not is_correction(before, before.model_copy(update=other)), other

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.scheduling.fields import FIELDS, FieldWrong, duration_words, read_duration, with_fields
+from callboard.core.scheduling.fields import (
+    FIELDS,
+    InvalidField,
+    duration_words,
+    read_duration,
+    rough_duration,
+    with_fields,
+)
 from callboard.core.scheduling.history import newest_first, stats_of, upcoming
 from callboard.types.records import Budget
 from callboard.types.schedules import Fire, Schedule
@@ -75,7 +82,7 @@ def test_each_field_is_read_as_it_is_written(field: str, written: object, name: 
         ("retries", "-1", "from 0 to 10"),
         ("retries", "11", "from 0 to 10"),
         ("agent_type", "Big Type", "not an agent type"),
-        ("budget", ("calls=3",), "no such kind"),
+        ("budget", ("calls=3",), "unknown kind 'calls'"),
         ("budget", ("seconds",), "write KIND=N"),
         ("budget", ("steps=1.5",), "not a whole number"),
         ("budget", {"cost_usd": "inf"}, "not a number from 0 on"),
@@ -84,11 +91,11 @@ def test_each_field_is_read_as_it_is_written(field: str, written: object, name: 
         ("expires", "2020-01-01", "is past"),
         ("expires", "tomorrow", "2026-12-01T09:00"),
         ("max_runs", "0", "from 1 to"),
-        ("durablee", "x", "did you mean durable?"),
+        ("durablee", "x", "choose durable,"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_to_write(field: str, written: object, what: str) -> None:
-    with pytest.raises(FieldWrong) as wrong:
+    with pytest.raises(InvalidField) as wrong:
         made(**{field: written})
     assert wrong.value.field == field
     assert what in str(wrong.value)
@@ -98,7 +105,7 @@ def test_an_agent_type_means_an_agent_of_its_own_and_not_the_lead() -> None:
     assert made(agent_type="explore").context == "fresh"
     own = made(agent_type="explore", context="own")
     assert (own.context, own.target) == ("own", "explore")
-    with pytest.raises(FieldWrong, match="agent_type: is for agents of its own"):
+    with pytest.raises(InvalidField, match="agent_type: is for separate agents"):
         made(agent_type="explore", context="lead")
     back = with_fields(own, {"context": "lead"}, NOW)
     assert (back.context, back.target) == ("lead", "lead")
@@ -127,7 +134,7 @@ def test_whatever_is_written_is_read_or_refused_by_its_field(fields: dict[str, o
     told = ""
     try:
         with_fields(stands, fields, NOW)
-    except FieldWrong as wrong:
+    except InvalidField as wrong:
         told = wrong.field
     assert told in {"", *fields}
 
@@ -135,6 +142,14 @@ def test_whatever_is_written_is_read_or_refused_by_its_field(fields: dict[str, o
 @given(st.integers(0, 3_000 * 86_400))
 def test_a_span_in_words_is_read_as_itself(seconds: int) -> None:
     assert read_duration("window", duration_words(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(157_663_559.3, "1824d19h"), (86_400, "1d"), (7_384, "2h3m"), (119.6, "1m59s"), (59.7, "1m"), (0.2, "0s")],
+)
+def test_a_rough_duration_has_two_units(seconds: float, text: str) -> None:
+    assert rough_duration(seconds) == text
 
 
 def test_the_next_times_end_where_the_schedule_ends() -> None:

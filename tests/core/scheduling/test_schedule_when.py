@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from callboard.core.scheduling import CronInvalid, describe, fires_between, last_fire, local_time, next_fire, parse_when
-from callboard.core.scheduling.trigger import Every, Once, when_of
+from callboard.core.scheduling.trigger import Interval, OneTime, when_of
 from callboard.types.schedules import Schedule
 
 
@@ -36,7 +36,7 @@ MADE = unix("2026-03-28T10:00:07.25+01:00")
 )
 def test_a_period_is_read(text: str, seconds: int) -> None:
     when = parse_when(text)
-    assert isinstance(when, Every)
+    assert isinstance(when, Interval)
     assert when.period == seconds
 
 
@@ -69,7 +69,7 @@ def test_a_period_counts_real_seconds_from_where_it_began() -> None:
 )
 def test_a_moment_is_read_by_the_clocks_of_its_zone(text: str, zone: str, moment: str) -> None:
     once, at = parse_when(text, zone), unix(moment)
-    assert isinstance(once, Once)
+    assert isinstance(once, OneTime)
     assert fires_between(once, 0.0, 9e9, cap=9) == [at]
     assert next_fire(once, at - 0.5) == at
     assert next_fire(once, at) is None

@@ -52,6 +52,8 @@ MUCH = settings(max_examples=300 * SOAK, deadline=None)
         ),
         ("$0", "an 'open quote", "an", True),
         ("$10", " ".join(map(str, range(12))), "10", True),
+        ("$0k, $0_, $1st and $100 in $0", "a b", "$0k, $0_, $1st and $100 in a", True),
+        ("$0-$1.$0", "a b", "a-b.a", True),
         ("nothing", "x", "nothing", False),
     ],
 )
@@ -219,7 +221,7 @@ def test_an_unknown_command_is_told_with_the_nearest_names() -> None:
     known = ["api:deploy", "web:deploy", "review", "help"]
     assert "Did you mean /api:deploy or /web:deploy?" in unknown_command("deploy", known)
     assert "Did you mean /review?" in unknown_command("reveiw", known)
-    assert unknown_command("zzz", known).startswith("there is no command /zzz. To say it")
+    assert unknown_command("zzz", known).startswith("there is no command /zzz. To send it")
 
 
 def test_at_most_six_stand_at_the_beginning() -> None:

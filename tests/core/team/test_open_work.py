@@ -24,7 +24,7 @@ OWING = Life.begun().mailed("do it", type="message", metadata={"assignment": Tru
         ("idle", ended("interrupted"), ""),
         ("stopped", ended("limit", "steps"), ""),
         ("idle", ended("limit", "stuck: bash"), "stopped at a limit"),
-        ("idle", ended("failed", "no model"), "could not go on"),
+        ("idle", ended("failed", "no model"), "could not continue"),
         ("idle", OWING.on(ev.TurnEnded, turn="turn_0", reason="end"), "owes a report"),
         ("crashed", None, "crashed"),
         ("waiting", ended("end"), "waiting"),
@@ -36,7 +36,7 @@ def test_an_agent_is_open_while_it_is_not_done(life: AgentLife, told: Life | Non
         [(row, told.state if told else None), (AgentRow(name="lead", kind="lead", life="working"), None)]
     )
     assert [one.state for one in found] == ([state] if state else [])
-    stopped = state in ("stopped at a limit", "could not go on")
+    stopped = state in ("stopped at a limit", "could not continue")
     assert OpenWork(agents=found).reason() == (found[0].line() if stopped else ""), "a run beside it fails"
 
 

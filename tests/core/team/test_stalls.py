@@ -6,12 +6,12 @@ import pytest
 from tests.core.agent.agent_states import Life, judged, started, table
 
 from callboard.core.team import waits
-from callboard.core.team.waits import GRACE, USUAL, Longest
+from callboard.core.team.waits import GRACE, USUAL, OperationLimits
 from callboard.types import events as ev
 from callboard.types.operations import Operation
 from callboard.types.records import ToolCall
 
-LONGEST = Longest({"bash": 120.0, "read_file": 600.0, "task": None}.get, lambda: 65.0)
+LONGEST = OperationLimits({"bash": 120.0, "read_file": 600.0, "task": None}.get, lambda: 65.0)
 
 
 def running(name: str, **given: object) -> Life:

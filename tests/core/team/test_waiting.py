@@ -133,7 +133,7 @@ def test_a_deadlock_is_named() -> None:
     (found,) = deadlocks(ring, set())
     assert found.text() == (
         "amy waits for bob: an answer to its plan req_1; bob waits for amy: a reply to its message env_2. "
-        "None of them can go on before another does."
+        "None of them can continue before another does."
     )
     (vain,) = deadlocks({"bob": ring["bob"]}, {"amy"})
     assert vain.text() == "bob waits in vain for a reply to its message env_2: amy will not act again."

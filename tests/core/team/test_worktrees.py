@@ -10,7 +10,7 @@ from tests.core.agent.agent_states import Life
 
 from callboard.core.agent.rules.worktree import MOVE, moving, worktree_in_use, worktree_to_use
 from callboard.core.agent.state import Facts
-from callboard.core.team.worktrees import check_name, fold, free_name, loss_words, shown_losses
+from callboard.core.team.worktrees import check_name, confirmed_losses, fold, free_name, loss_words
 from callboard.types import steps as st
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
@@ -81,8 +81,8 @@ def test_names_that_do_not(name: str) -> None:
 
 def test_a_person_agrees_to_the_lines_that_he_read() -> None:
     lines = ("changed: a b.txt", "unmerged: 12 - fix")
-    assert shown_losses("it throws away work" + loss_words(lines, "wt/one")) == lines
-    assert shown_losses("it throws away work" + loss_words((), "wt/one")) == ()
+    assert confirmed_losses("it throws away work" + loss_words(lines, "wt/one")) == lines
+    assert confirmed_losses("it throws away work" + loss_words((), "wt/one")) == ()
 
 
 # The folder
@@ -112,11 +112,11 @@ def test_it_moves_between_replies_and_looks_once_a_turn() -> None:
     tree = "/data/worktrees/one"
     assert moved(life, worktree=None) is None
     assert moved(life, worktree="") is None
-    assert moved(life, worktree="one") == st.Move("one")
-    assert moved(life, tree, worktree="one") == st.Move("one"), "not looked at yet in this turn"
+    assert moved(life, worktree="one") == st.EnterFolder("one")
+    assert moved(life, tree, worktree="one") == st.EnterFolder("one"), "not looked at yet in this turn"
     assert moved(life, tree, worktree="one", settled=True) is None
-    assert moved(life, tree, worktree="", settled=True) == st.Move("")
-    assert moved(life, tree, worktree="two", settled=True) == st.Move("two")
+    assert moved(life, tree, worktree="", settled=True) == st.EnterFolder("")
+    assert moved(life, tree, worktree="two", settled=True) == st.EnterFolder("two")
     assert moved(life, worktree="one", running=frozenset({MOVE})) == st.Wait(None, "worktree")
 
 
@@ -125,7 +125,7 @@ def test_it_never_moves_while_a_call_is_open_or_a_reply_is_awaited() -> None:
     for life in (Life.begun().prompted("go").asked(), Life.begun().prompted("go").called("bash")):
         assert moved(life, worktree="one") is None
         assert moved(life, tree, worktree="two", settled=True) is None
-        assert moved(life, tree, worktree="two") == st.Move("one"), "where it is may be looked at"
+        assert moved(life, tree, worktree="two") == st.EnterFolder("one"), "where it is may be looked at"
 
 
 def test_between_turns_nobody_looks() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.core.trust.claims import (
-    Brought,
     Claim,
     ClaimKind,
     TrustDecision,
+    WorkspaceClaims,
     agent_claims,
     changes_since,
     claude_claims,
@@ -58,7 +58,7 @@ def test_a_claim_that_moved_to_another_line_is_the_same() -> None:
 def test_what_changed_since_a_content_was_trusted() -> None:
     kept, gone, new = Claim("a", "hook", "kept", 1), Claim("a", "hook", "gone", 2), Claim("b", "rule", "new", 3)
     before = TrustDecision("/w", "d", 0.0, (kept, gone), {"a": "1", "c": "1", "same": "1"})
-    now = Brought("/w", (Claim("a", "hook", "kept", 7), new), {"a": "2", "b": "1", "c": "2", "same": "1"})
+    now = WorkspaceClaims("/w", (Claim("a", "hook", "kept", 7), new), {"a": "2", "b": "1", "c": "2", "same": "1"})
     changes = changes_since(before, now)
     assert (changes.added, changes.removed, changes.rewritten) == ((new,), (gone,), ("c",))
 

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.agent.test_one_agent import Echo, tools
 
 from callboard.engine.recall import events_of
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.tool import CallContext, ToolOutcome
 from callboard.testing import HostedSession, NoLauncher, ScriptedModel, World, say, use
 from callboard.types.events import BackgroundEnded, BackgroundStarted
@@ -80,7 +80,7 @@ class CommandWorld(World):
 
     commands: Commands = field(default_factory=Commands)
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, launcher=self.commands)
         return host
@@ -132,7 +132,9 @@ async def test_a_command_past_its_deadline_is_ended_and_told() -> None:
         assert await ends(world) == [("bg_3", "timed_out")]
 
 
-@pytest.mark.parametrize(("pid", "status", "words"), [(4, "lost", b"nobody knows"), (5, "failed", b"exit code 3")])
+@pytest.mark.parametrize(
+    ("pid", "status", "words"), [(4, "lost", b"its end is unknown"), (5, "failed", b"exit code 3")]
+)
 async def test_an_end_that_is_no_success_is_told_as_what_it_was(pid: int, status: str, words: bytes) -> None:
     model = ScriptedModel({"lead": [use("start", {"text": str(pid)}), say("waiting"), say("it ended")]})
     world = CommandWorld(model, tools(Starts(name="start")))

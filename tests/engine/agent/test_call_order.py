@@ -17,11 +17,11 @@ from tests.engine.team.team_world import TeamWorld, team_world
 
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.tools.files import file_tools
-from callboard.adapters.tools.roots import Grounds
+from callboard.adapters.tools.roots import RootCache
 from callboard.adapters.tools.search import search_tools
 from callboard.adapters.tools.shell import shell_tools
-from callboard.engine.runtime import Host
-from callboard.ports.environment import Answer, PermissionQuery, Ruling
+from callboard.engine.runtime import SessionRuntime
+from callboard.ports.environment import Answer, PermissionDecision, PermissionQuery
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.testing import HostedSession, ScriptedModel, use
 from callboard.testing.world import AllowAll, MemoryArchive
@@ -42,19 +42,18 @@ def anyio_backend() -> str:
 class RealWorld(TeamWorld):
     """Real files and commands in a folder."""
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, launcher=ShellLauncher(self.archive.root, ENVIRONMENT))
         return host
 
 
 def real_world(folder: Path, model: ScriptedModel, wrap: Callable[[Tool], Tool] = lambda tool: tool) -> TeamWorld:
-    for name in ("work", "results", "transcripts"):
-        (folder / name).mkdir(parents=True)
     work = (folder / "work").resolve()
-    grounds = Grounds()
-    real = (*file_tools(grounds), *search_tools(work, ENVIRONMENT, (), grounds), *shell_tools())
-    world = team_world(model, *real, archive=MemoryArchive(work))
+    work.mkdir(parents=True)
+    root_cache = RootCache()
+    real = (*file_tools(root_cache), *search_tools(work, ENVIRONMENT, (), root_cache), *shell_tools())
+    world = team_world(model, *real, archive=MemoryArchive(work, folder))
     tools = {name: wrap(tool) for name, tool in world.tools.items()}
     return RealWorld(model, tools, archive=world.archive, judge=Denying())
 
@@ -62,12 +61,12 @@ def real_world(folder: Path, model: ScriptedModel, wrap: Callable[[Tool], Tool] 
 class Denying(AllowAll):
     """A judge that denies what says so, and asks about what says so."""
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
-        ruling = await super().judge(query)
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
+        decision = await super().judge(query)
         text = json.dumps(query.call.input)
         if "deny-this" in text:
-            return replace(ruling, decision="deny", why="it says so")
-        return replace(ruling, decision="ask", rule="mode") if "ask-this" in text else ruling
+            return replace(decision, decision="deny", why="it says so")
+        return replace(decision, decision="ask", rule="mode") if "ask-this" in text else decision
 
 
 async def results(folder: Path, replies: Sequence[Sequence[Call]]) -> list[str]:
@@ -88,7 +87,7 @@ def result_texts(model: ScriptedModel) -> list[str]:
     blocks = [block for message in last.messages for block in json.loads(message)["content"] if isinstance(block, dict)]
     texts = [json.dumps(block["content"]) for block in blocks if block.get("type") == "tool_result"]
     plain = [re.sub(r"\b(task|req|env|bg|sub)_[a-z2-7]{6,}", r"\1_ID", text) for text in texts]
-    return [re.sub(r" Near it there are: [^\"]*|\[(ready|in_progress, bob)\]", "", text) for text in plain]
+    return [re.sub(r" Similar names: [^\"]*|\[(ready|in_progress, bob)\]", "", text) for text in plain]
 
 
 class Yes:

@@ -11,11 +11,11 @@ import pytest
 from tests.engine.agent.test_one_agent import Echo, texts, tools
 from tests.simulation.virtual import run_virtual
 
-from callboard.core.approvals.session_rules import Always
+from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import rows_prefix
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.recall import events_of
-from callboard.ports.environment import Answer, PermissionQuery, Ruling
+from callboard.ports.environment import Answer, PermissionDecision, PermissionQuery
 from callboard.ports.tool import ToolSpec
 from callboard.sessions.handle import RuleInspector
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, World, say, use
@@ -27,7 +27,7 @@ from callboard.types.records import Envelope, Request
 pytestmark = pytest.mark.anyio
 
 YES = Answer("approved", "person")
-ALWAYS = Answer("approved", "person", always=Always())
+ALWAYS = Answer("approved", "person", always=AlwaysAllow())
 
 
 @dataclass
@@ -129,7 +129,7 @@ async def test_a_rule_that_is_taken_back_allows_nothing_more(monkeypatch: pytest
             await inspector.revoke(rule.id)
         monkeypatch.delenv("CALLBOARD_TOOL")
         await inspector.revoke(rule.id[:9])
-        with pytest.raises(UsageError, match="revoked already"):
+        with pytest.raises(UsageError, match="already revoked"):
             await inspector.revoke(rule.id)
         await team.prompt("again")
         await team.quiet()
@@ -141,7 +141,7 @@ def test_a_rule_with_a_time_ends_with_it() -> None:
 
 
 async def _timed() -> None:
-    echo, person = Echo(), Person([Answer("approved", "person", always=Always(7_200)), YES])
+    echo, person = Echo(), Person([Answer("approved", "person", always=AlwaysAllow(7_200)), YES])
     world = world_of(person, use("echo"), say("1"), use("echo"), say("2"), use("echo"), echo=echo)
     async with world.session() as team:
         for wait, asked in ((0, 1), (7_000, 1), (300, 2)):
@@ -155,9 +155,9 @@ async def _timed() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Answer("approved", "policy", always=Always()), "only a person allows"),
-        (Answer("rejected", "person", always=Always()), "only what is allowed"),
-        (Answer("approved", "person", always=Always(-1.0)), "more than nothing"),
+        (Answer("approved", "policy", always=AlwaysAllow()), "only a person may allow"),
+        (Answer("rejected", "person", always=AlwaysAllow()), "only what is allowed"),
+        (Answer("approved", "person", always=AlwaysAllow(-1.0)), "longer than 0"),
     ],
 )
 async def test_an_always_that_does_not_count_is_no_answer_at_all(answer: Answer, why: str) -> None:
@@ -186,7 +186,7 @@ def hooked(event: str, *answers: object) -> Callable[[Any], object]:
         return left.pop(0) if left else None
 
     heard: list[Any] = []
-    answer.heard = heard  # type: ignore[attr-defined]
+    answer.heard = heard
     answer.__name__ = event
     return answer
 
@@ -228,9 +228,9 @@ class Strict(AllowAll):
     def __post_init__(self) -> None:
         super().__init__(ask=["echo"])
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
-        ruling = await super().judge(replace(query, lifts=()))
-        return Ruling(ruling.decision, "F", "the floor", person_only=self.theirs)
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
+        decision = await super().judge(replace(query, overrides=()))
+        return PermissionDecision(decision.decision, "F", "the floor", person_only=self.theirs)
 
     async def always(self, query: PermissionQuery) -> tuple[str, ...]:
         return ()
@@ -249,7 +249,7 @@ async def test_no_hook_lifts_what_no_rule_lifts(theirs: bool) -> None:
         await team.quiet()
         assert (len(echo.ran), len(person.asked)) == (1, 1)
         assert person.asked[0].payload["always"] == []
-        heard: list[PermissionRequest] = instead.heard  # type: ignore[attr-defined]
+        heard: list[PermissionRequest] = instead.heard
         assert len(heard) == (0 if theirs else 1)
 
 
@@ -263,7 +263,7 @@ async def test_a_hook_in_the_persons_place_is_told_what_always_would_allow_and_m
         await team.prompt("go")
         await team.quiet()
         assert (echo.ran, person.asked) == ([{"text": "tame"}], [])
-        (heard,) = instead.heard  # type: ignore[attr-defined]
+        (heard,) = instead.heard
         assert heard.suggestions[0]["rules"] == [{"toolName": "echo"}]
         assert (heard.call.input, heard.by.name) == ({"text": "wild"}, "lead")
 
@@ -320,7 +320,7 @@ async def test_hooks_see_the_call_before_any_rule_does() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        (heard,) = seen.heard  # type: ignore[attr-defined]
+        (heard,) = seen.heard
         assert isinstance(heard, PreToolUse)
         assert await verdicts(team) == ["rule"]
 
@@ -347,5 +347,5 @@ async def test_arguments_named_like_our_variables_reach_their_tool_and_nobody_el
         await team.prompt("go")
         await team.quiet()
         assert tool.ran == [arguments]
-        (heard,) = seen.heard  # type: ignore[attr-defined]
+        (heard,) = seen.heard
         assert (heard.call.input, heard.call.name, heard.by.name) == (arguments, tool.name, "lead")

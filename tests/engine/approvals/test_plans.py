@@ -17,7 +17,7 @@ from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.approvals.requests import digest_of
 from callboard.core.context.reminders import ReminderFacts
 from callboard.core.keys import request_key
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.store import Put
@@ -119,12 +119,12 @@ class Repository:
 def in_repository(world: TeamWorld, repository: Repository) -> TeamWorld:
     """The world, in a repository."""
 
-    def host(session: str) -> Host:
+    def host(session: str) -> SessionRuntime:
         made = TeamWorld.host(world, session)
         made.ports = replace(made.ports, surroundings=repository)
         return made
 
-    world.host = host  # type: ignore[method-assign]
+    world.host = host
     return world
 
 

@@ -76,6 +76,17 @@ async def test_a_used_up_budget_leaves_one_call_to_say_what_is_done_in_which_no_
         nothing_is_held(team)
 
 
+@pytest.mark.parametrize(("stop_reason", "is_cut"), [("max_tokens", True), ("end_turn", False)])
+async def test_a_last_reply_that_is_cut_is_named_in_the_reason(stop_reason: str, is_cut: bool) -> None:
+    model = ScriptedModel({"lead": [use(LOOK), say("Half of it is done", stop_reason), say("never")]})
+    async with team_world(model, budget=Budget(steps=2)).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        turns = team.state("lead").turns
+        assert (turns.last_reason, turns.last_text, len(model.requests)) == ("limit", "Half of it is done", 2)
+        assert turns.last_why.endswith("; the last reply was cut off") == is_cut
+
+
 async def test_the_next_turn_of_who_has_used_up_a_budget_makes_no_call_and_says_so() -> None:
     """Though what was kept for the last call, and not used, would do for another one."""
     model = ScriptedModel({"lead": [all_of_it(use(LOOK)), say("that was all"), say("never")]})
@@ -166,11 +177,11 @@ def model_script(model: ScriptedModel, child: Sequence[Reply | Callable[[ModelRe
     whole = model.complete
 
     async def complete(request: ModelRequest, on_delta: Callable[..., None]) -> Reply:
-        if request.agent != "lead" and child and request.agent not in model._script:  # pyright: ignore[reportPrivateUsage]
-            model._script[request.agent] = list(child)  # pyright: ignore[reportPrivateUsage]
+        if request.agent != "lead" and child and request.agent not in model._script:
+            model._script[request.agent] = list(child)
         return await whole(request, on_delta)
 
-    model.complete = complete  # type: ignore[method-assign]
+    model.complete = complete
 
 
 async def test_two_children_at_once_cannot_both_take_the_last_money() -> None:
@@ -204,8 +215,8 @@ async def test_who_does_not_fit_only_because_of_a_call_in_flight_waits_for_it() 
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        (Budget(agents=1), b"the session may have 1 agents started in all, and has had 1"),
-        (Budget(depth=0), b"agents may stand 0 below the session"),
+        (Budget(agents=1), b"the session may have 1 agents started in total, and has had 1"),
+        (Budget(depth=0), b"agents may be 0 deep below the session"),
     ],
 )
 async def test_a_new_agent_that_no_budget_has_room_for_is_refused_by_the_budgets_name(
@@ -244,7 +255,7 @@ async def test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survi
             await never.wait()
         return await whole(request, on_delta)
 
-    model.complete = hang  # type: ignore[method-assign]
+    model.complete = hang
     world = team_world(model, budget=Budget(tokens=100_000))
     async with world.session() as team:
         await team.prompt("go")
@@ -253,7 +264,7 @@ async def test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survi
         before = team.team.host.budgets.tree["session"]
         held = before.reserved
         assert held.tokens > 8_000
-    model.complete = whole  # type: ignore[method-assign]
+    model.complete = whole
     async with world.session(resume=True) as team:
         await team.quiet()
         after = team.team.host.budgets.tree["session"]

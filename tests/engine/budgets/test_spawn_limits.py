@@ -6,7 +6,7 @@ import pytest
 from tests.engine.agent.test_one_agent import Echo
 from tests.engine.team.team_world import TeamWorld, spawn, team_world
 
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer
 from callboard.testing import AllowAll, ScriptedModel, World, say, use
 from callboard.types.records import Json, Request
@@ -21,7 +21,7 @@ class Small(TeamWorld):
 
     agents, depth = 32, 3
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.max_agents, host.max_depth = self.agents, self.depth
         return host
@@ -62,9 +62,7 @@ async def test_nobody_is_started_deeper_than_the_limit(call: tuple[str, Json]) -
         await team.prompt("go")
         await team.quiet()
         assert '"is_error":true' in result_of(world)
-        told = (
-            "lead stands 0 below the lead, and nobody may stand deeper than 0 (team.max_depth): do this piece yourself"
-        )
+        told = "lead is 0 below the lead, and no agent may be deeper than 0 (team.max_depth): do this piece yourself"
         assert told in result_of(world)
         assert [row.name for row in team.team.host.board.agents()] == ["lead"]
 
@@ -75,7 +73,7 @@ async def test_a_subagent_of_a_teammate_stands_one_deeper_than_it() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert "alice stands 1 below the lead, and nobody may stand deeper than 1" in result_of(world, "alice")
+        assert "alice is 1 below the lead, and no agent may be deeper than 1" in result_of(world, "alice")
         assert sorted(row.name for row in team.team.host.board.agents()) == ["alice", "lead"]
 
 

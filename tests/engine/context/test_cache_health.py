@@ -13,7 +13,7 @@ from tests.engine.team.team_world import spawn, team_world
 from callboard.core.context.cache.breakpoints import anchored_list
 from callboard.core.context.cache.health import cache_hit_rate
 from callboard.engine.recall import events_of
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PromptParts
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.testing import HostedSession, ScriptedModel, SteadyClock, World, use
@@ -60,14 +60,14 @@ def clock_section(time: str) -> Json:
 class LongWorld(World):
     """Its agents have long prompts."""
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, prompts=LongPrompts())
         return host
 
 
 def world(model: ScriptedModel, **more: object) -> LongWorld:
-    return LongWorld(model, {"look": Look()}, **more)  # type: ignore[arg-type]
+    return LongWorld(model, {"look": Look()}, **more)
 
 
 async def thrashes(session: HostedSession, agent: str = "lead") -> list[CacheThrash]:

@@ -14,7 +14,7 @@ from tests.engine.team.team_world import TeamWorld, spawn, team_world
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.context.reminders import ReminderFacts
 from callboard.engine.recall import events_of
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Fence, Write
 from callboard.testing import HostedSession, ScriptedModel, World, say, use
 from callboard.types.agent_spec import AgentSpec
@@ -46,12 +46,12 @@ class Place:
 def round_about(world: World, place: Place) -> World:
     """The world, with surroundings."""
 
-    def host(session: str) -> Host:
+    def host(session: str) -> SessionRuntime:
         made = type(world).host(world, session)
         made.ports = replace(made.ports, surroundings=place)
         return made
 
-    world.host = host  # type: ignore[method-assign]
+    world.host = host
     return world
 
 

@@ -91,7 +91,7 @@ async def test_an_idle_host_takes_it_back_at_once_and_the_next_call_sees_it() ->
         assert invariants(after.messages, sent=False) == []
         undo = (await edits(world))[-1][1]
         assert (undo.stage, undo.trigger, undo.undoes) == ("undo", "manual", (seq,))
-        assert undo.why == f"taken back by a person: #{seq} (clear_old_results)"
+        assert undo.why == f"undone by a person: #{seq} (clear_old_results)"
         assert undo.tokens_after > undo.tokens_before
         (target,) = {edit.message for edit in cleared.edits}
         await session.prompt("And?")

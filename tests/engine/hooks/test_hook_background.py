@@ -10,7 +10,7 @@ from tests.engine.hooks.hook_handlers import Handler, answering, call
 from callboard.core.keys import schedule_key
 from callboard.engine.hooks import registry as registry_module
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.ports.hooks import Late, Terms
+from callboard.ports.hooks import HookTerms, LateHookOutput
 from callboard.ports.store import Put
 from callboard.testing import ScriptedModel, World, say, use
 from callboard.types.hook_answers import AddContext, Caller, Deny, GoOn, HandlerResult, SessionStart, Stop
@@ -18,9 +18,9 @@ from callboard.types.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 
-IN_BACKGROUND = Terms(fail_open=True, background=True)
+IN_BACKGROUND = HookTerms(fail_open=True, background=True)
 OTHERS = Schedule(id="s2", cron="0 3 * * *", prompt="x", target="coder")
-REWAKES = Terms(fail_open=True, background=True, wakes=True)
+REWAKES = HookTerms(fail_open=True, background=True, wakes=True)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -30,10 +30,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 async def test_nobody_waits_for_it_and_it_decides_nothing() -> None:
     registry, go = HookRegistry(), anyio.Event()
-    said: list[Late] = []
+    said: list[LateHookOutput] = []
     heard = anyio.Event()
 
-    async def tell(late: Late) -> None:
+    async def tell(late: LateHookOutput) -> None:
         said.append(late)
         heard.set()
 
@@ -48,7 +48,7 @@ async def test_nobody_waits_for_it_and_it_decides_nothing() -> None:
             go.set()
             await heard.wait()
         group.cancel_scope.cancel()
-    assert said == [Late("hook handler (person)", Caller(), ("lint is red",), ("for the person",))]
+    assert said == [LateHookOutput("hook handler (person)", Caller(), ("lint is red",), ("for the person",))]
 
 
 def test_its_time_is_no_time_that_anybody_waits() -> None:
@@ -60,9 +60,9 @@ def test_its_time_is_no_time_that_anybody_waits() -> None:
 
 
 async def test_only_exit_code_2_of_one_that_may_wake_wakes() -> None:
-    said: dict[str, Late] = {}
+    said: dict[str, LateHookOutput] = {}
 
-    async def tell(late: Late) -> None:
+    async def tell(late: LateHookOutput) -> None:
         said[late.hook] = late
 
     registry = HookRegistry()
@@ -93,7 +93,7 @@ async def test_where_nobody_tends_them_and_where_there_are_too_many_it_is_told(m
     assert (verdict.decision, "nothing runs in the background" in verdict.notices[0]) == (None, True)
     monkeypatch.setattr(registry_module, "MOST", 1)
 
-    async def tell(_: Late) -> None:
+    async def tell(_: LateHookOutput) -> None:
         return
 
     async with anyio.create_task_group() as group:
@@ -131,9 +131,9 @@ async def test_what_it_says_waits_for_the_next_turn_or_wakes_a_rested_agent() ->
 
 async def test_a_skills_hook_is_heard_by_those_that_have_loaded_it_and_once_where_it_says_so() -> None:
     registry, handler = HookRegistry(), answering(AddContext("x"))
-    registry.add("SessionStart", handler, terms=Terms(skill="release"), source="skill")
-    registry.add("SessionStart", handler, terms=Terms(agent_type="coder"), source="agent")
-    registry.add("SessionStart", handler, terms=Terms(once=True))
+    registry.add("SessionStart", handler, terms=HookTerms(skill="release"), source="skill")
+    registry.add("SessionStart", handler, terms=HookTerms(agent_type="coder"), source="agent")
+    registry.add("SessionStart", handler, terms=HookTerms(once=True))
     for by, times in (
         (Caller(), 1),
         (Caller(), 0),

@@ -13,7 +13,7 @@ from tests.engine.team.team_world import TeamWorld, spawn, team_world
 from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.tools.worktrees import worktree_tools
 from callboard.core.keys import task_key
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Put
 from callboard.ports.tool import Folders
 from callboard.testing import MemoryArchive, ScriptedModel, say, use
@@ -49,14 +49,14 @@ class Trees(TeamWorld):
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
         return super().spec_of(agent_type, name, parent).model_copy(update={"tools": tuple(sorted(self.tools))})
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, worktrees=MemoryWorktrees(TREES))
         return host
 
 
 def trees(lead: list[object]) -> Trees:
-    made = team_world(ScriptedModel({"lead": [*lead, say("ok")]}, end="idle"), *worktree_tools())  # type: ignore[list-item]
+    made = team_world(ScriptedModel({"lead": [*lead, say("ok")]}, end="idle"), *worktree_tools())
     return Trees(made.model, made.tools, archive=Moving())
 
 
@@ -70,7 +70,7 @@ async def test_a_worktree_that_a_hook_refuses_is_not_made_for_a_tool_or_a_teamma
         await told(gone)
         await team.quiet()
         assert [(one.name, one.by.name) for one in heard] == [("parser", "lead")] * 3
-        assert "the worktree parser is not made: no room" in texts(world)
+        assert "the worktree parser was not created: no room" in texts(world)
         assert team.team.host.board.agent("alice") is None
         assert [one.path for one in gone] == [str(TREES / "parser")]
 

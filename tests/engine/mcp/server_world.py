@@ -14,7 +14,7 @@ from callboard.adapters.mcp.memory import MemoryServers
 from callboard.adapters.tools.mcp import server_tools
 from callboard.core.mcp.catalog import Deferral
 from callboard.engine.operations.mcp_tools import hidden_tools
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.toolbox import Toolbox
 from callboard.ports.tool import Tool
 from callboard.testing import ScriptedModel, World
@@ -35,22 +35,22 @@ class ServerWorld(World):
     servers: MemoryServers = field(default_factory=MemoryServers)
     deferral: Deferral = Deferral()
     wait: float | None = 5.0
-    brought: Mapping[str, ServerEntry] = field(default_factory=dict[str, ServerEntry])
+    own_servers: Mapping[str, ServerEntry] = field(default_factory=dict[str, ServerEntry])
     """Agent type -> a server that it brings."""
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         theirs = server_tools(self.servers, partial(hidden_tools, self.servers, host.private))
         more: dict[str, Tool] = {tool.spec.name: tool for tool in theirs}
         box = Toolbox({**self.tools, **more}, self.servers)
         prompts = ServerPrompts(self.servers)
         host.ports = replace(host.ports, tools=box, servers=self.servers, prompt_source=prompts)
-        host.ports = replace(host.ports, brought=self._brought)
+        host.ports = replace(host.ports, own_servers=self._own_servers)
         host.deferral, host.server_wait = self.deferral, self.wait
         return host
 
-    def _brought(self, me: AgentSpec) -> Sequence[ServerEntry]:
-        return [one for of, one in self.brought.items() if of == me.agent_type]
+    def _own_servers(self, me: AgentSpec) -> Sequence[ServerEntry]:
+        return [one for of, one in self.own_servers.items() if of == me.agent_type]
 
 
 def listed(world: World, agent: str = "lead", call: int = -1) -> list[str]:

@@ -15,7 +15,7 @@ from callboard.ports.environment import Answer
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, ToolOutcome
 from callboard.testing import HostedSession, ScriptedModel, say, use
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json, Request
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ class Asks(Echo):
 
     name: str = "mcp__shop__buy"
     effect: str = "unknown"
-    answers: list[AnsweredBack] = field(default_factory=list[AnsweredBack])
+    answers: list[ElicitationAnswer] = field(default_factory=list[ElicitationAnswer])
 
     async def run(self, given: Json, context: CallContext) -> ToolOutcome:
         self.answers.append(await context.elicit(Elicitation("shop", "How old are you?", SCHEMA)))
@@ -43,7 +43,7 @@ def world(tool: Asks, **more: object) -> ServerWorld:
     servers = MemoryServers()
     servers.put("shop", [tool])
     script = {"lead": [use("mcp__shop__buy", {}), say("done")]}
-    return ServerWorld(ScriptedModel(script), servers=servers, **more)  # type: ignore[arg-type]
+    return ServerWorld(ScriptedModel(script), servers=servers, **more)
 
 
 async def pending(team: HostedSession) -> Request:
@@ -71,7 +71,7 @@ async def test_the_answer_reaches_the_server_and_never_the_model() -> None:
         assert await answered(team, "4242") is None
         await team.quiet()
         assert not team.state("lead").inbox.mail
-    assert tool.answers == [AnsweredBack("accept", {"age": 4242})]
+    assert tool.answers == [ElicitationAnswer("accept", {"age": 4242})]
     assert "4242" not in sent(here)
 
 
@@ -81,7 +81,7 @@ async def test_where_nobody_can_answer_the_person_has_declined() -> None:
         await team.prompt("buy it")
         await team.quiet()
         assert not team.team.host.board.requests()
-    assert tool.answers == [AnsweredBack("decline")]
+    assert tool.answers == [ElicitationAnswer("decline")]
 
 
 async def test_at_the_deadline_it_ends_and_nobody_hears_of_it_by_mail() -> None:
@@ -91,7 +91,7 @@ async def test_at_the_deadline_it_ends_and_nobody_hears_of_it_by_mail() -> None:
         await team.prompt("buy it")
         await team.quiet()
         assert [one.status for one in team.team.host.board.requests()] == ["expired"]
-    assert tool.answers == [AnsweredBack("cancel")]
+    assert tool.answers == [ElicitationAnswer("cancel")]
     assert "Nobody answered" not in sent(here)
 
 

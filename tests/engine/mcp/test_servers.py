@@ -272,7 +272,7 @@ async def test_a_tool_that_goes_away_between_the_verdict_and_the_run_is_an_error
         await team.prompt("x")
         await team.quiet()
         assert team.state("lead").turns.last_text == "done"
-    assert "mcp__shop__list is not there any more" in sent(here)
+    assert "mcp__shop__list is no longer available" in sent(here)
 
 
 async def test_a_call_that_was_under_way_at_a_crash_is_told_and_not_run_again() -> None:
@@ -334,7 +334,7 @@ async def test_a_child_has_no_more_of_servers_than_its_parent() -> None:
         spec = wide(agent_type, name, parent)
         return spec if parent is None else spec.model_copy(update={"mcp": ("mcp__*",)})
 
-    here.spec_of = spec_of  # type: ignore[method-assign]
+    here.spec_of = spec_of
     async with here.session() as team:
         await team.prompt("x")
         await team.quiet()
@@ -359,9 +359,9 @@ async def test_a_server_that_a_type_brings_is_there_for_its_agents_alone_and_end
     task = use("task", {"description": "x", "prompt": "buy", "agent_type": "explore"})
     child = [use("mcp__shop__buy", {"text": "b"}), say("bought")]
     search = [use("search_tools", {"query": "buy"}), use(*calls("mcp__shop__buy", {})), say("done")]
-    brought = {"explore": ServerEntry("shop", "stdio", "agent", "explore.md")}
+    own_servers = {"explore": ServerEntry("shop", "stdio", "agent", "explore.md")}
     model = WithChild({"lead": [task, *search], "child": child})
-    here = ServerWorld(model, servers=servers, brought=brought)
+    here = ServerWorld(model, servers=servers, own_servers=own_servers)
     here.tools = {tool.spec.name: tool for tool in control_tools()}
     async with here.session() as team:
         await team.prompt("x")

@@ -9,7 +9,7 @@ from tests.engine.team.team_world import spawn, team_world
 from callboard.core.keys import task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks.board import ready
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Row
 from callboard.testing import ScriptedModel, say, use
@@ -107,7 +107,7 @@ async def test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order() -> 
 
 async def test_an_agents_step_looks_at_no_task_that_has_ended() -> None:
     ended = [Task(id=f"task_{number}", subject="s", status="completed", created_at=number) for number in range(50)]
-    board = SessionBoard("s1", lambda kind, name: None)
+    board = RowCache("s1", lambda kind, name: None)
     rows = [Row(task_key("s1", one.id), one.encode(), place) for place, one in enumerate(ended, 1)]
     open_one = Task(id="task_open", subject="s", blocked_by=("task_7",), created_at=99.0)
     board.take(*rows, Row(task_key("s1", "task_open"), open_one.encode(), 99))

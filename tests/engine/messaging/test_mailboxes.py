@@ -10,10 +10,10 @@ from tests.engine.team.team_world import TeamWorld, spawn, team_world
 
 from callboard.core.keys import mailbox
 from callboard.engine.messaging.mailboxes import Mailboxes
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Append
-from callboard.ports.tool import MailLoad
+from callboard.ports.tool import MailboxLoad
 from callboard.testing import ScriptedModel, say, use
 from callboard.types.records import Envelope
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 class Narrow(TeamWorld):
     """Three envelopes may wait for an agent."""
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.mailboxes = Mailboxes(3)
         return host
@@ -80,7 +80,7 @@ async def test_a_full_mailbox_tells_its_senders_and_takes_more_once_it_is_read(c
         await team.prompt("a person's words pass", to="bob")
         model.free.set()
         await team.quiet()
-        assert host.mailboxes.load(stream) == MailLoad(0, 3, None)
+        assert host.mailboxes.load(stream) == MailboxLoad(0, 3, None)
         seen = b"\n".join([r for r in model.requests if r.agent == "bob"][-1].messages).decode()
         assert seen.count("from=") == 1 + 3
         assert "a person's words pass" in seen
@@ -96,10 +96,10 @@ def test_what_is_under_way_counts_and_what_was_not_sent_does_not() -> None:
             raise OSError("disk")
 
     with mailboxes.coming([write]):
-        assert mailboxes.load(stream) == MailLoad(1, 2)
+        assert mailboxes.load(stream) == MailboxLoad(1, 2)
         with pytest.raises(OSError, match="disk"):
             fails()
         mailboxes.sent(stream, 1)
-    assert mailboxes.load(stream) == MailLoad(1, 2)
+    assert mailboxes.load(stream) == MailboxLoad(1, 2)
     mailboxes.sent(stream, 1)
-    assert mailboxes.load(stream) == MailLoad(1, 2), "the same number again is the same envelope"
+    assert mailboxes.load(stream) == MailboxLoad(1, 2), "the same number again is the same envelope"

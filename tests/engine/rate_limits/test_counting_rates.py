@@ -11,7 +11,7 @@ from tests.engine.rate_limits.test_rates import KEY, events_of, meet, run_togeth
 from tests.engine.team.team_world import Shared
 
 from callboard.core.rate_limits.key_state import counts_of
-from callboard.engine.rate_limits.limiter import CallPriority, Governor
+from callboard.engine.rate_limits.limiter import CallPriority, KeyLimiter
 from callboard.ports.model import CallFault, CannotCount, ModelRequest
 from callboard.testing import ScriptedModel, SteadyClock, fault, say, use
 from callboard.types import events as ev
@@ -39,23 +39,23 @@ class Counting(ScriptedModel):
         return 30_000
 
 
-def world(model: ScriptedModel, clock: SteadyClock, governor: Governor) -> Shared:
+def world(model: ScriptedModel, clock: SteadyClock, key_limiter: KeyLimiter) -> Shared:
     pipeline = ({"stage": "summarize_all"},)
     made = Shared(model, tools(Echo(act=long)), clock=clock, spec={**SPEC, "pipeline": pipeline})
-    made.governor = governor
+    made.key_limiter = key_limiter
     return made
 
 
 async def test_a_count_that_is_refused_parks_counts_and_no_message() -> None:
     clock = SteadyClock()
-    governor, model = Governor(clock), Counting(SLOW)
-    there = world(model, clock, governor)
+    key_limiter, model = KeyLimiter(clock), Counting(SLOW)
+    there = world(model, clock, key_limiter)
     began = anyio.current_time()
     (team,) = await run_together([there])
     assert team.state("lead").turns.last_text == "done"
     assert anyio.current_time() < began + 1, "the message that it was about did not wait"
-    assert governor.parked_until("scripted") == 0.0
-    assert 39 < governor.parked_until(counts_of("scripted")) - clock.now() < 41
+    assert key_limiter.parked_until("scripted") == 0.0
+    assert 39 < key_limiter.parked_until(counts_of("scripted")) - clock.now() < 41
     state = team.state("lead")
     assert not state.model.uncountable
     assert state.model.uncounted_until >= clock.now() + 59
@@ -66,20 +66,20 @@ async def test_a_count_that_is_refused_parks_counts_and_no_message() -> None:
 
 async def test_while_counts_are_parked_for_longer_than_a_count_may_take_nobody_asks() -> None:
     clock = SteadyClock()
-    governor, model = Governor(clock), Counting(SLOW)
-    teams = await run_together([world(model, clock, governor)])
+    key_limiter, model = KeyLimiter(clock), Counting(SLOW)
+    teams = await run_together([world(model, clock, key_limiter)])
     others = Counting()
-    teams = await run_together([world(others, clock, governor)])
+    teams = await run_together([world(others, clock, key_limiter)])
     assert [team.state("lead").turns.last_text for team in teams] == ["done"]
     assert (len(model.counted), others.counted) == (1, [])
 
 
 async def test_counts_wait_for_a_short_park() -> None:
     clock = SteadyClock()
-    governor, model = Governor(clock), Counting(SLOW.model_copy(update={"retry_after": 10.0}))
-    await run_together([world(model, clock, governor)])
+    key_limiter, model = KeyLimiter(clock), Counting(SLOW.model_copy(update={"retry_after": 10.0}))
+    await run_together([world(model, clock, key_limiter)])
     asked, others = anyio.current_time(), Counting()
-    (team,) = await run_together([world(others, clock, governor)])
+    (team,) = await run_together([world(others, clock, key_limiter)])
     assert len(others.counted) == 1
     assert others.counted[0] >= asked + 9
     assert team.state("lead").model.uncounted_until == 0.0
@@ -88,30 +88,30 @@ async def test_counts_wait_for_a_short_park() -> None:
 @pytest.mark.parametrize("kind", ["credentials", "payment", "spend_limit"])
 async def test_no_count_goes_out_with_a_refused_key_and_none_says_that_it_is_good(kind: str) -> None:
     clock = SteadyClock()
-    governor, asking = Governor(clock), CallPriority("scripted")
+    key_limiter, asking = KeyLimiter(clock), CallPriority("scripted")
     refused = KEY.model_copy(update={"kind": kind})
-    async with governor.counting(asking):  # under way when the key is refused, and answered after it
+    async with key_limiter.counting(asking):  # under way when the key is refused, and answered after it
         with pytest.raises(CallFault):
-            await meet(governor, asking, refused)
+            await meet(key_limiter, asking, refused)
     await anyio.sleep(61)
     with pytest.raises(CallFault, match="bad key"):
-        async with governor.counting(asking):
+        async with key_limiter.counting(asking):
             raise AssertionError("no count goes to see whether the key is good")
-    async with governor.slot(asking):
+    async with key_limiter.slot(asking):
         pass
-    async with governor.counting(asking):
+    async with key_limiter.counting(asking):
         pass
 
 
 async def test_a_person_whose_key_is_refused_is_heard_without_a_count() -> None:
     clock = SteadyClock()
-    governor, model = Governor(clock), Counting(turns=2)
-    there = world(model, clock, governor)
+    key_limiter, model = KeyLimiter(clock), Counting(turns=2)
+    there = world(model, clock, key_limiter)
     async with there.session() as team:
         await team.prompt("go")
         await team.quiet()
         with pytest.raises(CallFault):
-            await meet(governor, CallPriority("scripted", person=True), KEY)
+            await meet(key_limiter, CallPriority("scripted", person=True), KEY)
         await team.prompt("I have mended it")
         await team.quiet()
         assert team.state("lead").turns.last_text == "done"
@@ -121,7 +121,7 @@ async def test_a_person_whose_key_is_refused_is_heard_without_a_count() -> None:
 async def test_a_service_that_has_no_way_to_count_is_still_asked_once() -> None:
     clock = SteadyClock()
     model = Counting(fault("not_found", status=404), fault("not_found", status=404), turns=2)
-    there = world(model, clock, Governor(clock))
+    there = world(model, clock, KeyLimiter(clock))
     async with there.session() as team:
         for words in ("go", "again"):
             await team.prompt(words)
@@ -133,7 +133,7 @@ async def test_a_service_that_has_no_way_to_count_is_still_asked_once() -> None:
 async def test_one_that_could_not_is_asked_again_after_a_minute() -> None:
     clock = SteadyClock()
     model = Counting(fault("server", status=500), turns=3)
-    there = world(model, clock, Governor(clock))
+    there = world(model, clock, KeyLimiter(clock))
     async with there.session() as team:
         await team.prompt("go")
         await team.quiet()
@@ -149,15 +149,15 @@ async def test_one_that_could_not_is_asked_again_after_a_minute() -> None:
 
 async def test_a_count_that_is_cancelled_leaves_its_place() -> None:
     clock = SteadyClock()
-    governor = Governor(clock, at_once=1)
+    key_limiter = KeyLimiter(clock, at_once=1)
     with anyio.move_on_after(1):
-        async with governor.counting(CallPriority("m")):
+        async with key_limiter.counting(CallPriority("m")):
             await anyio.sleep_forever()
     with anyio.fail_after(1):
-        async with governor.counting(CallPriority("m")), anyio.create_task_group() as group:
+        async with key_limiter.counting(CallPriority("m")), anyio.create_task_group() as group:
             with anyio.move_on_after(0.5):
-                async with governor.counting(CallPriority("m")):
+                async with key_limiter.counting(CallPriority("m")):
                     raise AssertionError("there is room for one")
             group.cancel_scope.cancel()
-        async with governor.slot(CallPriority("m")):
+        async with key_limiter.slot(CallPriority("m")):
             pass

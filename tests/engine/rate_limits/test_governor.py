@@ -13,7 +13,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from callboard.core.rate_limits.limiter import Rank
-from callboard.engine.rate_limits.limiter import CallPriority, Governor, LimitedCall
+from callboard.engine.rate_limits.limiter import CallPriority, KeyLimiter, LimitedCall
 from callboard.engine.rate_limits.prefix_leader import LONGEST_WAIT, SharedPrefix
 from callboard.ports.model import CallFault
 from callboard.testing import SteadyClock
@@ -28,7 +28,7 @@ class Calls:
 
     def __init__(self, group: TaskGroup, at_once: int = 256) -> None:
         self.clock = SteadyClock()
-        self.governor = Governor(self.clock, at_once)
+        self.key_limiter = KeyLimiter(self.clock, at_once)
         self.group = group
         self.going: list[str] = []
         self._told: dict[str, anyio.Event] = {}
@@ -60,7 +60,7 @@ class Calls:
         with anyio.CancelScope() as scope:
             self._scopes[name] = scope
             try:
-                async with self.governor.slot(prefix=prefix) as call:
+                async with self.key_limiter.slot(prefix=prefix) as call:
                     self.going.append(name)
                     self._moved.set()
                     self._moved = anyio.Event()
@@ -211,7 +211,7 @@ class Storm:
     """Calls that end in every way, at every moment."""
 
     def __init__(self, rand: random.Random) -> None:
-        self.governor = Governor(SteadyClock(), at_once=5)
+        self.key_limiter = KeyLimiter(SteadyClock(), at_once=5)
         self.rand = rand
         self.in_flight = self.most = self.ended = 0
 
@@ -220,7 +220,7 @@ class Storm:
         asking = CallPriority(self.rand.choice(("m", "n")), rank)
         await anyio.sleep(self.rand.random() * 5)
         with anyio.move_on_after(self.rand.choice((0.0, 0.5, 3.0, 1_000.0))), suppress(CallFault):
-            async with self.governor.slot(asking, self.rand.choice((PREFIX, OTHER, None))) as call:
+            async with self.key_limiter.slot(asking, self.rand.choice((PREFIX, OTHER, None))) as call:
                 await self.fly(call)
         self.ended += 1
 
@@ -250,18 +250,18 @@ async def storm(rand: random.Random) -> None:
         assert made.most <= 5
         await anyio.sleep(100)  # what was parked is over
         for model in ("m", "n", "m"):
-            async with made.governor.slot(CallPriority(model)) as call:
+            async with made.key_limiter.slot(CallPriority(model)) as call:
                 assert call.held == 0
 
 
 async def test_a_bug_in_a_call_frees_its_place() -> None:
-    governor = Governor(SteadyClock(), at_once=1)
+    key_limiter = KeyLimiter(SteadyClock(), at_once=1)
     for _ in range(3):
         with anyio.fail_after(30):
             with pytest.raises(ZeroDivisionError):
-                await divide(governor)
+                await divide(key_limiter)
 
 
-async def divide(governor: Governor) -> None:
-    async with governor.slot():
+async def divide(key_limiter: KeyLimiter) -> None:
+    async with key_limiter.slot():
         raise ZeroDivisionError

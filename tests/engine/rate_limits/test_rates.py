@@ -14,8 +14,8 @@ from tests.engine.team.team_world import Shared
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.engine.rate_limits.limiter import (
     CallPriority,
-    Governor,
-    Governors,
+    KeyLimiter,
+    KeyLimiters,
     catch_up,
     rates_of,
     reset_rates,
@@ -52,9 +52,9 @@ class Service(ScriptedModel):
         return say("done")
 
 
-def world(model: ScriptedModel, clock: SteadyClock, governor: Governor | None = None, **more: object) -> Shared:
-    made = Shared(model, tools(Echo()), clock=clock, **more)  # type: ignore[arg-type]
-    made.governor = governor
+def world(model: ScriptedModel, clock: SteadyClock, key_limiter: KeyLimiter | None = None, **more: object) -> Shared:
+    made = Shared(model, tools(Echo()), clock=clock, **more)
+    made.key_limiter = key_limiter
     return made
 
 
@@ -86,9 +86,9 @@ async def run_together(worlds: Sequence[World], seconds: float = 600) -> list[Ho
     return teams
 
 
-async def meet(governor: Governor, asking: CallPriority, refused: Fault, after: float = 0.0) -> None:
+async def meet(key_limiter: KeyLimiter, asking: CallPriority, refused: Fault, after: float = 0.0) -> None:
     """A call that is refused."""
-    async with governor.slot(asking):
+    async with key_limiter.slot(asking):
         await anyio.sleep(after)
         raise CallFault(refused)
 
@@ -101,8 +101,8 @@ async def events_of(world_: World, session: str, kind: type[ev.Event]) -> list[e
 async def test_a_429_with_a_wait_parks_all_sessions_of_a_key_once() -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=40.0, status=429, message="slow down")
-    model, governor = Service(slow, clock=clock), Governor(clock)
-    worlds = [world(model, clock, governor) for _ in range(20)]
+    model, key_limiter = Service(slow, clock=clock), KeyLimiter(clock)
+    worlds = [world(model, clock, key_limiter) for _ in range(20)]
     teams = await run_together(worlds)
     assert [team.state("lead").turns.last_text for team in teams] == ["done"] * 20
     first = [at for at in model.asked if at < 40]
@@ -114,8 +114,8 @@ async def test_a_429_with_a_wait_parks_all_sessions_of_a_key_once() -> None:
 async def test_after_an_outage_one_call_goes_and_not_a_herd() -> None:
     clock = SteadyClock()
     down = fault("overloaded", status=529, message="Overloaded")
-    model, governor = Service(*[down] * 20, clock=clock), Governor(clock)
-    worlds = [world(model, clock, governor, spec={"attempts": 10}) for _ in range(40)]
+    model, key_limiter = Service(*[down] * 20, clock=clock), KeyLimiter(clock)
+    worlds = [world(model, clock, key_limiter, spec={"attempts": 10}) for _ in range(40)]
     teams = await run_together(worlds)
     assert [team.state("lead").turns.last_text for team in teams] == ["done"] * 40
     probes = model.asked[16:20]
@@ -128,8 +128,8 @@ async def test_after_an_outage_one_call_goes_and_not_a_herd() -> None:
 async def test_a_call_that_was_held_is_told_with_how_long_and_why() -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=40.0, status=429, message="slow down")
-    model, governor = Service(slow, clock=clock), Governor(clock)
-    worlds = [world(model, clock, governor) for _ in range(20)]
+    model, key_limiter = Service(slow, clock=clock), KeyLimiter(clock)
+    worlds = [world(model, clock, key_limiter) for _ in range(20)]
     await run_together(worlds)
     told = [one for n, w in enumerate(worlds) for one in await events_of(w, f"s{n}", ev.CallHeld)]
     assert len(told) == 4, "those that stood in line behind the first 16"
@@ -141,8 +141,8 @@ async def test_a_call_that_was_held_is_told_with_how_long_and_why() -> None:
 
 async def test_a_refused_key_stops_everybody_at_once_and_no_other_call_goes_out() -> None:
     clock = SteadyClock()
-    model, governor = Service(*[KEY] * 99, clock=clock), Governor(clock)
-    worlds = [world(model, clock, governor) for _ in range(30)]
+    model, key_limiter = Service(*[KEY] * 99, clock=clock), KeyLimiter(clock)
+    worlds = [world(model, clock, key_limiter) for _ in range(30)]
     teams = await run_together(worlds)
     assert all("bad key" in team.state("lead").turns.last_why for team in teams)
     assert {team.state("lead").turns.last_reason for team in teams} == {"failed"}
@@ -150,46 +150,46 @@ async def test_a_refused_key_stops_everybody_at_once_and_no_other_call_goes_out(
 
 async def test_a_persons_new_prompt_is_tried_at_once_and_a_success_lifts_it_for_all() -> None:
     clock = SteadyClock()
-    model, governor = Service(KEY, clock=clock), Governor(clock)
-    one = world(model, clock, governor)
+    model, key_limiter = Service(KEY, clock=clock), KeyLimiter(clock)
+    one = world(model, clock, key_limiter)
     async with one.session() as team:
         await team.prompt("go")
         await team.quiet()
         assert "bad key" in team.state("lead").turns.last_why
         with pytest.raises(CallFault, match="bad key"):
-            async with governor.slot(CallPriority("scripted")):
+            async with key_limiter.slot(CallPriority("scripted")):
                 pytest.fail("no call goes out")
         await team.prompt("again")
         await team.quiet()
         assert team.state("lead").turns.last_text == "done"
-    async with governor.slot(CallPriority("scripted")):
+    async with key_limiter.slot(CallPriority("scripted")):
         pass  # it goes out
 
 
 async def test_an_answer_to_a_call_that_was_under_way_before_lifts_no_refusal() -> None:
     """One of two calls in flight is refused, then the other one is answered: it was asked before."""
-    governor = Governor(SteadyClock())
-    async with governor.slot(CallPriority("m")) as before:
+    key_limiter = KeyLimiter(SteadyClock())
+    async with key_limiter.slot(CallPriority("m")) as before:
         with pytest.raises(CallFault):
-            async with governor.slot(CallPriority("m")):
+            async with key_limiter.slot(CallPriority("m")):
                 raise CallFault(KEY)
         before.begun()
     with pytest.raises(CallFault, match="bad key"):
-        async with governor.slot(CallPriority("m")):
+        async with key_limiter.slot(CallPriority("m")):
             pytest.fail("no call goes out")
-    async with governor.slot(CallPriority("m", person=True)):
+    async with key_limiter.slot(CallPriority("m", person=True)):
         pass
-    async with governor.slot(CallPriority("m")):
+    async with key_limiter.slot(CallPriority("m")):
         pass  # it goes out
 
 
 async def test_a_refused_key_is_tried_by_one_call_a_minute() -> None:
     clock = SteadyClock()
-    governor = Governor(clock)
+    key_limiter = KeyLimiter(clock)
     gone: list[float] = []
 
     async def tried() -> None:
-        async with governor.slot(CallPriority("m")):
+        async with key_limiter.slot(CallPriority("m")):
             gone.append(clock.now() - 1_800_000_000)
             raise CallFault(KEY)
 
@@ -201,34 +201,34 @@ async def test_a_refused_key_is_tried_by_one_call_a_minute() -> None:
 
 
 async def test_a_key_that_may_not_use_one_model_is_good_for_the_others() -> None:
-    governor = Governor(SteadyClock())
+    key_limiter = KeyLimiter(SteadyClock())
     with pytest.raises(CallFault):
-        async with governor.slot(CallPriority("large")):
+        async with key_limiter.slot(CallPriority("large")):
             raise CallFault(fault("credentials", status=403))
-    async with governor.slot(CallPriority("small")):
+    async with key_limiter.slot(CallPriority("small")):
         pass
     with pytest.raises(CallFault):
-        async with governor.slot(CallPriority("large")):
+        async with key_limiter.slot(CallPriority("large")):
             pytest.fail("no call goes out")
 
 
 async def test_another_model_of_the_key_is_not_parked_with_the_first() -> None:
-    governor = Governor(SteadyClock())
+    key_limiter = KeyLimiter(SteadyClock())
     with pytest.raises(CallFault):
-        async with governor.slot(CallPriority("large")):
+        async with key_limiter.slot(CallPriority("large")):
             raise CallFault(fault("rate_limited", retry_after=50.0))
     with anyio.fail_after(30):
-        async with governor.slot(CallPriority("small")):
+        async with key_limiter.slot(CallPriority("small")):
             pass
-    assert governor.parked_until("large") > governor.parked_until("small") == 0.0
+    assert key_limiter.parked_until("large") > key_limiter.parked_until("small") == 0.0
 
 
 @pytest.mark.parametrize("wait", [3_600.0, 31_536_000.0])
 async def test_a_wait_of_any_length_is_tried_again_within_a_minute(wait: float) -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=wait, status=429, message="slow down")
-    model, governor = Service(slow, slow, clock=clock), Governor(clock)
-    teams = await run_together([world(model, clock, governor)])
+    model, key_limiter = Service(slow, slow, clock=clock), KeyLimiter(clock)
+    teams = await run_together([world(model, clock, key_limiter)])
     assert teams[0].state("lead").turns.last_text == "done"
     assert [round(at) for at in model.asked] == [0, 60, 120]
 
@@ -236,8 +236,8 @@ async def test_a_wait_of_any_length_is_tried_again_within_a_minute(wait: float) 
 async def test_a_persons_prompt_during_a_park_is_tried_at_once_by_a_parked_agent() -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=3_600.0, status=429, message="slow down")
-    model, governor = Service(slow, clock=clock), Governor(clock)
-    async with world(model, clock, governor).session() as team:
+    model, key_limiter = Service(slow, clock=clock), KeyLimiter(clock)
+    async with world(model, clock, key_limiter).session() as team:
         await team.prompt("go")
         await anyio.sleep(20)
         await team.prompt("try again")
@@ -245,9 +245,9 @@ async def test_a_persons_prompt_during_a_park_is_tried_at_once_by_a_parked_agent
     assert [round(at) for at in model.asked] == [0, 20]
 
 
-async def meet_after_prompt(governor: Governor, team: HostedSession, refused: Fault) -> None:
+async def meet_after_prompt(key_limiter: KeyLimiter, team: HostedSession, refused: Fault) -> None:
     """A call that is refused while the lead's call stands in line behind it."""
-    async with governor.slot(CallPriority("scripted")):
+    async with key_limiter.slot(CallPriority("scripted")):
         await team.prompt("go")
         await anyio.sleep(1)
         raise CallFault(refused)
@@ -256,10 +256,10 @@ async def meet_after_prompt(governor: Governor, team: HostedSession, refused: Fa
 async def test_a_persons_prompt_has_a_call_go_that_stands_in_line_for_a_parked_model() -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=3_600.0, status=429, message="slow down")
-    model, governor = Service(slow, clock=clock), Governor(clock, 1)
-    async with world(model, clock, governor).session() as team:
+    model, key_limiter = Service(slow, clock=clock), KeyLimiter(clock, 1)
+    async with world(model, clock, key_limiter).session() as team:
         with pytest.raises(CallFault):
-            await meet_after_prompt(governor, team, slow)
+            await meet_after_prompt(key_limiter, team, slow)
         await anyio.sleep(20)
         await team.prompt("hurry")
         await team.quiet()
@@ -269,8 +269,8 @@ async def test_a_persons_prompt_has_a_call_go_that_stands_in_line_for_a_parked_m
 async def test_agents_with_a_fallback_use_it_at_once_and_the_first_model_again_later() -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=3_600.0, status=429, message="slow down")
-    model, governor = Service(slow, clock=clock), Governor(clock)
-    worlds = [world(model, clock, governor, spec={"fallback_models": ("other",)}) for _ in range(3)]
+    model, key_limiter = Service(slow, clock=clock), KeyLimiter(clock)
+    worlds = [world(model, clock, key_limiter, spec={"fallback_models": ("other",)}) for _ in range(3)]
     teams = await run_together(worlds)
     assert [team.state("lead").turns.last_text for team in teams] == ["done"] * 3
     assert max(model.asked) < 10
@@ -281,8 +281,8 @@ async def test_agents_with_a_fallback_use_it_at_once_and_the_first_model_again_l
 async def test_a_reset_of_another_process_lets_parked_agents_go_on_at_once() -> None:
     clock = SteadyClock()
     slow = fault("rate_limited", retry_after=3_600.0, status=429, message="slow down")
-    model, governor = Service(slow, clock=clock), Governor(clock, key="k")
-    one = world(model, clock, governor)
+    model, key_limiter = Service(slow, clock=clock), KeyLimiter(clock, key="k")
+    one = world(model, clock, key_limiter)
     async with one.session() as team:
         await team.prompt("go")
         await anyio.sleep(5)
@@ -295,8 +295,8 @@ async def test_a_reset_of_another_process_lets_parked_agents_go_on_at_once() -> 
 
 async def test_processes_that_share_a_store_heed_each_other_and_a_restart_reads_it() -> None:
     clock, store = SteadyClock(), MemoryStore()
-    here, there = Governor(clock, key="k"), Governor(clock, key="k")
-    other = Governor(clock, key="another key")
+    here, there = KeyLimiter(clock, key="k"), KeyLimiter(clock, key="k")
+    other = KeyLimiter(clock, key="another key")
     async with anyio.create_task_group() as group:
         for one in (here, there, other):
             group.start_soon(share, one, store)
@@ -314,7 +314,7 @@ async def test_processes_that_share_a_store_heed_each_other_and_a_restart_reads_
         with pytest.raises(CallFault, match="bad key"):
             async with here.slot(CallPriority("n")):
                 pytest.fail("no call goes out")
-        restarted = Governor(clock, key="k")
+        restarted = KeyLimiter(clock, key="k")
         await catch_up(restarted, store)
         assert restarted.parked_until("m") == 1_800_000_050.0
         with pytest.raises(CallFault, match="bad key"):
@@ -347,14 +347,14 @@ async def test_two_hosts_that_share_a_store_are_parked_together() -> None:
 
 async def test_a_flood_of_refusals_writes_few_rows() -> None:
     clock, store = SteadyClock(), MemoryStore()
-    governor = Governor(clock, key="k")
+    key_limiter = KeyLimiter(clock, key="k")
     async with anyio.create_task_group() as group:
-        group.start_soon(share, governor, store)
+        group.start_soon(share, key_limiter, store)
         await anyio.wait_all_tasks_blocked()
 
         async def refused(after: float) -> None:
             with pytest.raises(CallFault):
-                await meet(governor, CallPriority("m"), fault("rate_limited", retry_after=50.0), after / 100)
+                await meet(key_limiter, CallPriority("m"), fault("rate_limited", retry_after=50.0), after / 100)
 
         async with anyio.create_task_group() as calls:
             for number in range(16):
@@ -367,13 +367,13 @@ async def test_a_flood_of_refusals_writes_few_rows() -> None:
 
 
 async def test_a_row_that_cannot_be_read_holds_nobody() -> None:
-    store, governor = MemoryStore(), Governor(SteadyClock(), key="k")
+    store, key_limiter = MemoryStore(), KeyLimiter(SteadyClock(), key="k")
     await store.commit(Put("rate/k/m", b"{not json"), Put("rate/k/n", b'{"parked_until": "soon"}'))
-    await catch_up(governor, store)
-    assert governor.parked_until("m") == governor.parked_until("n") == 0.0
+    await catch_up(key_limiter, store)
+    assert key_limiter.parked_until("m") == key_limiter.parked_until("n") == 0.0
 
 
 async def test_one_governor_for_a_key() -> None:
-    governors = Governors(SteadyClock())
-    assert governors.of("a") is governors.of("a")
-    assert governors.of("a") is not governors.of("b")
+    key_limiters = KeyLimiters(SteadyClock())
+    assert key_limiters.of("a") is key_limiters.of("a")
+    assert key_limiters.of("a") is not key_limiters.of("b")

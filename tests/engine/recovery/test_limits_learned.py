@@ -13,7 +13,7 @@ from tests.engine.team.team_world import Shared
 from callboard.adapters.tools.control import control_tools
 from callboard.config.settings import LoadedSettings
 from callboard.core.recovery.retry_policy import SMALLER_PROMPT
-from callboard.engine.rate_limits.limiter import Governors
+from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
 from callboard.sessions.compose import choose_model, find_places
 from callboard.testing import ScriptedModel, SteadyClock, World, say, use
@@ -72,7 +72,7 @@ async def test_what_one_agent_learned_is_known_to_the_others() -> None:
 
 async def test_limits_learned_at_one_base_url_do_not_hold_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "the-same-key")
-    governors, calls = Governors(SteadyClock()), list[list[int]]()
+    key_limiters, calls = KeyLimiters(SteadyClock()), list[list[int]]()
     for port in (1, 2, 1):
         loaded = LoadedSettings(Settings(base_url=f"http://127.0.0.1:{port}"))
         async with choose_model("scripted", loaded, find_places(Path()), "s1") as chosen:
@@ -80,7 +80,7 @@ async def test_limits_learned_at_one_base_url_do_not_hold_at_another(monkeypatch
         model = Small({"lead": [say("done")]})
         model.most = 5_000
         world = Shared(model)
-        world.governor = governors.of(key)
+        world.key_limiter = key_limiters.of(key)
         async with world.session() as team:
             await team.prompt("go")
             await team.quiet()

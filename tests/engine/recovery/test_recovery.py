@@ -255,7 +255,7 @@ async def test_a_teammate_whose_call_fails_tells_the_lead_and_never_that_it_is_d
         await team.quiet()
         lead = texts(world)
         assert 'type=\\"error\\"' in lead
-        assert "alice could not go on: " in lead
+        assert "alice could not continue: " in lead
         assert "Its last words: I begin." in lead
         assert "Done" not in lead
         assert team.state("lead").turns.last_text == "I see: alice failed"
@@ -319,7 +319,7 @@ async def test_a_crash_in_a_back_off_waits_only_for_what_is_left_of_it() -> None
         assert len(model.requests) == 1, "it is not over yet"
         assert await events(world, ev.RetryPlanned) == [planned], "nothing is decided anew"
         clock.ahead = 0.7
-        team.team.agent("lead").wake()  # type: ignore[union-attr]
+        team.team.agent("lead").wake()
         await team.quiet()
         assert team.state("lead").turns.last_text == "made it"
     assert [r.attempt for r in model.requests] == [1, 2]
@@ -332,7 +332,7 @@ async def test_a_call_whose_process_died_is_made_again_and_says_that_the_first_m
         await team.prompt("go")
         while not model.requests:
             await anyio.lowlevel.checkpoint()
-        await team.team.agent("lead").flush()  # type: ignore[union-attr]
+        await team.team.agent("lead").flush()
     model._delay = 0
     async with world.session(resume=True) as team:
         await team.quiet()

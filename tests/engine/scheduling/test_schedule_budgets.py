@@ -12,7 +12,7 @@ from tests.engine.team.team_world import spawn, team_world
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.keys import schedule_key
-from callboard.core.reports.spending import ScheduleSpent, Spent
+from callboard.core.reports.spending import CallTotals, ScheduleSpent
 from callboard.core.scheduling import resumed
 from callboard.engine.budgets.spending import session_spending
 from callboard.engine.recall import events_of
@@ -55,7 +55,7 @@ async def pass_hours(team: HostedSession, hours: int) -> None:
 
 async def spent(team: HostedSession) -> ScheduleSpent:
     found = await session_spending(team.world.store, team.id, team.team.host.board.agents())
-    return next(iter(found.schedules), ScheduleSpent("cron_a", 0, Spent()))
+    return next(iter(found.schedules), ScheduleSpent("cron_a", 0, CallTotals()))
 
 
 async def lead(team: HostedSession) -> list[Event]:
@@ -164,7 +164,7 @@ async def test_what_a_schedule_has_spent_survives_a_resume() -> None:
         await add(world, budget={"steps": 4})
         await pass_hours(team, 2)
         assert (await spent(team)).spent.calls == 2
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
     async with world.session(resume=True) as team:
         await pass_hours(team, 6)
         assert row(team).state == "paused"

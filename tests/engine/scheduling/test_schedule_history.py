@@ -47,7 +47,7 @@ async def test_slots_that_were_missed_stand_in_the_history_with_their_number() -
         await add(world, cron="*/10 * * * *")
         await add(world, id="cron_b", cron="5 * * * *", recurring=False)
     await anyio.sleep(5 * HOUR)
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
     async with world.session(resume=True) as team:
         await anyio.sleep(5)
         await team.quiet()
@@ -58,6 +58,7 @@ async def test_slots_that_were_missed_stand_in_the_history_with_their_number() -
         other = team.team.host.board.schedule_row("cron_b")
         assert other is not None
         assert (gone.outcome, other.state) == ("missed", "ended")
+        assert gone.why.startswith("4h55m late: "), "seconds would be hard to read"
         assert any("was missed" in one.content for one in team.state("lead").inbox.mail) or any(
             b"was missed" in message for request in world.model.requests for message in request.messages
         )
@@ -75,7 +76,7 @@ async def test_a_damaged_row_stays_in_the_list_and_the_others_fire() -> None:
         assert found.state == "paused"
         assert "cannot be read" in found.paused_why
         assert row(team).fires == 1
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
     async with world.session(resume=True) as team:
         await team.quiet()
         assert team.team.host.board.schedule_row("cron_x") is not None
@@ -104,7 +105,7 @@ async def killed_in(world: World, seconds: float) -> None:
     async with world.session():
         await add(world, recurring=False)
         await anyio.sleep(HOUR + seconds)
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 300.0])
@@ -140,12 +141,12 @@ async def test_a_fire_by_hand_while_nobody_hosts_comes_with_the_next_host_once()
         await anyio.sleep(1)
     schedule = Schedule(id="cron_a", cron="0 * * * *", prompt="look around")
     await fire_by_hand(world.store, "s1", schedule, now=world.clock.now(), nonce="abc")
-    world.store = world.store.reopen()  # type: ignore[attr-defined]
+    world.store = world.store.reopen()
     for _ in range(2):
         async with world.session(resume=True) as team:
             await anyio.sleep(5)
             await team.quiet()
-        world.store = world.store.reopen()  # type: ignore[attr-defined]
+        world.store = world.store.reopen()
     assert prompts(world) == 1
     assert [one.outcome for one in await history(world)] == ["done"]
 

@@ -18,8 +18,8 @@ from callboard.core.keys import agent_key, host_lease, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks.board import ready_for
 from callboard.engine.operations.claim_task import free_abandoned
-from callboard.engine.row_cache import SessionBoard
-from callboard.engine.runtime import Host
+from callboard.engine.row_cache import RowCache
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.store import Fence, LeaseHolder, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, say, use
@@ -206,7 +206,7 @@ async def passed_on() -> None:
         prompt = Envelope(id="env_hold", sender="person", recipient="w0", type="prompt", content="hold on")
         with anyio.fail_after(60):
             await team.team.host.commit(sending("s1", prompt), made("t1"))
-            activity = team.team._activity  # pyright: ignore[reportPrivateUsage]
+            activity = team.team._activity
             await activity.until(lambda: tasks_of(team)["t1"].status == "completed")
             model.began.set()
             await team.quiet()
@@ -234,7 +234,7 @@ class Leased(TeamWorld):
 
     fence: Fence | None = None
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.fence = self.fence
         return host
@@ -286,7 +286,7 @@ async def test_what_a_process_holds_is_its_own_until_it_is_gone_and_then_one_fre
     held = made("t1", status="in_progress", owner="alice", owner_incarnation=1, lease="there", lease_number=1)
     own = made("t2", status="in_progress", owner="bob", owner_incarnation=1, lease="here", lease_number=mine.number)
     await here.commit(held, own)
-    boards = [SessionBoard("s1", lambda kind, name: None) for _ in range(2)]
+    boards = [RowCache("s1", lambda kind, name: None) for _ in range(2)]
     for board in boards:
         for row in await here.keys("s/s1/"):
             board.take(row)

@@ -15,7 +15,7 @@ from tests.engine.team.team_world import TeamWorld, team_world
 
 from callboard.adapters.tools.shell import shell_tools
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer
 from callboard.ports.tool import Finished
 from callboard.testing import AllowAll, MemoryArchive, NoLauncher, ScriptedModel, say, use
@@ -51,7 +51,7 @@ class ShellWorld(TeamWorld):
 
     shell: Shell
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, launcher=self.shell)
         return host
@@ -60,7 +60,7 @@ class ShellWorld(TeamWorld):
 def shell_world(model: ScriptedModel, shell: Shell, **more: object) -> ShellWorld:
     plain = team_world(model, *shell_tools())
     archive = MemoryArchive(HERE)
-    world = ShellWorld(model, plain.tools, archive=archive, **more)  # type: ignore[arg-type]
+    world = ShellWorld(model, plain.tools, archive=archive, **more)
     world.shell = shell
     return world
 

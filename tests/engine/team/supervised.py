@@ -15,9 +15,9 @@ from tests.simulation.virtual import run_virtual
 
 from callboard.core.keys import journal
 from callboard.engine.recall import events_of
-from callboard.engine.runtime import Host
-from callboard.engine.team.admin_orders import Given, Order, give_order
-from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.engine.runtime import SessionRuntime
+from callboard.engine.team.admin_orders import AdminOrder, Order, give_order
+from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.model import ModelRequest, Reply
 from callboard.testing import AllowAll, HostedSession, ScriptedModel, say, use
 from callboard.types import events as ev
@@ -34,7 +34,7 @@ class Breaks(AllowAll):
         super().__init__()
         self.left, self.who = times, who
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         if query.call.name == "write_file" and query.spec.name.startswith(self.who) and self.left:
             self.left -= 1
             raise ZeroDivisionError("a bug in Callboard")
@@ -60,7 +60,7 @@ class Processes(TeamWorld):
 
     commands: Commands
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         host.ports = replace(host.ports, launcher=self.commands)
         return host
@@ -101,7 +101,7 @@ async def told(team: HostedSession, name: str, kind: type[ev.Base]) -> list[Any]
 
 
 async def order(team: HostedSession, what: Order, name: str, nonce: str = "1") -> None:
-    given = Given(what, name, row(team, name).incarnation, "enough")
+    given = AdminOrder(what, name, row(team, name).incarnation, "enough")
     await give_order(team.world.store, team.id, given, now=team.world.clock.now(), nonce=nonce)
 
 

@@ -11,8 +11,8 @@ from callboard.adapters.tools.plan_and_report import plan_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.todo import todo_tools
 from callboard.core.tool_access import tools_for
-from callboard.engine.rate_limits.limiter import Governor
-from callboard.engine.runtime import Host
+from callboard.engine.rate_limits.limiter import KeyLimiter
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.tool import Tool
 from callboard.testing import ScriptedModel, World
 from callboard.types.agent_spec import AgentSpec
@@ -36,7 +36,7 @@ class TeamWorld(World):
 def team_world(model: ScriptedModel, *more: Tool, **kwargs: object) -> TeamWorld:
     """All tools of the store, and `more`."""
     tools = [*board_tools(), *STORE_TOOLS, *more]
-    return TeamWorld(model, {tool.spec.name: tool for tool in tools}, **kwargs)  # type: ignore[arg-type]
+    return TeamWorld(model, {tool.spec.name: tool for tool in tools}, **kwargs)
 
 
 def spawn(name: str, prompt: str = "do it", **more: object) -> tuple[str, Json]:
@@ -47,10 +47,10 @@ def spawn(name: str, prompt: str = "do it", **more: object) -> tuple[str, Json]:
 class Shared(World):
     """A world whose host takes the governor that it is given."""
 
-    governor: Governor | None = None
+    key_limiter: KeyLimiter | None = None
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
-        host.ports = replace(host.ports, governor=self.governor)
-        host.governor = self.governor or host.governor
+        host.ports = replace(host.ports, key_limiter=self.key_limiter)
+        host.key_limiter = self.key_limiter or host.key_limiter
         return host

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.engine.team.team_world import TeamWorld, spawn, team_world
 
-from callboard.engine.row_cache import SessionBoard
-from callboard.engine.runtime import Host
+from callboard.engine.row_cache import RowCache
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta, ModelRequest, Reply
 from callboard.ports.store import Row
 from callboard.testing import HostedSession, ScriptedModel, say, use
@@ -59,7 +59,7 @@ def two_with_work(alice: list[object], bob: list[object], *lead: object) -> Team
 
     begin = use("create_task", {"subject": "the reader"}, ("create_task", {"subject": "the writer"}))
     script = {"lead": [begin, share, say("given"), *lead], "alice": alice, "bob": bob}
-    return team_world(ScriptedModel(script))  # type: ignore[arg-type]
+    return team_world(ScriptedModel(script))
 
 
 async def test_two_teammates_that_wait_for_each_others_answer_are_named_to_the_lead_once() -> None:
@@ -139,19 +139,19 @@ async def test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own commits a process knows before older ones of others; only the store has them all."""
-    take, refresh, reading = SessionBoard.take, Host.refresh, list[str]()
+    take, refresh, reading = RowCache.take, SessionRuntime.refresh, list[str]()
 
-    def late(board: SessionBoard, *rows: Row) -> None:
+    def late(board: RowCache, *rows: Row) -> None:
         answered = [row for row in rows if "/request/" in row.key and b'"approved"' in (row.value or b"")]
         take(board, *(row for row in rows if reading or row not in answered))
 
-    async def read(host: Host, key: str) -> None:
+    async def read(host: SessionRuntime, key: str) -> None:
         reading.append(key)
         await refresh(host, key)
         reading.pop()
 
-    monkeypatch.setattr(SessionBoard, "take", late)
-    monkeypatch.setattr(Host, "refresh", read)
+    monkeypatch.setattr(RowCache, "take", late)
+    monkeypatch.setattr(SessionRuntime, "refresh", read)
     stop = use("request_shutdown", {"teammate": "alice"})
     lead = [use(*spawn("alice", "help")), say("w"), stop, say("w"), say("she is gone")]
     world = team_world(ScriptedModel({"lead": lead, "alice": [use("report", {"status": "done", "result": "here"})]}))

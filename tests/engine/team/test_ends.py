@@ -11,7 +11,7 @@ from tests.engine.agent.test_one_agent import Echo
 from tests.engine.team.team_world import spawn, team_world
 
 from callboard.core.keys import mailbox
-from callboard.engine.team.admin_orders import Given, give_order
+from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import HostedSession, ScriptedModel, fault, say, use
 from callboard.types.hook_answers import Halt, PreToolUse
@@ -36,7 +36,7 @@ async def stop(team: HostedSession) -> None:
 
 
 async def kill(team: HostedSession) -> None:
-    order = Given("kill", "alice", 1, "enough")
+    order = AdminOrder("kill", "alice", 1, "enough")
     await give_order(team.world.store, team.id, order, now=team.world.clock.now(), nonce="1")
 
 
@@ -65,7 +65,7 @@ ENDS = {
     "without a report": End(("result", "done", "All is counted."), [say("All is counted.")]),
     "without a word": End(("result", "done", "without a word"), [say("")]),
     "failed": End(("error", "failed", "no such model"), [fault("not_found", message="no such model")]),
-    "refused": End(("error", "failed", "could not go on"), [say("", "refusal")]),
+    "refused": End(("error", "failed", "could not continue"), [say("", "refusal")]),
     "limit": End(("error", "limit", "step"), [LOOK] * 9, spec={"limits": {"steps": 2}}),
     "budget": End(("error", "limit", "I look."), [LOOK] * 9, spec={"budget": {"steps": 2}}),
     "interrupted": End(("idle_notification", "interrupted", "has not reported"), act=interrupt, hangs=True),
@@ -107,7 +107,7 @@ async def test_the_lead_gets_one_typed_report_however_a_teammate_ends(how: str) 
     world = team_world(model, Echo(name="write_file"))
     own = world.spec_of
     changed = end.spec
-    world.spec_of = lambda kind, name, parent: own(kind, name, parent).model_validate(  # type: ignore[method-assign]
+    world.spec_of = lambda kind, name, parent: own(kind, name, parent).model_validate(
         {**own(kind, name, parent).model_dump(), **(changed if name == "alice" else {})}
     )
     if end.halts:

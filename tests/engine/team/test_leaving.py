@@ -10,7 +10,7 @@ from tests.simulation.virtual import run_virtual
 
 from callboard.core.keys import request_key
 from callboard.core.messaging.envelopes import sending
-from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.store import Put
 from callboard.testing import AllowAll, ScriptedModel, say, use
 from callboard.types.records import Envelope, Request
@@ -19,7 +19,7 @@ from callboard.types.records import Envelope, Request
 class Breaks(AllowAll):
     """A judge with a bug, which is a bug of the agent's own code: it crashes for one tool."""
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         if query.call.name == "write_file":
             raise ZeroDivisionError("a bug in Callboard")
         return await super().judge(query)
@@ -92,7 +92,7 @@ class BreaksWhenCancelled(AllowAll):
     def __init__(self) -> None:
         self.asked = anyio.Event()
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         self.asked.set()
         try:
             await anyio.sleep_forever()

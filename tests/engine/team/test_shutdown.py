@@ -123,7 +123,7 @@ async def test_it_may_refuse_with_a_reason_and_goes_on() -> None:
         )
         assert row_of(team).life == "idle"
         told = [one for one in await reports_of(team) if one.type == "shutdown_response"]
-        assert [one.content for one in told] == ["alice goes on and does not stop: the migration is half done"]
+        assert [one.content for one in told] == ["alice continues and does not stop: the migration is half done"]
         assert tasks_of(team)["t1"].status == "completed"
 
 
@@ -159,3 +159,5 @@ async def test_what_runs_is_cancelled_at_the_time_out_and_not_before() -> None:
         assert 120.0 <= anyio.current_time() - began < 150.0
         assert (row_of(team).life, tasks_of(team)["t1"].status, tool.finished) == ("stopped", "pending", 0)
         assert [one.status for one in team.team.host.board.requests()] == ["expired"]
+        sent_to_lead = b"".join(b"".join(one.messages) for one in world.model.requests if one.agent == "lead")
+        assert b"alice has not stopped in time, and is ended." in sent_to_lead

@@ -100,7 +100,7 @@ async def test_who_waits_for_a_person_a_subagent_or_is_idle_is_never_stalled() -
     script = {"lead": [use(*spawn("alice")), say("w"), use(*look)], "alice": [use(*WORK)]}
     asks = AllowAll(ask=["write_file"])
     model = ScriptedModel(script)
-    model.complete = replying(model, use(*WORK))  # type: ignore[method-assign]
+    model.complete = replying(model, use(*WORK))
     async with team_world(model, Hangs(), judge=asks, spec={"ask_deadline": None}).session() as team:
         await team.prompt("go")
         await until(team, "alice", "waiting")
@@ -127,7 +127,7 @@ async def test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so() 
     model = ScriptedModel({"lead": [say("at last")]})
     async with team_world(model).session() as team:
         host, now = team.team.host, team.world.clock.now()
-        host.governor.handle_notice(RateNotice(model="scripted", at=now, parked_until=now + 50))
+        host.key_limiter.handle_notice(RateNotice(model="scripted", at=now, parked_until=now + 50))
         await team.prompt("go")
         waiting = await until(team, "lead", "waiting")
         assert (waiting.waiting_for, model.requests) == ("rate", [])

@@ -23,7 +23,7 @@ from tests.engine.team.team_world import spawn, team_world
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.keys import orders_key
-from callboard.engine.team.admin_orders import Given, give_order
+from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.store import Append, Fence, Put, Write
 from callboard.testing import ScriptedModel, say, use
 from callboard.types import events as ev
@@ -82,7 +82,7 @@ async def test_a_parked_agent_goes_on_when_a_person_resumes_it() -> None:
 async def test_a_subagent_that_crashes_again_and_again_is_an_error_to_its_caller() -> None:
     ask = use("task", {"description": "d", "prompt": "p", "agent_type": "explore"})
     model = ScriptedModel({"lead": [ask, say("alas")]}, end="")
-    model.complete = replying(model, use(*WORK))  # type: ignore[method-assign]
+    model.complete = replying(model, use(*WORK))
     async with team_world(model, Echo(name="write_file"), judge=Breaks(9, "explore")).session() as team:
         await team.prompt("go")
         await team.quiet()
@@ -168,7 +168,7 @@ async def test_the_background_commands_and_subagents_of_an_ended_agent_end_with_
     look: tuple[str, Json] = ("task", {"description": "d", "prompt": "p", "agent_type": "explore"})
     script = {**at_work(), "alice": [use("bash", {"text": "1"}), use(*look)]}
     hangs, model = Hangs(), ScriptedModel(script)
-    model.complete = replying(model, use(*WORK))  # type: ignore[method-assign]
+    model.complete = replying(model, use(*WORK))
     made = team_world(model, hangs, Starts("bash", effect="unknown"))
     world = Processes(model, made.tools)
     world.commands = Commands()
@@ -190,7 +190,7 @@ async def test_the_background_commands_and_subagents_of_an_ended_agent_end_with_
 async def test_an_interrupted_call_stops_its_subagent() -> None:
     look: tuple[str, Json] = ("task", {"description": "d", "prompt": "p", "agent_type": "explore"})
     hangs, model = Hangs(), ScriptedModel({"lead": [use(*look), say("again")]})
-    model.complete = replying(model, use(*WORK))  # type: ignore[method-assign]
+    model.complete = replying(model, use(*WORK))
     async with team_world(model, hangs).session() as team:
         await team.prompt("go")
         await hangs.begun.wait()
@@ -228,8 +228,8 @@ async def test_the_lead_and_an_earlier_life_are_not_killed() -> None:
         await team.prompt("go")
         await team.quiet()
         await order(team, "kill", "lead")
-        await give_order(team.world.store, team.id, Given("kill", "lead", 7), now=1.0, nonce="2")
-        await give_order(team.world.store, team.id, Given("kill", "nobody", 1), now=1.0, nonce="3")
+        await give_order(team.world.store, team.id, AdminOrder("kill", "lead", 7), now=1.0, nonce="2")
+        await give_order(team.world.store, team.id, AdminOrder("kill", "nobody", 1), now=1.0, nonce="3")
         await team.prompt("there?")
         await anyio.sleep(1)
         await team.quiet()

@@ -25,11 +25,11 @@ from callboard.adapters.tools.shell import shell_tools
 from callboard.adapters.tools.team import team_tools
 from callboard.adapters.tools.worktrees import worktree_tools
 from callboard.core.keys import task_key
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer
 from callboard.ports.model import ModelRequest, Reply
 from callboard.ports.store import Put
-from callboard.ports.worktrees import Who
+from callboard.ports.worktrees import WorktreeActor
 from callboard.testing import AllowAll, ScriptedModel, say, use
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Request, Task
@@ -59,7 +59,7 @@ class TreeWorld(TeamWorld):
         rights = {"permission_mode": self.mode or "default", "ask_deadline": self.deadline}
         return spec.model_copy(update={"tools": tuple(sorted(self.tools)), **rights})
 
-    def host(self, session: str) -> Host:
+    def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
         trees, own = self.trees, (self.trees.base / "state",)
         host.ports = replace(
@@ -185,7 +185,7 @@ async def test_an_agent_whose_worktree_is_gone_for_good_stops_and_the_lead_is_to
         row = team.team.host.board.agent("alice")
         assert row is not None
         assert row[0].life == "stopped"
-        assert "alice cannot go on: the worktree parser is gone" in results(world, "lead")
+        assert "alice cannot continue: the worktree parser is gone" in results(world, "lead")
         assert not (world.trees.workspace / "never.txt").exists()
 
 
@@ -267,7 +267,7 @@ async def test_outside_its_worktree_a_teammate_asks_like_anywhere_outside(tmp_pa
         ],
     }
     world = TreeWorld(tmp_path, script, mode)
-    await world.trees.keeper.create("other", Who("person"))
+    await world.trees.keeper.create("other", WorktreeActor("person"))
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()

@@ -1,5 +1,7 @@
-"""Reader of the fields of an agent's front matter, each separately. An invalid value is reported with file, line and
-field, and counts as omitted. Values that a file may not set for itself (a workspace its own rights) are refused here.
+"""Reader of the fields of an agent's front matter, each separately.
+
+An invalid value is reported with file, line and field, and counts as omitted. A value that a file may not set for
+itself, such as rights from a workspace for its own agents, is refused here.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from callboard.adapters.extensions.discovery import DiscoveryNote, Scope, word_l
 from callboard.adapters.extensions.yaml import YamlDocument
 from callboard.core.tool_access import our_names
 from callboard.types.agent_spec import READ_AS
+from callboard.types.choices import choose
 from callboard.types.records import Budget, PermissionMode
 
 EFFORTS: tuple[Literal["low", "medium", "high", "xhigh", "max"], ...] = ("low", "medium", "high", "xhigh", "max")
@@ -32,7 +35,7 @@ T = TypeVar("T", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AgentFields:
     """Reading of one file: its fields with their lines, and the notes so far."""
 
     path: str
@@ -46,7 +49,9 @@ class Reading:
 
     def refuses(self, field: str, of_plugin: str) -> bool:
         """Return True if a field that grants or runs something does not count, and add a note if the field is present.
-        `of_plugin`: the reason for an agent of a plugin."""
+
+        `of_plugin`: the reason for an agent of a plugin.
+        """
         reason = UNTRUSTED if self.inert else of_plugin if self.plugin else ""
         if reason and self.fields.get(field) is not None:
             self.ignored(field, reason)
@@ -69,7 +74,7 @@ class Reading:
         """Add a note that these fields, which are not valid YAML, were read as plain text."""
         first, *others = fixed
         also = f" (and {', '.join(others)})" if others else ""
-        reason = f"is not valid YAML{also}, and was read as a text: put quotes round it"
+        reason = f"is not valid YAML{also}, and was read as plain text: put it in quotes"
         self.notes.append(DiscoveryNote(self.path, first, "honored", reason, self.line(first)))
 
     def line(self, field: str) -> int:
@@ -86,9 +91,11 @@ class ToolsRead:
     servers: tuple[str, ...]
 
 
-def text_of(reading: Reading, field: str) -> str:
-    """Return a text without surrounding blanks; empty if it is missing. A value that is not a text is reported and
-    counts as missing."""
+def text_of(reading: AgentFields, field: str) -> str:
+    """Return a text without surrounding blanks; empty if it is missing.
+
+    A value that is not a text is reported and counts as missing.
+    """
     value = reading.fields.get(field)
     if isinstance(value, str):
         return value.strip()
@@ -108,7 +115,7 @@ def kind_of(value: object) -> str:
     return "a list" if isinstance(value, list | tuple) else "a number" if isinstance(value, int | float) else "a text"
 
 
-def words_of(reading: Reading, field: str) -> tuple[str, ...]:
+def words_of(reading: AgentFields, field: str) -> tuple[str, ...]:
     """Return a list of words from a YAML list or separated by commas; entries that are not texts are reported."""
     value = reading.fields.get(field)
     if value is None or isinstance(value, str):
@@ -125,7 +132,7 @@ def words_of(reading: Reading, field: str) -> tuple[str, ...]:
     return tuple(entry for entry in names if entry)
 
 
-def tools_of(reading: Reading, field: str) -> ToolsRead:
+def tools_of(reading: AgentFields, field: str) -> ToolsRead:
     """Return the entries that name a tool; the others are reported, unless no entry names one."""
     entries = words_of(reading, field)
     servers = tuple(entry for entry in entries if entry.startswith("mcp__"))
@@ -141,9 +148,12 @@ def tools_of(reading: Reading, field: str) -> ToolsRead:
     return ToolsRead(tools, servers)
 
 
-def allowed_tools(reading: Reading) -> ToolsRead | None:
-    """Return the allowlist; None if there is none: all tools for its kind. Empty for a list without tools, and for an
-    invalid list, which is reported: a restriction that cannot be read must not be dropped."""
+def allowed_tools(reading: AgentFields) -> ToolsRead | None:
+    """Return the allowlist; None if the field is omitted: all tools for its kind.
+
+    Empty for a list without tools, and for an invalid list, which is reported: a restriction that cannot be read must
+    not be dropped.
+    """
     value: Any = reading.fields.get("tools")
     if value is None or (isinstance(value, str) and value.strip().lower() in _ALL) or value == ["*"]:
         return None
@@ -161,15 +171,17 @@ def may_spawn_of(allowed: ToolsRead | None) -> tuple[str, ...] | None:
     return tuple(name for entry in spawners for name in word_list(entry.partition("(")[2].rstrip().removesuffix(")")))
 
 
-def model_of(reading: Reading) -> str | None:
-    """Return an id or an alias; None: its parent's."""
+def model_of(reading: AgentFields) -> str | None:
+    """Return an id or an alias; None: that of the parent."""
     model = text_of(reading, "model")
     return None if model in {"", "inherit", "default"} else model
 
 
-def mode_of(reading: Reading) -> PermissionMode | None:
-    """Return the permission mode. A mode `auto` counts as `default`; a workspace cannot give itself
-    `bypassPermissions`."""
+def mode_of(reading: AgentFields) -> PermissionMode | None:
+    """Return the permission mode.
+
+    A mode `auto` counts as `default`; a workspace cannot give itself `bypassPermissions`.
+    """
     written = text_of(reading, "permissionMode")
     if not written:
         return None
@@ -187,8 +199,8 @@ def mode_of(reading: Reading) -> PermissionMode | None:
     return cast("PermissionMode", written)
 
 
-def one_of(reading: Reading, field: str, choices: Sequence[T]) -> T | Literal[""]:
-    """Return one of a few words; empty if it is omitted or invalid."""
+def one_of(reading: AgentFields, field: str, choices: Sequence[T]) -> T | Literal[""]:
+    """Return one of a few words; empty if the field is omitted or invalid."""
     written = text_of(reading, field).lower()
     match = next((choice for choice in choices if choice == written), None)
     if written and match is None:
@@ -196,7 +208,7 @@ def one_of(reading: Reading, field: str, choices: Sequence[T]) -> T | Literal[""
     return match or ""
 
 
-def flag_of(reading: Reading, field: str) -> bool:
+def flag_of(reading: AgentFields, field: str) -> bool:
     """Return true or false, also in informal notation (yes, on, 1)."""
     value = reading.fields.get(field)
     written = str("" if value is None else value).strip().lower()
@@ -205,7 +217,7 @@ def flag_of(reading: Reading, field: str) -> bool:
     return written in _YES
 
 
-def max_turns_of(reading: Reading) -> int | None:
+def max_turns_of(reading: AgentFields) -> int | None:
     """Return a whole number from 1; None if it is omitted."""
     value = reading.fields.get("maxTurns")
     if value is None:
@@ -216,7 +228,7 @@ def max_turns_of(reading: Reading) -> int | None:
     return value
 
 
-def budget_of(reading: Reading) -> Budget:
+def budget_of(reading: AgentFields) -> Budget:
     """Return the valid limits; the others are reported."""
     value = reading.fields.get("budget")
     if value is None:
@@ -229,7 +241,7 @@ def budget_of(reading: Reading) -> Budget:
         whole = name not in ("cost_usd", "seconds")
         number = _number(limit)
         if name not in Budget.model_fields:
-            reading.ignored(f"budget.{name}", f"is not a limit: there are {', '.join(Budget.model_fields)}")
+            reading.ignored(f"budget.{name}", f"is not a limit: {choose(Budget.model_fields)}")
         elif number is None or (whole and not number.is_integer()):
             reading.ignored(f"budget.{name}", f"write a {'whole ' if whole else ''}number from 0")
         else:
@@ -246,7 +258,7 @@ def _number(value: object) -> float | None:
     return number if isfinite(number) and number >= 0 else None
 
 
-def servers_of(reading: Reading) -> tuple[object, ...]:
+def servers_of(reading: AgentFields) -> tuple[object, ...]:
     """Return names of MCP servers and inline entries (`{name: {...}}`), unchanged."""
     value = reading.fields.get("mcpServers")
     if value is None:

@@ -19,7 +19,7 @@ from callboard.adapters.extensions.agent_fields import (
     EFFORTS,
     ISOLATIONS,
     MEMORIES,
-    Reading,
+    AgentFields,
     ToolsRead,
     allowed_tools,
     budget_of,
@@ -35,11 +35,11 @@ from callboard.adapters.extensions.agent_fields import (
     words_of,
 )
 from callboard.adapters.extensions.discovery import (
+    DefinitionCollector,
     DiscoveryNote,
     ExtensionPaths,
     LoadedItems,
     Scope,
-    Shelf,
     Source,
     agent_paths,
     broken,
@@ -67,7 +67,7 @@ _HONOURED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """One agent type, from its file. `tools`, `denied`: unchanged, for `core.toolset.tools_for`."""
+    """One agent type, from its file. `tools`, `denied`: unchanged, for `core.tool_access.tools_for`."""
 
     name: str
     description: str
@@ -75,19 +75,19 @@ class AgentFile:
     path: str
     scope: Scope
     tools: tuple[str, ...] | None = None
-    """Tools of the type; None: all that its kind may have."""
+    """Tools of the type; None: all that are available to its kind."""
     own: tuple[str, ...] | None = None
-    """Tools that it has of the program that opens the session; None: none if `tools` is set, else all."""
+    """Tools that it has from the program that opens the session; None: none if `tools` is set, else all."""
     denied: tuple[str, ...] = ()
     mcp: tuple[str, ...] | None = None
     """Entries of `tools` for tools of MCP servers (`mcp__server`, `mcp__server__*`, `mcp__server__tool`, `mcp__*`).
-    None: no list, so all tools of the session; empty: a list without any."""
+    None: no list, so all tools of the session; empty: a list without such entries."""
     mcp_denied: tuple[str, ...] = ()
     """Entries of `disallowedTools` for tools of MCP servers."""
     may_spawn: tuple[str, ...] | None = None
-    """The types in `Agent(a, b)`, which a lead of this type may start; None: any."""
+    """Types in `Agent(a, b)`, which a lead of this type may start; None: any."""
     model: str | None = None
-    """Id or alias of the model; None: its parent's."""
+    """Id or alias of the model; None: that of the parent."""
     effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
     """Effort requested from the model; empty: the service's default."""
     permission_mode: PermissionMode | None = None
@@ -98,12 +98,11 @@ class AgentFile:
     mcp_servers: tuple[object, ...] = ()
     """Names of servers (str) and inline entries ({name: {...}}), unchanged."""
     memory: Literal["", "user", "project", "local"] = ""
-    """Scope of the agent's own notes, which remain for later sessions; empty: it has none."""
+    """Scope of the agent's own notes, which remain for later sessions; empty: it has no notes."""
     isolation: Literal["", "worktree"] = ""
     """`worktree`: each teammate of this type gets its own git worktree."""
     read_only: bool = False
-    """True if agents of this type only read, in every mode: they may only run commands that read inside the
-    workspace."""
+    """True if agents of this type only read, in every mode: their commands may only read inside the workspace."""
     background: bool = False
     color: str = ""
     initial_prompt: str = ""
@@ -111,18 +110,18 @@ class AgentFile:
     budget: Budget = Budget()
     """Budget for the whole life of each agent of this type, including all agents that it starts."""
     hooks: object = None
-    """Hooks, unchanged, for `adapters.hook_files.read_hooks`."""
+    """Hooks, unchanged, for `adapters.extensions.hooks.read_hooks`."""
     compatible: bool = False
-    """True if it is in a `.claude` folder: its hooks fail as documented there."""
+    """True if it is in a `.claude` folder: its hooks fail as documented for the compatible format."""
     lines: tuple[tuple[str, int], ...] = dataclass_field(default=(), compare=False)
-    """The fields in its file, each with its line, in their order."""
+    """Fields of its file, each with its line, in their order."""
     plugin: str = ""
     """Plugin that contains it; empty: none."""
 
 
 def load_agents(places: ExtensionPaths) -> LoadedItems[AgentFile]:
-    """Return every agent type that these places define, with the winning file of each name."""
-    shelf = Shelf[AgentFile](notes=withheld("agents", places))
+    """Return every agent type that these places define, with the file that takes precedence for each name."""
+    shelf = DefinitionCollector[AgentFile](notes=withheld("agents", places))
     for source in sources("agents", places):
         listing = agent_paths(source)
         shelf.notes.extend(listing.notes)
@@ -139,12 +138,12 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
     except SettingsError as error:
         notes.append(broken(path, error))
         return None
-    reading = Reading(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
+    reading = AgentFields(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
     if not document.lines and not document.data:
         reading.ignored("", "has no front matter, so it is not an agent: begin with `---`, name, description, `---`")
         return None
-    if document.mended:
-        reading.honored(document.mended)
+    if document.quoted_fields:
+        reading.honored(document.quoted_fields)
     made = _made(reading, body, compatible=source.compatible)
     return made and replace(made, name=_in_plugin(made.name, path, source))
 
@@ -159,29 +158,31 @@ def _in_plugin(name: str, path: Path, source: Source) -> str:
 def given_agents(
     definitions: Mapping[str, Mapping[str, object]], place: str
 ) -> tuple[dict[str, AgentFile], list[DiscoveryNote]]:
-    """Return agent types that were passed without files (name -> the same fields, and `prompt` for the body), and notes
-    on everything that has no effect. They count as the user's own."""
+    """Return agent types that were passed without files, and notes on everything that has no effect.
+
+    `definitions`: name -> the fields of a file, and `prompt` for the body. The types count as the user's own.
+    """
     notes: list[DiscoveryNote] = []
     agents: dict[str, AgentFile] = {}
     for name, fields in definitions.items():
         body = fields.get("prompt")
         front_matter = {field: value for field, value in fields.items() if field != "prompt" and value is not None}
         where = f"{place}: {name}"
-        reading = Reading(where, "person", YamlDocument({**front_matter, "name": name}, where), notes)
+        reading = AgentFields(where, "person", YamlDocument({**front_matter, "name": name}, where), notes)
         agent = _made(reading, body if isinstance(body, str) else "", compatible=True)
         if agent is not None:
             agents[agent.name] = agent
     return agents, notes
 
 
-def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
+def _made(reading: AgentFields, body: str, *, compatible: bool) -> AgentFile | None:
     fields = reading.fields
     name = _name(reading)
     description = text_of(reading, "description").replace("\\n", " ")
     if name is None:
         return None
     if not description:
-        if not isinstance(fields.get("description"), dict | list):  # and told
+        if not isinstance(fields.get("description"), dict | list):  # and reported
             reading.refused("description", "is missing: say when to use this agent")
         return None
     note_count = len(reading.notes)
@@ -218,7 +219,7 @@ def _made(reading: Reading, body: str, *, compatible: bool) -> AgentFile | None:
         lines=tuple((str(name), reading.line(str(name))) for name in fields),
         plugin=reading.plugin,
     )
-    _tell_rest(reading)
+    _report_unknown_fields(reading)
     return made
 
 
@@ -227,8 +228,8 @@ def read_name(written: str) -> str:
     return _NO_NAME.sub("-", written.lower()).strip("-")
 
 
-def _name(reading: Reading) -> str | None:
-    """Return its name in canonical form; None, with a note, if there is none."""
+def _name(reading: AgentFields) -> str | None:
+    """Return its name in canonical form; None, with a note, if it has no usable name."""
     note_count = len(reading.notes)
     written = text_of(reading, "name")
     if len(reading.notes) > note_count:
@@ -246,8 +247,8 @@ def _name(reading: Reading) -> str | None:
     return name
 
 
-def _hooks(reading: Reading) -> object:
-    """Return its hooks unchanged; none for a plugin's agent, because the plugin has its own hooks."""
+def _hooks(reading: AgentFields) -> object:
+    """Return its hooks unchanged; none for a plugin's agent, because the plugin has separate hooks."""
     if reading.refuses("hooks", "an agent of a plugin brings no hooks: the plugin's hooks/hooks.json does"):
         return None
     return reading.fields.get("hooks")
@@ -255,7 +256,7 @@ def _hooks(reading: Reading) -> object:
 
 def _file(path: Path, source: Source) -> Path | str:
     """Return the text if the source was read already, else the path. Raises `SettingsError`."""
-    if source.brought is None:
+    if source.workspace_claims is None:
         return path
     raw = source.read(path)
     try:
@@ -264,7 +265,7 @@ def _file(path: Path, source: Source) -> Path | str:
         raise SettingsError("is not UTF-8 text", f"{path}:{raw[: error.start].count(10) + 1}") from error
 
 
-def _tell_rest(reading: Reading) -> None:
+def _report_unknown_fields(reading: AgentFields) -> None:
     noted_fields = {note.field for note in reading.notes if note.path == reading.path}
     for field in reading.fields:
         if field not in _HONOURED | noted_fields:

@@ -1,9 +1,9 @@
 """Discovery of agent and skill files: their places, their order, and the files that are not read.
 
 Both kinds use the same places: bundled, the user's, the workspace's once it is trusted, and the compatible `.claude`
-folders. Callboard's own folders win over the compatible ones, and nearer over farther ones. A hidden definition is
-reported, never dropped silently. A file that is reached by a link out of its folder is refused, and so is anything that
-is not a regular file.
+folders. Callboard's own folders take precedence over the compatible ones, and nearer over farther ones. A hidden
+definition is reported, never dropped silently. A file that is reached by a link out of its folder is refused, and so is
+anything that is not a regular file.
 """
 
 from __future__ import annotations
@@ -16,31 +16,34 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from callboard.adapters.system.regular_files import read_regular
-from callboard.core.trust.claims import Brought
+from callboard.core.permissions.sensitive_paths import claude_folder
+from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.errors import SettingsError
 from callboard.types.skills import Plugin
 
-Kind = Literal["agents", "skills", "commands", "hooks", "schedules"]
+Kind = Literal["agents", "skills", "commands", "hooks", "schedules", "output-styles"]
 Scope = Literal["bundled", "person", "workspace"]
 """Origin of a file. A plugin's files count as the user's, because the user named the plugin."""
 
 LARGEST_FILE = 1_000_000
 """Most bytes of a file. A text for a model is far smaller; a larger file is a mistake."""
 _HIGHEST = 40
-"""Most folders from a workspace up to its repository's root; with more it is not a checkout."""
+"""Most folders from a workspace up to its repository's root. With more it is not a checkout."""
 MOST_FILES = 2_000
-"""Most files that are checked in one folder: a link to a home folder must not take minutes."""
+"""Most files that are checked in one folder, because a link to a home folder must not take minutes."""
 
 Mark = tuple[str, int, int]
-"""Data by which a change of a file is detected: its path, time of last change (ns) and size (bytes)."""
+"""Data that shows a change of a file: its path, time of last change (ns) and size (bytes)."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryNote:
-    """A file, field or rule without effect, and the reason; `honored`: it has an effect, but another one than written.
-    `field` is empty if the note is about the whole file."""
+    """A file, field or rule without effect, and the reason; `honored`: it has a different effect than written.
+
+    `field` is empty if the note is about the whole file.
+    """
 
     path: str
     field: str
@@ -77,7 +80,7 @@ class LoadedItems(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ExtensionPaths:
-    """The folders to search. None: that scope has none."""
+    """Folders to search. None: that scope has no folder."""
 
     workspace: Path | None = None
     config: Path | None = None
@@ -85,16 +88,16 @@ class ExtensionPaths:
     home: Path | None = None
     """The user's home, for its `.claude`."""
     trusted: bool = False
-    """True if the user trusted the workspace's files; until then none of them is read, unless `texts` is set."""
+    """True if the user trusted the workspace's files. Until then none of them is read, unless `texts` is set."""
     texts: bool = False
     """True: read the agents, skills and commands of an untrusted workspace as texts, without anything that they grant
     or run."""
     bundled: bool = True
-    brought: Brought | None = None
+    workspace_claims: WorkspaceClaims | None = None
     """Content of the workspace at the time when it was trusted: only this is read, nothing written later. None: read
     the present files."""
     plugins: tuple[Plugin, ...] = ()
-    """Plugins that the user named for this run, in that order. They count as the user's own and so as trusted."""
+    """Plugins that the user named for this run, in that order. They count as the user's own, and so as trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,34 +109,37 @@ class Source:
     root: Path
     """Folder that must contain the source's real folder: the workspace, or the real location of the user's own
     folder."""
-    brought: Brought | None = None
-    """Read already, see `ExtensionPaths.brought`."""
+    workspace_claims: WorkspaceClaims | None = None
+    """Content that was already read, see `ExtensionPaths.workspace_claims`."""
     plugin: str = ""
     """Plugin of this source: its definitions are named `plugin:name`; empty: none."""
     only: str = ""
-    """The only file in `folder` to read; empty: all of them."""
+    """The only file in `folder` to read; empty: all files."""
     inert: bool = False
     """True if it is not trusted: its definitions count without anything that they grant or run."""
 
     @property
     def compatible(self) -> bool:
-        """Return True if it contains files in the compatible format: their hooks fail as documented there."""
+        """Return True if it contains files in the compatible format: their hooks fail as documented for that format."""
         return bool(self.plugin) or self.folder.parent.name == ".claude"
 
     def read(self, path: Path) -> bytes:
         """Return a file of this source. Raises OSError."""
-        if self.brought is None:
+        if self.workspace_claims is None:
             return read_regular(path, LARGEST_FILE)
-        return self.brought.content[os.path.relpath(path, self.root)]
+        return self.workspace_claims.content[os.path.relpath(path, self.root)]
 
     def held(self, depth: int | None, ending: str) -> SourceFiles:
-        """Return the files with this ending that were read already, at a depth of `depth` folders; None: at any
-        depth."""
-        brought = self.brought or Brought("")
+        """Return the already read files with this ending, at a depth of `depth` folders; None: at any depth."""
+        workspace_claims = self.workspace_claims or WorkspaceClaims("")
         inside = os.path.relpath(self.folder, self.root)  # of a folder above the workspace: `../.claude/agents`
-        paths = [path for path in brought.below(inside) if f"/{path}".endswith(ending)]
+        paths = [path for path in workspace_claims.below(inside) if f"/{path}".endswith(ending)]
         fitting = [path for path in paths if depth in (None, path.count("/") - inside.count("/") - 1)]
-        unread = (claim for claim in brought.claims if claim.kind == "unread" and claim.path not in brought.content)
+        unread = (
+            claim
+            for claim in workspace_claims.claims
+            if claim.kind == "unread" and claim.path not in workspace_claims.content
+        )
         refused = [claim for claim in unread if claim.path.startswith(f"{inside}/")]
         notes = tuple(
             DiscoveryNote(os.path.normpath(self.root / claim.path), "", "refused", claim.text) for claim in refused
@@ -152,8 +158,8 @@ class SourceFiles:
 
 
 @dataclass
-class Shelf(Generic[T]):
-    """Collects definitions. The first one of a name wins, the others are reported."""
+class DefinitionCollector(Generic[T]):
+    """Collection of definitions. The first one of a name takes precedence, the others are reported."""
 
     items: dict[str, T] = field(default_factory=dict[str, T])
     paths: dict[str, str] = field(default_factory=dict[str, str])
@@ -172,7 +178,7 @@ class Shelf(Generic[T]):
         self.paths[name] = str(path)
 
     def loaded(self) -> LoadedItems[T]:
-        """Return the items collected."""
+        """Return the collected items."""
         return LoadedItems(
             {name: self.items[name] for name in sorted(self.items)}, tuple(self.notes), tuple(self.hidden)
         )
@@ -186,7 +192,10 @@ def builtin(kind: Kind) -> Path:
 
 
 def sources(kind: Kind, places: ExtensionPaths) -> list[Source]:
-    """Return the readable folders, the winning one first. For `.claude` skills, the user's win over the workspace's."""
+    """Return the readable folders in order of precedence.
+
+    For `.claude` skills, the user's take precedence over the workspace's.
+    """
     own = own_sources(kind, places)
     workspaces = _workspace_sources(places, ".claude", kind)
     persons = [Source(_claude(places.home, kind), "person", _claude(places.home, kind))] if places.home else []
@@ -197,7 +206,13 @@ def sources(kind: Kind, places: ExtensionPaths) -> list[Source]:
 
 def _plugins(plugin: Plugin, kind: Kind) -> Iterator[Source]:
     """Yield the folders and single files of a plugin with definitions of a kind."""
-    paths = {"agents": plugin.agents, "skills": plugin.skills, "commands": plugin.commands}.get(kind, ())
+    folders = {
+        "agents": plugin.agents,
+        "skills": plugin.skills,
+        "commands": plugin.commands,
+        "output-styles": plugin.output_styles,
+    }
+    paths = folders.get(kind, ())
     for path in paths:
         if path.is_file():
             yield Source(path.parent, "person", plugin.root, plugin=plugin.name, only=path.name)
@@ -206,8 +221,11 @@ def _plugins(plugin: Plugin, kind: Kind) -> Iterator[Source]:
 
 
 def folders_above(workspace: Path, home: Path | None = None) -> tuple[Path, ...]:
-    """Return the folders above the workspace up to the root of its repository, the nearest first: their `.claude`
-    folders count too. Empty outside of a repository. The user's home is left out, because it is a separate place."""
+    """Return the folders above the workspace up to the root of its repository, the nearest first.
+
+    A `.claude` folder there counts too. Empty outside of a repository. The user's home is left out, because it is a
+    separate place.
+    """
     folders: list[Path] = []
     for folder in (workspace, *workspace.parents)[:_HIGHEST]:
         folders.append(folder)
@@ -234,7 +252,7 @@ def own_sources(kind: Kind, places: ExtensionPaths) -> list[Source]:
 
 def agent_paths(source: Source) -> SourceFiles:
     """Return the `*.md` files of a source, in folders of any depth."""
-    if source.brought is not None:
+    if source.workspace_claims is not None:
         return source.held(None, ".md")
     if source.only:
         return _checked(source, iter([(source.folder / source.only, None)]))
@@ -243,7 +261,7 @@ def agent_paths(source: Source) -> SourceFiles:
 
 def skill_paths(source: Source) -> SourceFiles:
     """Return the `SKILL.md` of each folder in a source."""
-    if source.brought is not None:
+    if source.workspace_claims is not None:
         return source.held(1, "/SKILL.md")
     if source.plugin and (source.folder / "SKILL.md").exists():  # the folder is a skill itself
         return _checked(source, iter([(source.folder / "SKILL.md", None)]))
@@ -261,15 +279,17 @@ def _skills_in(folder: Path, entries: Sequence[os.DirEntry[str]]) -> Iterator[tu
         path = folder / entry.name / "SKILL.md"
         try:
             facts = path.lstat()
-        except OSError:  # there is none
+        except OSError:  # the folder has none
             continue
         linked = entry.is_symlink() or stat.S_ISLNK(facts.st_mode)
         yield path, None if linked else facts
 
 
 def read_text(source: Source, path: Path) -> str:
-    """Return the text of a file in any encoding: bytes that are not UTF-8 become replacement characters. Raises
-    OSError."""
+    """Return the text of a file in any encoding: bytes that are not UTF-8 become replacement characters.
+
+    Raises OSError.
+    """
     return source.read(path).decode("utf-8-sig", errors="replace")
 
 
@@ -299,22 +319,27 @@ def word_list(value: object) -> tuple[str, ...]:
 
 
 def _claude(home: Path, kind: Kind) -> Path:
-    return home / ".claude" / kind
+    return claude_folder(home, os.environ) / kind
 
 
 def _workspace_sources(places: ExtensionPaths, name: str, kind: Kind) -> list[Source]:
-    """Return the workspace's sources, then those of the folders above it; schedules and hooks are read from the
-    workspace only."""
+    """Return the workspace's sources, then those of the folders above it.
+
+    Schedules and hooks are read from the workspace only.
+    """
     definitions = kind in ("agents", "skills", "commands")
     if places.workspace is None or not (places.trusted or (places.texts and definitions)):
         return []
     above = folders_above(places.workspace, places.home) if definitions else ()
     inert = not places.trusted
-    brought = places.brought
-    own = Source(places.workspace / name / kind, "workspace", places.workspace, brought, inert=inert)
-    # What was brought was read in one go with the workspace: its paths start there.
-    bases = [(root, root if brought is None else places.workspace) for root in above]
-    return [own, *(Source(root / name / kind, "workspace", base, brought, inert=inert) for root, base in bases)]
+    workspace_claims = places.workspace_claims
+    own = Source(places.workspace / name / kind, "workspace", places.workspace, workspace_claims, inert=inert)
+    # The trusted content was read together with the workspace, so its paths begin there.
+    bases = [(root, root if workspace_claims is None else places.workspace) for root in above]
+    return [
+        own,
+        *(Source(root / name / kind, "workspace", base, workspace_claims, inert=inert) for root, base in bases),
+    ]
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -330,8 +355,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _checked(source: Source, candidates: Iterator[tuple[Path, os.stat_result | None]]) -> SourceFiles:
-    """Return the readable files, and a note for each other one. A path has a status if no link is between it and its
-    source's folder: then it need not be resolved."""
+    """Return the readable files, and a note for each other file.
+
+    A path has a status if no link is between it and its source's folder: it then need not be resolved.
+    """
     within = _Within(source)
     paths: list[Path] = []
     notes: list[DiscoveryNote] = []
@@ -353,7 +380,7 @@ def _checked(source: Source, candidates: Iterator[tuple[Path, os.stat_result | N
 
 
 class _Within:
-    """The real location of one source, resolved once for all files of one pass."""
+    """Real location of one source, resolved once for all files of one pass."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -1,13 +1,12 @@
 """Hooks that are commands: one process per event, with JSON on its standard input and an exit code as its answer.
 
-It runs in the agent's folder, in the sandbox of agents' commands or with the user's rights (`hook_sandbox.py` decides),
-in its own session, with an environment without credentials. After a timeout or a cancellation that whole session is
-killed; processes that left it for another session are not found. Outside of the sandbox, a process that remains after
-the hook's end continues, as such hooks expect, but is not waited for.
+The process runs in the agent's folder, in the sandbox of agents' commands or with the user's rights (`hook_sandbox.py`
+decides), in its own session, with an environment without credentials. After a timeout or a cancellation that whole
+session is killed; processes that left it for another session are not found. Outside of the sandbox, a process that
+remains after the hook's end continues, as such hooks expect, but the runtime does not wait for it.
 
-Search for the programs and scripts that a hook's command would start, without starting it, to find missing ones.
-
-Only literal names are looked up; values that are known only at run time are not guessed.
+The module also finds missing programs and scripts of a hook's command without starting it. It looks up only literal
+names and does not guess values that are known only at run time.
 """
 
 from __future__ import annotations
@@ -33,14 +32,24 @@ from callboard.adapters.system.open_files import give_back
 from callboard.core.hooks.output import output_meaning
 from callboard.core.permissions.command_table import SHELLS, names
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import Arg, Floor, Function, Group, Node, Pipeline, Script, Simple, Unparsed
+from callboard.core.permissions.values import (
+    Arg,
+    Function,
+    Group,
+    HardRules,
+    Node,
+    Pipeline,
+    Script,
+    Simple,
+    UnparsedScript,
+)
 from callboard.types.hook_answers import HandlerResult
 from callboard.types.records import Json
 
 MOST_BYTES = 1_000_000
-"""Most bytes that are kept of each stream; the rest is read and dropped, so that the command never blocks on it."""
+"""Most bytes that are kept of each stream. The rest is read and dropped, so that the command never blocks on it."""
 LINGER = 0.5
-"""Seconds that the streams have to end after the command has: another process may hold them open."""
+"""Seconds that the streams have to end after the command has ended: another process may hold them open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +63,13 @@ class CommandHandler:
     args: tuple[str, ...] | None = None
     timeout: float | None = None
     root: str = ""
-    """`CLAUDE_PLUGIN_ROOT`: the folder of the hook's bundle; empty: none."""
+    """`CLAUDE_PLUGIN_ROOT`: the folder of the hook's bundle; empty: it has none."""
     environment: Mapping[str, str] | None = field(default=None, compare=False)
     """More variables for the command; None: the runtime's own variables that `clean_environment` passes."""
     sandbox: bool | None = None
-    """True: it runs in the sandbox; False: outside. None: its entry does not say."""
+    """True: it runs in the sandbox; False: outside. None: its entry does not decide."""
     walls: HookWalls | None = field(default=None, compare=False, repr=False)
-    """Sandbox of the session; None: there is none."""
+    """Sandbox of the session; None: it has none."""
 
     @property
     def name(self) -> str:
@@ -79,7 +88,7 @@ class CommandHandler:
                     ended = await self._ran(event_json)
                 if ended is not None:
                     return output_meaning(event_json, *ended)
-        except (OSError, ValueError) as error:  # no such program or folder; a NUL in a word
+        except (OSError, ValueError) as error:  # no such program or folder, or a NUL in a word
             return HandlerResult(fault=f"cannot be started: {error}")
         return HandlerResult(fault=f"no answer within {timeout:g} s")
 
@@ -90,7 +99,7 @@ class CommandHandler:
         return await anyio.to_thread.run_sync(starts_workspace_code, self._line(), folder, Path(self.project))
 
     async def _ran_inside(self, walls: HookWalls, event_json: Json, timeout: float) -> tuple[int, str, str] | None:
-        """Run it in the sandbox; return None after a timeout. A failure caused by the sandbox says so."""
+        """Run it in the sandbox; return None after a timeout. Report a failure that the sandbox caused as such."""
         folder = Path(str(event_json["cwd"]))
         ended = await walls.run(
             self._line(), folder, timeout=timeout, event=json.dumps(event_json).encode(), environment=self._places()
@@ -113,7 +122,7 @@ class CommandHandler:
     async def _ran(self, event_json: Json) -> tuple[int, str, str]:
         """Return its exit code (-N after signal N), and its output on both streams."""
         process: Process | None = None
-        with anyio.CancelScope(shield=True):  # cancelled in the middle of starting, it would live on unknown to us
+        with anyio.CancelScope(shield=True):  # cancelled during the start, it would continue unknown to the runtime
             process = await anyio.open_process(
                 self._argv(),
                 stdin=PIPE,
@@ -173,7 +182,7 @@ class _Heard:
             async for piece in self._stream:
                 self._said += piece[: MOST_BYTES - len(self._said)]
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # closed at our end, or reset: what came until then is what there is
+            pass  # closed by the runtime, or reset: the output so far counts
         finally:
             self.ended.set()
 
@@ -189,7 +198,7 @@ async def _followed(process: Process, event: bytes) -> tuple[int, str, str]:
     err = _Heard(process.stderr)
     code: int | None = None
     async with anyio.create_task_group() as group:
-        group.start_soon(_tell, process, event)
+        group.start_soon(_write_event, process, event)
         group.start_soon(out.listen)
         group.start_soon(err.listen)
         code = await process.wait()
@@ -201,13 +210,13 @@ async def _followed(process: Process, event: bytes) -> tuple[int, str, str]:
     return code, out.text(), err.text()
 
 
-async def _tell(process: Process, event: bytes) -> None:
+async def _write_event(process: Process, event: bytes) -> None:
     assert process.stdin is not None
     try:
         await process.stdin.send(event)
         await process.stdin.aclose()
     except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return  # many commands end without reading what they were told
+        return  # many commands end without reading their input
 
 
 async def _closed(process: Process) -> None:
@@ -215,7 +224,7 @@ async def _closed(process: Process) -> None:
     try:
         await process.aclose()
     except OSError:
-        await process.wait()  # what it never read cannot be written any more
+        await process.wait()  # input that it never read cannot be written now
 
 
 MOST_ROUNDS = 4
@@ -232,8 +241,10 @@ _SUFFIXES = (".sh", ".bash", ".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", 
 
 
 def missing_programs(command: str, args: Sequence[str] | None, project: Path) -> Iterator[str]:
-    """Yield a sentence for each program or script missing from the command of a hook of this workspace. `args`: as in
-    hook files; if they are set, `command` is the program itself."""
+    """Yield a sentence for each program or script missing from the command of a hook of this workspace.
+
+    `args`: as in hook files; with them, `command` is the program itself.
+    """
     if args is not None:
         program, *arguments = (_filled(word, project) for word in (command, *args))
         yield from _program(program, project)
@@ -243,16 +254,18 @@ def missing_programs(command: str, args: Sequence[str] | None, project: Path) ->
     parser = BashParser()
     scripts = {source: parser.parse(source)}
     for _ in range(MOST_ROUNDS):
-        scripts |= {inner: parser.parse(inner) for inner in analyse(source, scripts, str(Path.home()), Floor()).missing}
+        scripts |= {
+            inner: parser.parse(inner) for inner in analyse(source, scripts, str(Path.home()), HardRules()).missing
+        }
     for parsed in scripts.values():
-        if isinstance(parsed, Unparsed):
+        if isinstance(parsed, UnparsedScript):
             yield f"it cannot be read: {parsed.why}"
             return
     own = frozenset(
         name for script in scripts.values() if isinstance(script, Script) for name in _functions(script.nodes)
     )
     problems: set[str] = set()
-    for part in analyse(source, scripts, str(Path.home()), Floor()).parts:
+    for part in analyse(source, scripts, str(Path.home()), HardRules()).parts:
         for view in () if part.guessed else part.views:
             problems.update(_of_words(view.words, own, project))
     yield from sorted(problems)

@@ -32,18 +32,20 @@ import anyio.to_thread
 from callboard.adapters.extensions.hook_commands import CommandHandler
 from callboard.adapters.extensions.yaml import Address
 from callboard.adapters.shell.parser import BashParser
-from callboard.core.hooks.matching import CONDITIONAL, analysis_of, call_told, is_meant, read_condition
+from callboard.core.hooks.matching import CONDITIONAL, analysis_of, call_of_event, read_condition, rule_matches
 from callboard.core.hooks.output import http_meaning
 from callboard.core.permissions.values import Parsed, ProposedCall, Rule
 from callboard.core.tool_access import our_names
-from callboard.ports.hooks import HookHandler, Terms
+from callboard.ports.hooks import HookHandler, HookTerms
 from callboard.types.hook_answers import FITTING, AddContext, HandlerResult
 from callboard.types.records import Json
 
 SECONDS = 600.0
 PROMPT_SECONDS = 30.0
 ENDING_SECONDS = 1.5
-"""The documented timeouts of handlers: in general, of `UserPromptSubmit`, of `SessionEnd`."""
+"""Documented timeouts of handlers in seconds: `SECONDS` in general, `PROMPT_SECONDS` for `UserPromptSubmit`,
+`ENDING_SECONDS` for `SessionEnd`.
+"""
 LONGEST_ENDING = 60.0
 """Most seconds that a `SessionEnd` handler may request."""
 
@@ -63,7 +65,7 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 MOST_BYTES = 1_000_000
 """Most bytes of one answer; a longer one is a fault."""
 GRACE = 5.0
-"""Seconds after which a socket times out by itself while it connects, when it cannot be ended from outside."""
+"""Seconds after which a connecting socket times out by itself, because it cannot be ended from outside."""
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
@@ -84,22 +86,23 @@ class HookOrigin:
     project: str
     """Absolute path of the workspace."""
     compatible: bool = True
-    """True for a file in the compatible format: its documented timeouts apply, and its faults let a call proceed."""
+    """True for a file in the compatible format: the documented timeouts apply, and a fault of its hook lets a call
+    proceed."""
     root: str = ""
-    """Folder for `${CLAUDE_PLUGIN_ROOT}`; empty: none."""
+    """Folder for `${CLAUDE_PLUGIN_ROOT}`; empty: it has none."""
     environment: Mapping[str, str] | None = None
     """See `CommandHandler.environment`."""
     agent_type: str = ""
-    """Agent type whose front matter this is."""
+    """Agent type whose front matter defines the hooks; empty: none."""
     skill: str = ""
-    """Skill whose front matter this is."""
+    """Skill whose front matter defines the hooks; empty: none."""
     limits: HttpLimits = HttpLimits()
     variables: Mapping[str, str] | None = None
     """Environment for the variables in headers; None: the runtime's own."""
 
 
 class FieldRefused(Exception):
-    """A part of the file is not read. `address` says where, the text says why."""
+    """Refusal of a part of the file. `address` has its place, the text the reason."""
 
     def __init__(self, address: Address, reason: str) -> None:
         super().__init__(reason)
@@ -116,21 +119,21 @@ class HandlerFields:
     origin: HookOrigin
     ignore: Callable[[Address, str], None]
 
-    def read(self) -> tuple[HookHandler, Terms]:
-        """The handler, and on what terms it runs. Raises `FieldRefused`."""
+    def read(self) -> tuple[HookHandler, HookTerms]:
+        """Return the handler and its conditions. Raises `FieldRefused`."""
         kind = self.fields.get("type")
         if kind not in _OF_KIND:
-            raise FieldRefused((*self.at, "type"), self._why_no_kind(kind))
+            raise FieldRefused((*self.at, "type"), self._kind_fault(kind))
         handler = self._command() if kind == "command" else self._http()
-        self._tell_rest(str(kind))
+        self._report_unknown_fields(str(kind))
         return self._conditional(handler), self._terms(str(kind))
 
-    def _why_no_kind(self, kind: object) -> str:
+    def _kind_fault(self, kind: object) -> str:
         if isinstance(kind, str) and kind in REFUSED_TYPES:
             return f"a handler of type {kind!r} {REFUSED_TYPES[kind]}: write `command` or `http`"
         return f"there is no type {kind!r}: write `command` or `http`"
 
-    def _tell_rest(self, kind: str) -> None:
+    def _report_unknown_fields(self, kind: str) -> None:
         known_fields = _OF_ALL | _OF_KIND[kind]
         others = frozenset(name for names in _OF_KIND.values() for name in names)
         for name in sorted(self.fields.keys() - known_fields):
@@ -142,14 +145,14 @@ class HandlerFields:
         if self.fields.get("once") and not self.origin.skill:
             self.ignore((*self.at, "once"), "is used only in a skill's front matter: it runs each time")
 
-    def _terms(self, kind: str) -> Terms:
+    def _terms(self, kind: str) -> HookTerms:
         rewakes = kind == "command" and self._flag("asyncRewake")
         background = rewakes or (kind == "command" and self._flag("async"))
         if background and any(answer is not AddContext for answer in FITTING[self.event]):
             self.ignore(
-                (*self.at, "asyncRewake" if rewakes else "async"), "what it decides has no effect: nobody waits"
+                (*self.at, "asyncRewake" if rewakes else "async"), "its decision has no effect: nothing waits for it"
             )
-        return Terms(
+        return HookTerms(
             fail_open=self._fail_open(),
             background=background,
             wakes=rewakes,
@@ -183,10 +186,10 @@ class HandlerFields:
             rule = read_condition(condition if isinstance(condition, str) else repr(condition))
         except ValueError as error:
             raise FieldRefused(at, str(error)) from error
-        is_tool = our_names(rule.tool) or rule.tool == "MultiEdit" or rule.tool.startswith("mcp__")
+        is_tool = our_names(rule.tool) or rule.tool.startswith("mcp__")
         if "*" not in rule.tool and not is_tool:
             self.ignore(at, f"there is no tool {rule.tool}: it never runs")
-        return OnlyIf(handler, str(condition))
+        return ConditionalHandler(handler, str(condition))
 
     # The two kinds
 
@@ -255,7 +258,7 @@ class HandlerFields:
         return tuple(cast("Sequence[str]", values))
 
     def _timeout(self) -> float | None:
-        """Return its timeout in seconds; None: the registry's."""
+        """Return its timeout in seconds; None: that of the registry."""
         timeout = _number(self.fields.get("timeout"))
         if timeout is None:
             if self.event == "SessionEnd":
@@ -269,8 +272,10 @@ class HandlerFields:
 
 
 def _number(value: object) -> float | None:
-    """Return a number, also from a text, which a fraction in front matter is; -1 for any other value, None without a
-    value."""
+    """Return a number, also from a text, because a fraction in front matter is a text.
+
+    -1 for any other value, None without a value.
+    """
     if value is None:
         return None
     if isinstance(value, str) and re.fullmatch(r"\d+\.\d*|\.\d+", value):
@@ -279,14 +284,14 @@ def _number(value: object) -> float | None:
 
 
 def mapping(value: object, at: Address) -> Mapping[str, Any]:
-    """The value as an object of named fields. Raises `FieldRefused`."""
+    """Return the value as an object of named fields. Raises `FieldRefused`."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[object, Any]", value)):
         raise FieldRefused(at, "has to be an object of named fields")
     return cast("Mapping[str, Any]", value)
 
 
 def sequence(value: object, at: Address) -> Sequence[object]:
-    """The value as a list. Raises `FieldRefused`."""
+    """Return the value as a list. Raises `FieldRefused`."""
     if not isinstance(value, list | tuple):
         raise FieldRefused(at, "has to be a list")
     return cast("Sequence[object]", value)
@@ -297,29 +302,35 @@ MOST_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OnlyIf:
-    """A `HookHandler` that runs another one only for calls that match a rule. Raises ValueError for an invalid rule."""
+class HandlerInside:
+    """Base of a `HookHandler` that decides on another one's runs."""
 
     handler: HookHandler
+
+    @property
+    def name(self) -> str:
+        """See `HookHandler.name`."""
+        return self.handler.name
+
+    @property
+    def timeout(self) -> float | None:
+        """See `HookHandler.timeout`."""
+        return self.handler.timeout
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionalHandler(HandlerInside):
+    """A `HookHandler` that runs another one only for calls that match a rule. Raises ValueError for an invalid rule."""
+
     condition: str
     _rule: Rule = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_rule", read_condition(self.condition))
 
-    @property
-    def name(self) -> str:
-        """Return the handler's name."""
-        return self.handler.name
-
-    @property
-    def timeout(self) -> float | None:
-        """Return the handler's timeout."""
-        return self.handler.timeout
-
     async def run(self, event_json: Json, timeout: float) -> HandlerResult:
-        """See `HookHandler.run`: returns no answer if the rule does not match."""
-        call = call_told(event_json)
+        """Run the handler if the rule matches, else return no answer. See `HookHandler.run`."""
+        call = call_of_event(event_json)
         if call is None or not await self._names(call, str(event_json.get("cwd", "/"))):
             return HandlerResult()
         return await self.handler.run(event_json, timeout)
@@ -327,12 +338,14 @@ class OnlyIf:
     async def _names(self, call: ProposedCall, root: str) -> bool:
         home = str(Path.home())
         if call.name != "bash" or self._rule.specifier is None:
-            return is_meant(self._rule, call, {}, root=root, home=home)
+            return rule_matches(self._rule, call, {}, root=root, home=home)
         return await anyio.to_thread.run_sync(self._names_command, call, root, home)
 
     def _names_command(self, call: ProposedCall, root: str, home: str) -> bool:
-        """Return True if the rule matches a command. Its scripts are parsed, which starts a program. Runs in a worker
-        thread."""
+        """Return True if the rule matches a command.
+
+        Its scripts are parsed, which starts a program. Runs in a worker thread.
+        """
         command = call.input.get("command")
         parser = BashParser()
         scripts: dict[str, Parsed] = {}
@@ -342,7 +355,7 @@ class OnlyIf:
             missing = analysis_of(str(command), scripts, home).missing
             if not missing:
                 break
-        return is_meant(self._rule, call, scripts, root=root, home=home)
+        return rule_matches(self._rule, call, scripts, root=root, home=home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +366,7 @@ class HttpHandler:
     headers: tuple[tuple[str, str], ...] = ()
     """Headers, with `$NAME` and `${NAME}` not yet replaced."""
     variables: tuple[str, ...] = ()
-    """Names that may be replaced from the environment; every other one is replaced by the empty text."""
+    """Names that may be replaced from the environment. Every other name is replaced by the empty text."""
     timeout: float | None = None
     environment: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     """Environment for the replacement; None: the runtime's own."""
@@ -375,7 +388,7 @@ class HttpHandler:
             OSError,
             http.client.HTTPException,
             ValueError,
-        ) as error:  # no connection; no HTTP; a header that is none
+        ) as error:  # no connection, no HTTP, or an invalid header
             return HandlerResult(fault=f"{self.name} cannot be asked: {error or type(error).__name__}")
         return HandlerResult(fault=f"no answer within {timeout:g} s")
 
@@ -383,7 +396,7 @@ class HttpHandler:
         """Return status and body. Raises OSError, HTTPException, ValueError."""
         call = _Call(self.url, timeout + GRACE)
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self._filled()}
-        own = anyio.CapacityLimiter(1)  # a slow address takes no thread from the tools
+        own = anyio.CapacityLimiter(1)  # a slow address must not take a thread from the tools
         try:
             return await anyio.to_thread.run_sync(
                 call.made, json.dumps(event_json).encode(), headers, abandon_on_cancel=True, limiter=own
@@ -437,7 +450,7 @@ class _Call:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # it is closed already
+                return  # it is already closed
 
 
 def _body(answer: http.client.HTTPResponse) -> str:

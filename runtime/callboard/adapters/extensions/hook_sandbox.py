@@ -1,10 +1,11 @@
-"""The sandbox of hooks: they run files that agents may have written (`npx eslint`, `make lint`), so they get the rights
-of agents.
+"""Sandbox of hooks, which gives them the rights of agents.
+
+Hooks run files that agents may have written (`npx eslint`, `make lint`).
 
 A hook counts as a command that the user approved: the paths and hosts in its text and its scripts are open to it. A
 hook of the workspace runs in the sandbox. One of the user's own runs there if its text runs code that files of the
-workspace determine; else it runs with the user's rights, and nothing in the workspace is preferred. `sandbox: true` or
-`false` in its entry decides explicitly.
+workspace determine; else it runs with the user's rights, and programs and modules are not searched for in the
+workspace. `sandbox: true` or `false` in its entry decides explicitly.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from callboard.core.permissions.grants import grants_of
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.network import ANY, hosts_of
 from callboard.core.permissions.values import ProposedCall
-from callboard.core.trust.claims import Brought, hash_of, named_files
+from callboard.core.trust.claims import WorkspaceClaims, hash_of, named_files
 from callboard.types.errors import CommandNotRun, ToolRefused
 from callboard.types.records import Grant, HostGrant, PathGrant
 
@@ -55,12 +56,12 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "
 
 @dataclass(frozen=True, slots=True)
 class HookWalls:
-    """The sandbox of the hooks of one session."""
+    """Sandbox of the hooks of one session."""
 
     launcher: ShellLauncher
     data: Path
     """Folder for input and output; no agent can write there."""
-    brought: Brought | None = None
+    workspace_claims: WorkspaceClaims | None = None
     """Trusted content of the workspace: its scripts open the paths that they name."""
 
     @property
@@ -75,30 +76,39 @@ class HookWalls:
         grants: dict[str, Grant] = {grant.path: grant for grant in grants_of(call, facts)}
         for word in _literal_words(parts):
             path = os.path.realpath(_absolute(word, folder) or folder)
-            if os.path.exists(path) and not is_within(path, str(folder)):  # noqa: PTH110
+            if os.path.exists(path) and not is_within(path, str(folder)):  # noqa: PTH110 - a resolved text, which the grants keep as it is
                 grants.setdefault(path, PathGrant(path=path, access="read"))
         for path in (path for script in self._scripts(command) for path in _paths_in(script)):
             if self._may_open(path, folder):
                 grants[path] = PathGrant(path=path, access="write")
-        hosts = [host for host in hosts_of(parts, {}) if host != ANY]  # an unknown host is not one that was approved
+        hosts = [host for host in hosts_of(parts, {}) if host != ANY]  # an unknown host was not approved
         return (*grants.values(), *(HostGrant(host=host) for host in hosts))
 
     def _scripts(self, command: str) -> Iterator[str]:
-        """Yield the texts of the scripts that the command names, as trusted with it: other scripts open nothing."""
-        brought = self.brought or Brought("")
-        for name in named_files(command, brought.workspace):
+        """Yield the texts of the scripts that the command names and that were trusted with it.
+
+        Other scripts open nothing.
+        """
+        workspace_claims = self.workspace_claims or WorkspaceClaims("")
+        for name in named_files(command, workspace_claims.workspace):
             try:
-                script = read_regular(Path(brought.workspace, name), LARGEST_SCRIPT) if name in brought.scripts else b""
+                script = (
+                    read_regular(Path(workspace_claims.workspace, name), LARGEST_SCRIPT)
+                    if name in workspace_claims.scripts
+                    else b""
+                )
             except OSError:
                 continue
-            if script and hash_of(script) == brought.hashes.get(name):
+            if script and hash_of(script) == workspace_claims.hashes.get(name):
                 yield script.decode("utf-8", "replace")
 
     def _may_open(self, path: str, folder: Path) -> bool:
-        """Return True if a path that only a script's text contains may be opened: no credentials, and none of
-        Callboard's files."""
+        """Return True if a path that only a script's text contains may be opened.
+
+        Credentials and Callboard's files may not.
+        """
         ground = self.launcher.sandbox.ground
-        if ground is None or is_within(path, str(folder)) or not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120
+        if ground is None or is_within(path, str(folder)) or not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120 - a path that is found in a script's text
             return False
         return not any(
             is_within(path, protected) or is_within(protected, path) for protected in (*ground.hidden, *ground.own)
@@ -107,8 +117,11 @@ class HookWalls:
     async def run(
         self, command: str, folder: Path, *, timeout: float, event: bytes, environment: Mapping[str, str]
     ) -> tuple[int, str, str] | None:
-        """Run a hook's command line. Return its exit code and its output on both streams; None after a timeout. Raises
-        OSError if the sandbox is unavailable."""
+        """Run a hook's command line.
+
+        Return its exit code and its output on both streams; None after a timeout. Raises OSError if the sandbox is
+        unavailable.
+        """
         grants = await anyio.to_thread.run_sync(self.grants, command, folder)
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="hook-", dir=self.data) as made:
@@ -117,23 +130,27 @@ class HookWalls:
             try:
                 code = await self.launcher.converse(command, folder, timeout=timeout, streams=streams, grants=grants)
             except (CommandNotRun, ToolRefused) as refused:
-                raise OSError(f"it was not run, for there is no sandbox for it: {refused}; {LIFT}") from None
+                raise OSError(f"it was not run, because no sandbox is available for it: {refused}; {LIFT}") from None
             if code is None:
                 return None
             return code, _text(streams.output), _text(streams.errors)
 
 
 def outside_environment(environment: Mapping[str, str], command: str, workspace: Path) -> dict[str, str]:
-    """Return the environment of a hook that runs outside: programs and modules are never searched for in the
-    workspace."""
+    """Return the environment of a hook that runs outside.
+
+    Programs and modules are never searched for in the workspace.
+    """
     outside = environment_outside(environment, workspace)
     folders = python_folders(command, workspace)
     return outside | ({"PYTHONPATH": folders} if folders else {})
 
 
 def starts_workspace_code(command: str, folder: Path, workspace: Path) -> bool:
-    """Return True if files of the workspace determine the code that this command runs, judging by its text. Unknown
-    commands count as such. Reads the disk."""
+    """Return True if files of the workspace determine the code that this command runs, judging by its text.
+
+    Unknown commands count as such. Reads the disk.
+    """
     parts = _looked_at(command, folder, 0)[1]
     if any(effect for part in parts for effect in part.effects if getattr(effect, "letter", "") == "M"):
         return True  # it cannot be parsed
@@ -158,7 +175,7 @@ def _decided_inside(argv: Sequence[str], folder: Path, places: Sequence[str]) ->
         plain = script and not any(
             word in ("-m", "-c", "-e", "-r", "-p") for word in arguments[: arguments.index(script)]
         )
-        if not plain:  # the text of -c is judged by itself where it is a shell's
+        if not plain:  # the text after -c of a shell is examined separately
             return not (program.rpartition("/")[2] in SHELLS and "-c" in arguments)
         program = script
     elif "/" not in program:
@@ -168,13 +185,15 @@ def _decided_inside(argv: Sequence[str], folder: Path, places: Sequence[str]) ->
 
 
 def python_folders(command: str, folder: Path) -> str:
-    """Return the folders of Python scripts that a command names outside of the workspace, for PYTHONPATH: with a safe
-    path, Python does not search the folder of its script."""
+    """Return the folders of Python scripts that a command names outside of the workspace, for PYTHONPATH.
+
+    With a safe path, Python does not search the folder of its script.
+    """
     _, parts = _looked_at(command, folder, 0)
     paths = [_absolute(word, folder) for word in _literal_words(parts) if word.endswith(".py")]
-    outside = [os.path.realpath(path) for path in paths if path and os.path.isfile(path)]  # noqa: PTH113
+    outside = [os.path.realpath(path) for path in paths if path and os.path.isfile(path)]  # noqa: PTH113 - a path that is found in a command's text
     real = os.path.realpath(folder)
-    folders = (os.path.dirname(path) for path in outside if not is_within(path, real))  # noqa: PTH120
+    folders = (os.path.dirname(path) for path in outside if not is_within(path, real))  # noqa: PTH120 - entries of PYTHONPATH are text
     return os.pathsep.join(dict.fromkeys(folders))
 
 

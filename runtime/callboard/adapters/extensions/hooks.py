@@ -1,15 +1,13 @@
 """Reader of hooks in the compatible form: the `hooks` of a settings file, a `hooks/hooks.json`, or front matter.
 
-Unsupported hooks are refused with their place and the reason, never run partly, and parts without effect are reported.
-The caller ensures that a workspace's hooks are read only after the user trusted them.
+An unsupported hook is refused with its place and the reason, never run partly. Parts without effect are reported. The
+caller ensures that a workspace's hooks are read only after the user trusted them.
 
-Hooks of agent and skill files: an agent's apply only to agents of its type, a skill's only to agents that loaded it.
-They are read when a session begins, with everything else that the user trusts then.
+Hooks of an agent file apply only to agents of its type, hooks of a skill only to agents that loaded it. They are read
+when a session begins, with everything else that the user trusts then.
 
-Hooks of a workspace: before each run, the scripts that were trusted with them are checked again.
-
-The user trusted a certain content. A script that was changed since is not run, whatever changed it; the next session
-asks about it.
+The user trusted a certain content. Before each run of a workspace's hook, the scripts that were trusted with it are
+checked again. A script that was changed since is not run, whatever changed it; the next session asks about it.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from callboard.adapters.extensions.discovery import LARGEST_FILE, DiscoveryNote
 from callboard.adapters.extensions.hook_fields import (
     FieldRefused,
     HandlerFields,
+    HandlerInside,
     HookOrigin,
     HttpLimits,
     mapping,
@@ -38,10 +37,11 @@ from callboard.adapters.extensions.trust import scripts_as_trusted
 from callboard.adapters.extensions.yaml import Address, dotted
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.hooks.matching import MATCHED, fits_nothing
-from callboard.core.hooks.merge import Misfit, read_matcher
+from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.core.json_depth import refuse_deep_json
-from callboard.core.trust.claims import Brought
-from callboard.ports.hooks import HookHandler, Terms
+from callboard.core.trust.claims import WorkspaceClaims
+from callboard.ports.hooks import HookHandler, HookTerms
+from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError
 from callboard.types.hook_answers import FITTING, TOOL_EVENTS, HandlerResult
 from callboard.types.records import Json
@@ -72,7 +72,7 @@ class HookEntry:
     event: str
     handler: HookHandler
     matcher: str = ""
-    terms: Terms = Terms(fail_open=True)
+    terms: HookTerms = HookTerms(fail_open=True)
     place: tuple[str, str] = field(default=("", ""), compare=False)
     """File and field of the hook."""
 
@@ -84,7 +84,7 @@ class HookEntry:
 
 @dataclass(frozen=True, slots=True)
 class HooksRead:
-    """The hooks of one file in order, and notes on parts without effect."""
+    """Hooks of one file in order, and notes on parts without effect."""
 
     entries: tuple[HookEntry, ...] = ()
     notes: tuple[DiscoveryNote, ...] = ()
@@ -105,7 +105,7 @@ class _Reading:
         self.notes.append(DiscoveryNote(self.path, dotted(address), "ignored", reason))
 
     def attempt(self, read: Callable[[], None]) -> None:
-        """Read one part; if it is refused, the rest is still read."""
+        """Read one part. If it is refused, the rest is still read."""
         try:
             read()
         except FieldRefused as refusal:
@@ -120,7 +120,7 @@ class _Reading:
         if event in WITHOUT_MOMENT:
             raise FieldRefused(at, f"this event never happens here: {WITHOUT_MOMENT[event]}")
         if event not in FITTING:
-            raise FieldRefused(at, f"there is no such event; there are {', '.join(sorted(FITTING))}")
+            raise FieldRefused(at, unknown("event", event, sorted(FITTING)))
         if event == "WorktreeCreate":
             self.ignore(at, "may refuse a worktree; a path that it prints is not used")
         for number, group in enumerate(sequence(groups, at)):
@@ -147,7 +147,7 @@ class _Reading:
             return ""
         try:
             matcher = read_matcher(text)
-        except Misfit as misfit:
+        except InvalidHook as misfit:
             raise FieldRefused(at, str(misfit)) from misfit
         if fits_nothing(event, matcher):
             target = "no tool that there is" if event in TOOL_EVENTS else "nothing that happens here"
@@ -156,7 +156,7 @@ class _Reading:
 
     def _handler(self, event: str, matcher: str, handler: object, at: Address) -> None:
         made, terms = HandlerFields(event, mapping(handler, at), at, self.origin, self.ignore).read()
-        # A teammate's turn ends with `Stop`, a subagent's with the other.
+        # A teammate's turn ends with `Stop`, a subagent's with `SubagentStop`.
         both = event == "Stop" and self.origin.agent_type
         for name in (event, "SubagentStop") if both else (event,):
             self.entries.append(HookEntry(name, made, matcher, terms, (self.path, dotted(at))))
@@ -196,8 +196,10 @@ def http_limits(path: Path, raw: bytes | None = None) -> HttpLimits:
 
 
 def joined_limits(limits: Sequence[HttpLimits]) -> HttpLimits:
-    """Return the combined limits of several files: their lists are merged, and apply to all files as soon as one has a
-    list."""
+    """Return the combined limits of several files.
+
+    Their lists are merged, and apply to all files as soon as one file has a list.
+    """
 
     def merged(lists: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
         present = [entries for entries in lists if entries is not None]
@@ -284,25 +286,17 @@ def front_matter_hooks(agents: Iterable[AgentFile], skills: Iterable[Skill], pro
 
 
 @dataclass(frozen=True, slots=True)
-class TrustedHandler:
+class TrustedHandler(HandlerInside):
     """A `HookHandler` of the workspace. Equal handlers are the same hook, even from different files."""
 
-    handler: HookHandler
-    brought: Brought = field(compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        """See `HookHandler.name`."""
-        return self.handler.name
-
-    @property
-    def timeout(self) -> float | None:
-        """See `HookHandler.timeout`."""
-        return self.handler.timeout
+    workspace_claims: WorkspaceClaims = field(compare=False, repr=False)
 
     async def run(self, event_json: Json, timeout: float) -> HandlerResult:
-        """Run it if its scripts are still the trusted ones; else return that as its fault. See `HookHandler.run`."""
-        problem = await anyio.to_thread.run_sync(scripts_as_trusted, self.brought)
+        """Run it if its scripts are still the trusted ones; else report the change as its fault.
+
+        See `HookHandler.run`.
+        """
+        problem = await anyio.to_thread.run_sync(scripts_as_trusted, self.workspace_claims)
         if problem:
             return HandlerResult(fault=f"{problem}: it was not run; `callboard trust` decides on it again")
         return await self.handler.run(event_json, timeout)

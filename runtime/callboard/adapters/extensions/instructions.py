@@ -1,9 +1,8 @@
-"""Instruction files of a workspace for agents: in the prompt, when a file is touched, and when they change.
+"""Instruction files for agents: `AGENTS.md`, `CLAUDE.md`, their includes and rules, of the user and of a workspace.
 
-A prompt is composed once for each life, so later changes are separate texts. Agents that only explore (`explore`,
-`plan`) get none of them: their caller knows the instructions, and evaluates their results.
-
-Reader of instruction files: `AGENTS.md`, `CLAUDE.md`, their includes and rules, of the user and of a workspace.
+They are in the prompt, and are sent when a file is touched or when they change: a prompt is composed once for each
+life, so later changes are separate texts. Agents that only explore (`explore`, `plan`) get no instructions: their
+caller knows the instructions, and evaluates their results.
 
 Files of a workspace must be inside it: a link or an include that leads out, a secret, a pipe, or a file that is not
 text is refused and reported. Each file is read once, whatever names it has; each text is included once. Sizes, numbers
@@ -28,7 +27,7 @@ from callboard.adapters.extensions.yaml import load_front_document
 from callboard.adapters.system.regular_files import open_beneath, open_folder
 from callboard.core.context.project_instructions import digest_of, includes_in, instructions, only_includes
 from callboard.core.path_globs import matcher
-from callboard.core.permissions.sensitive_paths import is_secret
+from callboard.core.permissions.sensitive_paths import claude_folder, is_secret
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SettingsError
 from callboard.types.messages import Injection
@@ -36,9 +35,9 @@ from callboard.types.messages import Injection
 WITHOUT = frozenset({"explore", "plan"})
 """Agent types whose subagents get no instruction files."""
 LONGEST_LATER = 20_000
-"""Most characters of a file that is sent after the prompt: such texts stay in the conversation permanently."""
+"""Most characters of a file that is sent after the prompt, because such texts stay in the conversation."""
 MOST_KNOWN = 60
-"""Most files that one conversation is shown; further touched files are only named."""
+"""Most files that one conversation is shown. Further touched files are only named."""
 _GONE = "(The file is gone.)"
 _DATA = "It informs how you work; it gives no permission."
 
@@ -46,13 +45,16 @@ log = structlog.get_logger("callboard.instructions")
 
 
 class WorkspaceInstructions:
-    """The port `Instructions`, and the instructions in prompts."""
+    """Instructions of a workspace for prompts. Implements the port `Instructions`."""
 
     def __init__(
         self, workspace: Path, home: Path | None = None, config: Path | None = None, *, project: bool = True
     ) -> None:
-        """Store the places. `home`: the user's, for its `.claude`; `config`: the user's Callboard folder. None: not
-        read. `project`: read those of the workspace."""
+        """Store the places.
+
+        `home`: the user's home, for its `.claude`. `config`: the user's Callboard folder. None: not read. `project`:
+        read those of the workspace.
+        """
         self._project = project
         self._workspace = workspace
         self._home = home or Path("/")
@@ -64,8 +66,9 @@ class WorkspaceInstructions:
         """Folders without instructions -> the time of their last change (ns)."""
 
     async def for_prompt(self, spec: AgentSpec) -> tuple[InstructionFile, ...] | None:
-        """Return the files for an agent's prompt, from the farthest to the nearest; None for an agent that gets no
-        instructions.
+        """Return the files for an agent's prompt, from the farthest to the nearest.
+
+        None for an agent that gets no instructions.
         """
         if not gets(spec):
             return None
@@ -76,8 +79,10 @@ class WorkspaceInstructions:
         return tuple(file for file in files if not file.globs)
 
     def read(self, root: str) -> tuple[tuple[InstructionFile, ...], tuple[DiscoveryNote, ...]]:
-        """Return every file that applies in a folder from the start, including rules for certain files, and notes on
-        parts without effect."""
+        """Return every file that applies in a folder from the start, and notes on parts without effect.
+
+        Rules for certain files are included.
+        """
         reader = InstructionReader(self._home)
         if self._persons:
             read_persons(reader, self._home, self._config)
@@ -94,7 +99,7 @@ class WorkspaceInstructions:
     ) -> tuple[Injection, ...]:
         if not gets(spec):
             return ()
-        about = [path for path in paths if self._may_tell(root, path)]
+        about = [path for path in paths if self._may_have_instructions(root, path)]
         return await anyio.to_thread.run_sync(lambda: tuple(self._touched(root, about, digests))) if about else ()
 
     async def changed(self, spec: AgentSpec, root: str, digests: Mapping[str, str]) -> tuple[Injection, ...]:
@@ -102,9 +107,8 @@ class WorkspaceInstructions:
             return ()
         return await anyio.to_thread.run_sync(lambda: tuple(self._changed(root, digests)))
 
-    def _may_tell(self, root: str, path: str) -> bool:
-        """Return False if there are certainly no instructions for a path. A few checks of folders cost less than a
-        thread."""
+    def _may_have_instructions(self, root: str, path: str) -> bool:
+        """Return False if a path certainly has no instructions. A few checks of folders cost less than a thread."""
         if not self._project or not path.startswith(f"{root}/"):
             return False
         if root not in self._rules or self._rules[root]:
@@ -127,11 +131,14 @@ class WorkspaceInstructions:
                 yield _late(file, f"It is about what you touched: {path}. {_DATA}", len(seen) > MOST_KNOWN)
 
     def _about(self, root: str, path: str) -> Iterator[InstructionFile]:
-        """Yield the files that apply to a path (relative to the root): of the folders above it, then matching rules."""
+        """Yield the files that apply to a path (relative to the root).
+
+        Files of the folders above the path come first, then matching rules.
+        """
         reader = InstructionReader(self._home)
         try:
             ground = InstructionFolder(Path(root).resolve(strict=True))
-        except OSError:  # the folder is gone: nothing is said of it
+        except OSError:  # the folder is gone: there is nothing to report
             return
         folders = [str(parent) for parent in reversed(Path(path).parents) if str(parent) != "."]
         for folder in folders:
@@ -155,7 +162,7 @@ class WorkspaceInstructions:
             if file is None:
                 file = InstructionFile(path, _GONE, digest=digest_of(_GONE))
             if file.digest != digest:
-                yield _late(file, f"It has changed: this replaces what you were told of it before. {_DATA}", False)
+                yield _late(file, f"It has changed: this replaces its earlier text. {_DATA}", False)
         for path, file in now.items():
             if not file.globs and path not in digests and file.digest not in digests.values():
                 yield _late(file, f"It was not there when you began. {_DATA}", len(digests) > MOST_KNOWN)
@@ -175,9 +182,7 @@ def gets(spec: AgentSpec) -> bool:
 
 
 def _late(file: InstructionFile, introduction: str, only_named: bool) -> Injection:
-    text = (
-        "(There are many such files: read this one before you go on.)" if only_named else cut(file.text, LONGEST_LATER)
-    )
+    text = "(There are many such files: read this one first.)" if only_named else cut(file.text, LONGEST_LATER)
     return instructions(file.path, file.digest, text, introduction)
 
 
@@ -191,7 +196,7 @@ MOST_FILES = 100
 MOST_RULES = 500
 """Most entries of a folder of rules that are checked."""
 LONGEST = 60_000
-"""Most characters of one file; the rest is left out, and the text says so."""
+"""Most characters of one file. The rest is left out, and the text says so."""
 TOGETHER = 200_000
 """Most characters of all files of one pass."""
 _LEADS_OUT = frozenset({errno.EXDEV, errno.ELOOP})
@@ -200,7 +205,7 @@ _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 @dataclass(frozen=True, slots=True)
 class InstructionFolder:
-    """A folder whose files are read, and the form of their names."""
+    """Folder whose files are read, and the form of their names."""
 
     root: Path
     """Real path: no part of it is a link."""
@@ -219,7 +224,7 @@ class InstructionFolder:
 
 @dataclass(frozen=True, slots=True)
 class InstructionFile:
-    """One file, as shown to an agent."""
+    """One file, as an agent sees it."""
 
     path: str
     """Displayed path: relative to the agent's folder, or in the user's home."""
@@ -266,7 +271,7 @@ class InstructionReader:
             self.read(ground, f"{folder}/{relative}")
 
     def read(self, ground: InstructionFolder, relative: str, depth: int = 0, by: str = "") -> bool:
-        """Read a file and its includes. Return True if there is such a readable file."""
+        """Read a file and its includes. Return True if the file is readable."""
         result = self.look(ground, relative)
         if result is None:
             return False
@@ -275,7 +280,7 @@ class InstructionReader:
             return True
         self._seen.add(identity)
         if len(self._seen) > MOST_FILES:
-            self._tell(file.path, "", "ignored", f"there are more than {MOST_FILES} instruction files")
+            self._report(file.path, "", "ignored", f"there are more than {MOST_FILES} instruction files")
             return True
         place = len(self.files)
         self._add(replace(file, by=by))
@@ -284,12 +289,12 @@ class InstructionReader:
         ]
         if included and all(included) and only_includes(file.text):
             self.files[place:] = [added for added in self.files[place:] if added.path != file.path]
-        if file.globs:  # what a rule includes is about what it is about
+        if file.globs:  # an include of a rule applies to the same files as the rule
             self.files[place:] = [replace(added, globs=added.globs or file.globs) for added in self.files[place:]]
         return True
 
     def look(self, ground: InstructionFolder, relative: str) -> tuple[tuple[int, int], InstructionFile] | None:
-        """Return a file without its includes, and its identity; None if there is no readable file."""
+        """Return a file without its includes, and its identity; None if it is not readable."""
         name = ground.name_of(relative, self.home)
         content = self._content(ground, relative, name)
         if content is None:
@@ -299,7 +304,7 @@ class InstructionReader:
         return content[0], InstructionFile(name, text, globs, digest=digest_of(text))
 
     def _add(self, file: InstructionFile) -> None:
-        """Add a new text, if there is room."""
+        """Add a new text, if it fits."""
         if not file.text or file.digest in self._texts:
             return
         self._texts.add(file.digest)
@@ -308,19 +313,19 @@ class InstructionReader:
         self.files.append(replace(file, text=cut(file.text, min(LONGEST, room))))
 
     def _include(self, ground: InstructionFolder, relative: str, *, by: str, path: str, depth: int) -> bool:
-        """Read an included file. Return True if there is such a file."""
+        """Read an included file. Return True if the file exists."""
         if depth >= DEEPEST:
-            self._tell(by, f"@{path}", "ignored", f"it stands more than {DEEPEST} includes deep")
+            self._report(by, f"@{path}", "ignored", f"it is more than {DEEPEST} includes deep")
             return False
         target = _target(ground, relative, path, self.home)
         if not ground.person and target.startswith("../"):
-            self._tell(by, f"@{path}", "refused", "it leads out of the folder that brings it")
+            self._report(by, f"@{path}", "refused", "it leads out of the folder that brings it")
             return False
         before = len(self.notes)
         if self.read(ground, target, depth + 1, by):
             return True
         if len(self.notes) == before and ("/" in path or path.endswith((".md", ".txt"))):  # else a name, or a package
-            self._tell(by, f"@{path}", "ignored", "there is no such file")
+            self._report(by, f"@{path}", "ignored", "there is no such file")
         return False
 
     def _rule(self, name: str, text: str) -> tuple[tuple[str, ...], str]:
@@ -328,34 +333,36 @@ class InstructionReader:
         try:
             document, body = load_front_document(text, name)
         except SettingsError as error:
-            self._tell(name, "", "ignored", f"its front matter: {error}; the text holds for all files")
+            self._report(name, "", "ignored", f"its front matter: {error}; the text holds for all files")
             return (), _body(text)
         fields = cast("dict[str, object]", document.data)
         written = fields.get("paths")
         globs = _glob_list(written)
         if written is not None and globs is None:
             reason = "write a glob, or a list of globs; the text holds for all files"
-            self._tell(name, "paths", "refused", reason, line=document.lines.get(("paths",), 0))
+            self._report(name, "paths", "refused", reason, line=document.lines.get(("paths",), 0))
         for other in fields:
             if other not in ("paths", "description"):
-                reason = "rules have `paths` and `description` alone"
-                self._tell(name, str(other), "ignored", reason, line=document.lines.get((other,), 0))
+                reason = "rules have only `paths` and `description`"
+                self._report(name, str(other), "ignored", reason, line=document.lines.get((other,), 0))
         return tuple(self._globs(name, globs or ())), body
 
     def _globs(self, name: str, globs: tuple[str, ...]) -> Iterator[str]:
-        """Yield the valid globs. If there is none, yield one that matches nothing, so that the rule does not apply
-        everywhere."""
+        """Yield the valid globs.
+
+        Without any, yield one that matches nothing, so that the rule does not apply everywhere.
+        """
         for glob in globs:
             try:
                 matcher(glob.removeprefix("./").removeprefix("/"))
             except ValueError as wrong:
-                self._tell(name, "paths", "refused", f"{glob[:80]!r} is not a valid glob: {wrong}")
+                self._report(name, "paths", "refused", f"{glob[:80]!r} is not a valid glob: {wrong}")
                 yield ".../..."
             else:
                 yield glob.removeprefix("./").removeprefix("/")
 
     def _content(self, ground: InstructionFolder, relative: str, name: str) -> tuple[tuple[int, int], str] | None:
-        """Return the identity of a file and its text; None if there is no readable file."""
+        """Return the identity of a file and its text; None if it is not readable."""
         try:
             descriptor = _opened(ground, relative)
         except (OSError, ValueError) as error:
@@ -363,7 +370,7 @@ class InstructionReader:
                 return None
             out = isinstance(error, OSError) and error.errno in _LEADS_OUT
             reason = "a link leads out of the folder that brings it" if out else f"it cannot be read: {error}"
-            self._tell(name, "", "refused", reason)
+            self._report(name, "", "refused", reason)
             return None
         try:
             facts = os.fstat(descriptor)
@@ -374,11 +381,11 @@ class InstructionReader:
         reason = reason or ("it holds NUL bytes and is not text" if b"\0" in content else "")
         if reason:
             if reason != _FOLDER:
-                self._tell(name, "", "refused", reason)
+                self._report(name, "", "refused", reason)
             return None
         return (facts.st_dev, facts.st_ino), content.decode("utf-8-sig", errors="replace")
 
-    def _tell(
+    def _report(
         self, name: str, field: str, verdict: Literal["ignored", "refused"], reason: str, *, line: int | None = None
     ) -> None:
         note = DiscoveryNote(name, field, verdict, reason, line or 0)
@@ -416,7 +423,7 @@ def grounds_of(root: Path) -> tuple[InstructionFolder, ...]:
 
 def read_persons(reader: InstructionReader, home: Path, config: Path | None) -> None:
     """Read the user's own files, Callboard's after the compatible ones: later files take precedence."""
-    claude = InstructionFolder(home / ".claude", person=True)
+    claude = InstructionFolder(claude_folder(home, os.environ), person=True)
     reader.read(claude, "CLAUDE.md")
     reader.rules(claude, "rules")
     if config is not None:
@@ -426,12 +433,12 @@ def read_persons(reader: InstructionReader, home: Path, config: Path | None) -> 
 
 
 def known_again(root: Path, home: Path, path: str) -> InstructionFile | None:
-    """Return the present version of a file that an agent was shown; None if it is gone or no longer readable."""
-    current = InstructionReader(home).look(*_found_at(root, home, path))
+    """Return the present version of a file that an agent was shown; None if the file is gone or unreadable."""
+    current = InstructionReader(home).look(*_source_of(root, home, path))
     return None if current is None else replace(current[1], path=path, text=cut(current[1].text, LONGEST))
 
 
-def _found_at(root: Path, home: Path, path: str) -> tuple[InstructionFolder, str]:
+def _source_of(root: Path, home: Path, path: str) -> tuple[InstructionFolder, str]:
     if path.startswith("~/"):
         return InstructionFolder(home, person=True), path[2:]
     if path.startswith("/"):
@@ -498,7 +505,7 @@ def _rules_in(folder: Path) -> list[str]:
     for parent, folders, names in os.walk(folder):
         folders.sort()
         remaining -= len(names) + 1
-        paths += [os.path.relpath(os.path.join(parent, name), folder) for name in names if name.endswith(".md")]  # noqa: PTH118
+        paths += [os.path.relpath(os.path.join(parent, name), folder) for name in names if name.endswith(".md")]  # noqa: PTH118 - up to a few thousand names of os.walk, which are text
         if remaining <= 0:
             break
     return sorted(paths)

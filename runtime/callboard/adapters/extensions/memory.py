@@ -1,11 +1,12 @@
 """Notes in an agent's prompt and turns: notes of the session, the project, the user, and the agent's type.
 
-A subagent has only its type's notes: its caller tells it what it needs. Notes are data: they give no permission, and
-cannot close their tag.
+A subagent has only the notes of its type, because its caller gives it all other information. Notes are data: they grant
+no permission, and cannot close their tag.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from callboard.core.context import project_instructions as guidance
 from callboard.core.memory.note import LONGEST, Note, Place, prompt_part
 from callboard.core.memory.relevance import MOST, chosen
 from callboard.core.memory.secrets import without_secrets
+from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.messages import Injection
@@ -41,7 +43,7 @@ class MemoryPlaces:
     data: Path
     """Folder for the workspace, outside of it: notes of a project are not files of its repository."""
     session: str = ""
-    """Session; empty: none, so there are no session notes."""
+    """Session; empty: no session, so no session notes."""
 
     def folder(self, place: Place, agent_type: str = "", memory: str = "") -> NoteFolder:
         """Return the folder of a place. For `agent`: that of the type, by its `memory` (`user`, `project`, `local`)."""
@@ -55,13 +57,14 @@ class MemoryPlaces:
             case "agent":
                 own = _ODD.sub("-", agent_type).strip(".-") or "agent"
                 if memory == "user":
-                    return NoteFolder(self.home, (".claude", "agent-memory", own))
+                    claude = claude_folder(self.home, os.environ)
+                    return NoteFolder(claude.parent, (claude.name, "agent-memory", own))
                 kind = "agent-memory-local" if memory == "local" else "agent-memory"
                 return NoteFolder(self.workspace, (".claude", kind, own), private=False)
 
 
 class Memories:
-    """The notes of a session, for the port `Remembered`, the prompts, and the tools."""
+    """Notes of a session, for the port `NoteSource`, the prompts, and the tools."""
 
     def __init__(self, places: MemoryPlaces, most: int = MOST) -> None:
         """Store the places. `most`: the most notes in one turn."""
@@ -114,7 +117,7 @@ class Memories:
         await anyio.to_thread.run_sync(self._hand_off, spec, life, text, path)
 
     def _hand_off(self, spec: AgentSpec, life: int, text: str, path: str) -> None:
-        """Write the note of a hand-off. A second attempt finds the note of the first, and keeps it."""
+        """Write the note of a hand-off. A second attempt finds and keeps the note of the first."""
         folder = self.of(spec).get("session")
         name = f"hand-off-{life}"
         body = without_secrets(text)

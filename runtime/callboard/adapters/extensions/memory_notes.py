@@ -1,9 +1,9 @@
 """Folders of notes: read, changed atomically, and consolidated, even while other processes change them.
 
-A change names the version on which it is based (a digest): if the note has changed since, the change is refused with an
-explanation. A lock for each change keeps two processes from interleaving theirs. Links are never followed; an
-unreadable file is reported and not changed. Merged notes are written before any is deleted, so a kill leaves too much,
-never too little.
+A change names the version on which it is based (a digest). If the note has changed since, the change is refused with an
+explanation. A lock for each change prevents two processes from mixing their changes. Links are never followed; an
+unreadable file is reported and not changed. Merged notes are written before any is deleted, so that a kill may leave
+too much, but never too little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from callboard.adapters.extensions.yaml import load_front_document
-from callboard.adapters.system.regular_files import clear_part, part_name, put_in, read_in
+from callboard.adapters.system.regular_files import clear_part, part_name, read_in, write_in_folder
 from callboard.core.memory.note import INDEX, MOST, Note, digest_of, faults_of, indexed, merged, named, note_of, text_of
 from callboard.core.memory.secrets import refusal
 from callboard.types.errors import SettingsError, ToolRefused
@@ -40,7 +40,7 @@ class StoredNote:
 
 @dataclass(frozen=True, slots=True)
 class FolderNotes:
-    """All notes of a folder, sorted by name, the correct index, and notes on unreadable files."""
+    """All notes of a folder, sorted by name, the correct index, and reports on unreadable files."""
 
     notes: tuple[StoredNote, ...] = ()
     index: str = ""
@@ -48,7 +48,7 @@ class FolderNotes:
 
 
 @dataclass(frozen=True, slots=True)
-class PutInOrder:
+class Consolidation:
     """Result of a consolidation, completed or planned."""
 
     written: tuple[Note, ...]
@@ -61,18 +61,18 @@ class PutInOrder:
 
 @dataclass(slots=True)
 class NoteFolder:
-    """The notes of one place."""
+    """Notes of one place."""
 
     base: Path
-    """Folder that is trusted as it is; created if it is missing."""
+    """Folder that is trusted without checks; created if it is missing."""
     parts: tuple[str, ...]
-    """Path from there to the notes: no component may be a link."""
+    """Path from `base` to the notes. No component may be a link."""
     private: bool = True
-    """True: only the user can read it (0700, 0600); else it has the mode of other files of a workspace."""
+    """True: only the user can read the notes (0700, 0600); else they have the mode of other files of a workspace."""
     _cache: dict[str, tuple[tuple[int, int, int], StoredNote]] = field(
         default_factory=dict[str, tuple[tuple[int, int, int], StoredNote]]
     )
-    """Files that were read: the data by which a change is detected, and the note."""
+    """Files that were read: the data that shows a change, and the note."""
 
     @property
     def path(self) -> Path:
@@ -89,7 +89,7 @@ class NoteFolder:
         return next((stored for stored in self.read().notes if stored.note.name == name), None)
 
     def content(self, name: str) -> bytes:
-        """Return the file of a note unchanged; empty without a file."""
+        """Return the unchanged file of a note; empty without a file."""
         with self._opened(make=False) as folder:
             content = None if folder is None else _file(folder, f"{name}.md")
         return content or b""
@@ -109,7 +109,7 @@ class NoteFolder:
 
     def put(self, note: Note, base: str) -> StoredNote:
         """Create a note, or change the one with the digest `base` (empty: it must not exist). Raises `ToolRefused`."""
-        self.check(note, base)  # what is refused makes no folder
+        self.check(note, base)  # a refused change creates no folder
         with self._changing() as folder:
             before, after = self.check(note, base)
             if not before and len(_names(folder)) >= MOST:
@@ -130,17 +130,19 @@ class NoteFolder:
             os.unlink(f"{name}.md", dir_fd=folder)
             self._index(folder)
 
-    def plan(self) -> PutInOrder:
+    def plan(self) -> Consolidation:
         """Return the result that a consolidation would have."""
         contents = self.read()
         written, gone = merged([stored.note for stored in contents.notes])
         with self._opened(make=False) as folder:
             index = b"" if folder is None else _file(folder, INDEX) or b""
-        return PutInOrder(written, gone, index.decode("utf-8", "replace") != contents.index)
+        return Consolidation(written, gone, index.decode("utf-8", "replace") != contents.index)
 
-    def consolidate(self) -> PutInOrder:
-        """Merge notes with the same content, correct the index, and remove the traces of a kill. Writes come first,
-        deletions last."""
+    def consolidate(self) -> Consolidation:
+        """Merge notes with the same content, correct the index, and remove the remains of a kill.
+
+        Writes come before deletions.
+        """
         with self._changing() as folder:
             plan = self.plan()
             for note in plan.written:
@@ -170,7 +172,7 @@ class NoteFolder:
         return FolderNotes(tuple(notes), indexed(index, [stored.note for stored in notes]), tuple(problems))
 
     def _note(self, folder: int, name: str, problems: list[str]) -> StoredNote:
-        """Return a note of the folder; an unchanged one is not read again. Raises OSError."""
+        """Return a note of the folder. An unchanged one is not read again. Raises OSError."""
         facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
         mark = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
         cached = self._cache.get(name)
@@ -193,7 +195,7 @@ class NoteFolder:
     def _write(self, folder: int, name: str, content: bytes) -> None:
         """Write a file atomically and durably. Raises `ToolRefused`."""
         try:
-            put_in(folder, name, content, mode=0o600 if self.private else None, part=part_name(name, "note"))
+            write_in_folder(folder, name, content, mode=0o600 if self.private else None, part=part_name(name, "note"))
         except OSError as error:
             raise ToolRefused(f"{self.path / name} cannot be written: {error.strerror}") from error
 
@@ -277,7 +279,5 @@ def _based(name: str, before: bytes, base: str) -> None:
     if not base:
         raise ToolRefused(f"there is a note {name!r} already: recall it, then give its base ({now}) to change it")
     if not now:
-        raise ToolRefused(
-            f"the note {name!r} is gone: somebody has deleted it meanwhile; leave `base` out to make it anew"
-        )
+        raise ToolRefused(f"the note {name!r} was deleted meanwhile; omit `base` to create it again")
     raise ToolRefused(f"the note {name!r} has changed meanwhile (its base is {now}, not {base}): recall it again")

@@ -1,9 +1,9 @@
-"""Plugins: a folder with `.claude-plugin/plugin.json` and the folders that it names. The user names it with `--plugin`.
+"""Plugins: each is a folder that the user names with `--plugin`, with a manifest `.claude-plugin/plugin.json`.
 
-Only the manifest's `name` is required; `skills` adds to the folder `skills`, `commands` and `agents` replace their
-folders; each path begins with `./` and stays in the plugin. A top-level field that is unknown or unused here is
-reported. With a value of a wrong type, or text that is not JSON, the plugin is not loaded. A folder without a manifest
-is named after itself (docs/plugins.md).
+Only the manifest's `name` is required; `skills` adds to the folder `skills`, `commands`, `agents` and `outputStyles`
+replace their folders; each path begins with `./` and stays in the plugin. A top-level field that is unknown or unused
+here is reported. With a value of a wrong type, or text that is not JSON, the plugin is not loaded. A folder without a
+manifest is named after itself (docs/plugins.md).
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ MANIFEST = ".claude-plugin/plugin.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TEXTS = frozenset({"$schema", "name", "displayName", "version", "description", "homepage", "repository", "license"})
-_PATHS = frozenset({"skills", "commands", "agents"})
+_PATHS = frozenset({"skills", "commands", "agents", "outputStyles"})
 _KEPT = _TEXTS | {"author", "keywords", "metadata"}
 """Fields that only describe a plugin."""
 _UNUSED: Mapping[str, str] = MappingProxyType(
     {
         "defaultEnabled": "a plugin is used where a person names it, and only there",
         "workflows": "workflows are Python here (docs/workflows.md)",
-        "outputStyles": "there are no output styles",
         "lspServers": "language servers are not started",
         "experimental": "themes and monitors are not used",
         "userConfig": "a plugin asks for no settings here",
@@ -43,7 +42,6 @@ _UNUSED: Mapping[str, str] = MappingProxyType(
 _UNUSED_FOLDERS: Mapping[str, str] = MappingProxyType(
     {
         "workflows": _UNUSED["workflows"],
-        "output-styles": _UNUSED["outputStyles"],
         "themes": "themes are not used",
         "monitors": "monitors are not used",
         "bin": "nothing of it is put on the PATH: name a program by ${CLAUDE_PLUGIN_ROOT}/bin/NAME",
@@ -51,12 +49,12 @@ _UNUSED_FOLDERS: Mapping[str, str] = MappingProxyType(
         ".lsp.json": _UNUSED["lspServers"],
     }
 )
-_MARKS = ("agents", "skills", "commands", "hooks/hooks.json", ".mcp.json")
-"""Entries of which one makes a folder without a manifest a plugin."""
+_MARKS = ("agents", "skills", "commands", "output-styles", "hooks/hooks.json", ".mcp.json")
+"""Entries that make a folder without a manifest a plugin: one of them suffices."""
 
 
 class _Wrong(Exception):
-    """A value that prevents the plugin from being loaded: field, line and reason."""
+    """Value that prevents the plugin from being loaded: field, line and reason."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -80,7 +78,7 @@ class _Reading:
     def text(self, name: str) -> str:
         node = self.members.get(name)
         value = None if node is None else plain(node)
-        if name == "repository" and isinstance(value, dict):  # as package managers write it
+        if name == "repository" and isinstance(value, dict):  # package managers write it in this form
             return ""
         if value is not None and not isinstance(value, str):
             raise _Wrong(name, node.line if node else 0, f"write a text, not {_kind(value)}")
@@ -88,8 +86,10 @@ class _Reading:
 
 
 def read_plugins(folders: Iterable[Path]) -> tuple[tuple[Plugin, ...], tuple[DiscoveryNote, ...]]:
-    """Return the plugins in these folders in order, and notes on parts without effect; of two with the same name the
-    first counts."""
+    """Return the plugins in these folders in order, and notes on parts without effect.
+
+    Of two with the same name the first counts.
+    """
     plugins: dict[str, Plugin] = {}
     notes: list[DiscoveryNote] = []
     for folder in folders:
@@ -106,8 +106,10 @@ def read_plugins(folders: Iterable[Path]) -> tuple[tuple[Plugin, ...], tuple[Dis
 
 
 def read_plugin(folder: Path) -> tuple[Plugin | None, tuple[DiscoveryNote, ...]]:
-    """Return the plugin in a folder, and notes on parts without effect. None: it cannot be loaded, and the only note
-    says why."""
+    """Return the plugin in a folder, and notes on parts without effect.
+
+    None: it cannot be loaded, and the only note has the reason.
+    """
     try:
         root = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -183,16 +185,17 @@ def _made(reading: _Reading, *, named: bool) -> Plugin | None:
         agents=_paths(reading, "agents") or _existing_folders(root / "agents"),
         skills=(*_existing_folders(root / "skills"), *_paths(reading, "skills")),
         commands=_paths(reading, "commands") or _existing_folders(root / "commands"),
+        output_styles=_paths(reading, "outputStyles") or _existing_folders(root / "output-styles"),
         hooks=hooks,
         hooks_inline=hooks_inline,
         mcp=mcp,
         mcp_inline=mcp_inline,
     )
-    _tell_rest(reading)
+    _report_unknown_fields(reading)
     return plugin
 
 
-def _tell_rest(reading: _Reading) -> None:
+def _report_unknown_fields(reading: _Reading) -> None:
     for name, node in reading.members.items():
         value = plain(node)
         if name in _UNUSED:
@@ -246,7 +249,7 @@ def _inside(reading: _Reading, name: str, written: str) -> Path | None:
 
 
 def _files(reading: _Reading, name: str, usual: str) -> tuple[tuple[Path, ...], Json | None]:
-    """Return the files of a field and its inline content; the default file counts in addition. Raises `_Wrong`."""
+    """Return the files of a field and its inline content; the default file counts as well. Raises `_Wrong`."""
     default = reading.root / usual
     files = [default] if default.exists() or default.is_symlink() else []
     node = reading.members.get(name)

@@ -1,6 +1,7 @@
 """Composition of an agent's system prompt and tool list from files, skills and tools.
 
-It contains nothing that changes from step to step, so that the same session gives the same bytes (docs/context.md).
+The result contains nothing that changes from step to step, so that the same session gives the same bytes
+(docs/context.md).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Json
 
 Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]
-"""(agent, facts about this machine) -> the facts for its prompt."""
+"""Function (agent, facts about this machine) that returns the facts for the agent's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Guidance:
 
 
 class WorkspacePrompts:
-    """The port `Prompts`, for one workspace."""
+    """Prompts of one workspace. Implements the port `Prompts`."""
 
     def __init__(
         self,
@@ -44,19 +45,22 @@ class WorkspacePrompts:
         appended: str = "",
         facts: Facts = lambda _, real: real,
         walls: tuple[str, ...] = (),
-        brought: Guidance | None = None,
+        guidance: Guidance | None = None,
     ) -> None:
-        """Store the parts. `facts`: returns the facts about the machine for an agent, from the real ones; `walls`: the
-        facts about the sandbox of its commands; `brought`: None for only the workspace's instruction files."""
+        """Store the parts.
+
+        `facts`: function that returns the facts about the machine for an agent from the real ones. `walls`: facts about
+        the sandbox of the agent's commands. `guidance`: None: only the workspace's instruction files.
+        """
         self._workspace = workspace
         self._skills = skills
         self._appended = appended
         self._facts = facts
         self._walls = walls
-        self._brought = brought or Guidance(WorkspaceInstructions(workspace))
+        self._guidance = guidance or Guidance(WorkspaceInstructions(workspace))
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
-        files = await self._brought.instructions.for_prompt(spec)
+        files = await self._guidance.instructions.for_prompt(spec)
         skills = tuple(
             SkillLine(s.name, s.description) for s in self._skills.catalogue(spec.limits_of(spec.model).window)
         )
@@ -72,19 +76,22 @@ class WorkspacePrompts:
         )
         blocks = system_prompt(spec, facts)
         listed: list[Json] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema} for tool in tools
+            tool.service or {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            for tool in tools
         ]
-        system = anchored_list(blocks, len(blocks) - 2)  # behind it stands what is this agent's own
-        names = anchored_list(listed, -1)  # no mark: the one in the system prompt covers them
+        system = anchored_list(blocks, len(blocks) - 2)  # after it comes the part that only this agent has
+        names = anchored_list(listed, -1)  # without a mark: the mark in the system prompt covers the tools
         digests = None if files is None else {file.path: file.digest for file in files}
         return PromptParts(system, names, estimate_json(system) + estimate_json(names), digests)
 
     async def _index(self, spec: AgentSpec) -> str:
-        """Return the index of the agent's notes. A replay shows the recorded one, because the recorded run changed
-        notes."""
-        if self._brought.memories is None:
+        """Return the index of the agent's notes.
+
+        A replay shows the recorded index, because the recorded run changed the notes.
+        """
+        if self._guidance.memories is None:
             return ""
-        index = await self._brought.memories.index(spec)
+        index = await self._guidance.memories.index(spec)
         return "\n".join(self._facts(f"{spec.name}.memory", (index,)))
 
 

@@ -1,14 +1,12 @@
-"""Schedule files: Markdown whose front matter says when and how, and whose body is the prompt.
+"""Schedule files: Markdown whose front matter has the times and settings, and whose body is the prompt.
 
-Read from the workspace (only the trusted content, nothing written later) and from the user's own folder. An invalid
-file is reported with file, line and field, but still counts as existing: its earlier schedule stays unchanged. The same
-applies to all files of an unreadable folder. Refused: NUL characters, files of more than a megabyte, links that lead
-out, and duplicate names.
+The files are read from the workspace (only the trusted content, nothing written later) and from the user's own folder.
+An invalid file is reported with file, line and field, but still counts as existing: its earlier schedule stays
+unchanged. The same applies to all files of an unreadable folder. Refused are NUL characters, files of more than a
+megabyte, links that lead out, and duplicate names.
 
-Effects of a schedule file on the existing schedule: it is created, updated from the file, or ended when the file is
-gone. Pure.
-
-Only values from the file are updated in an existing schedule: its history, its last slot and a pause stay.
+A file creates its schedule, updates it, or ends it when the file is gone. An update changes only values from the file:
+the history, the last slot and a pause stay. `by_file` and `without_file`, which decide this, are pure.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from typing import cast
 from callboard.adapters.extensions.discovery import ExtensionPaths, Source, SourceFiles, agent_paths, own_sources
 from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
 from callboard.core.keys import short_id
-from callboard.core.scheduling.fields import FIELDS, FieldWrong, nearest_field, with_fields
-from callboard.core.trust.claims import Brought
+from callboard.core.scheduling.fields import FIELDS, InvalidField, nearest_field, with_fields
+from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.errors import SettingsError
 from callboard.types.schedules import Schedule
 
@@ -43,9 +41,9 @@ class ScheduleFiles:
     schedules: tuple[Schedule, ...] = ()
     """One schedule for each valid file, without an id; `source` and `digest` identify them."""
     sources: frozenset[str] = frozenset()
-    """Existing sources, valid or not: a schedule of any other source has ended."""
+    """Existing sources, valid or not. A schedule of any other source has ended."""
     unseen: tuple[str, ...] = ()
-    """Prefixes of the sources that could not be read: their schedules stay."""
+    """Prefixes of the sources that could not be read. Their schedules stay."""
     withheld: Mapping[str, str] = field(default_factory=dict[str, str])
     """Source -> digest of content that is not read, because the workspace's present content is not trusted."""
     faults: tuple[str, ...] = ()
@@ -72,9 +70,11 @@ def withheld_line(withheld: Mapping[str, str]) -> str:
     )
 
 
-def schedule_places(workspace: Path, config: Path, brought: Brought, *, trusted: bool) -> ExtensionPaths:
-    """Return the places to search. `brought`: content of the workspace, as read when trust was decided."""
-    return ExtensionPaths(workspace, config, trusted=trusted, bundled=False, brought=brought)
+def schedule_places(
+    workspace: Path, config: Path, workspace_claims: WorkspaceClaims, *, trusted: bool
+) -> ExtensionPaths:
+    """Return the places to search. `workspace_claims`: content of the workspace, as read when trust was decided."""
+    return ExtensionPaths(workspace, config, trusted=trusted, bundled=False, workspace_claims=workspace_claims)
 
 
 def read_schedule_files(places: ExtensionPaths) -> ScheduleFiles:
@@ -84,7 +84,7 @@ def read_schedule_files(places: ExtensionPaths) -> ScheduleFiles:
         _withheld(places, look)
     for source in own_sources("schedules", places):
         listing = _files_of(source, look)
-        unread = [note for note in listing.notes if Path(note.path) not in listing.paths]  # the others tell it below
+        unread = [note for note in listing.notes if Path(note.path) not in listing.paths]  # the others: see below
         look.sources |= {_label(source, Path(note.path)) for note in unread}
         look.faults += [f"{_label(source, Path(note.path))}: {note.reason}" for note in unread]
         for path in listing.paths:
@@ -97,13 +97,13 @@ def read_schedule_files(places: ExtensionPaths) -> ScheduleFiles:
 
 def _withheld(places: ExtensionPaths, look: _Look) -> None:
     """Record the files of an untrusted workspace without reading them. A deleted file still counts as deleted."""
-    brought = places.brought or Brought("")
-    inside = {path for path in brought.hashes if path.startswith(f"{FOLDER}/")}
-    inside |= {claim.path for claim in brought.claims if claim.path.startswith(f"{FOLDER}/")}
+    workspace_claims = places.workspace_claims or WorkspaceClaims("")
+    inside = {path for path in workspace_claims.hashes if path.startswith(f"{FOLDER}/")}
+    inside |= {claim.path for claim in workspace_claims.claims if claim.path.startswith(f"{FOLDER}/")}
     look.sources |= inside
-    if _hidden(Path(brought.workspace or places.workspace or "", FOLDER)):
+    if _hidden(Path(workspace_claims.workspace or places.workspace or "", FOLDER)):
         look.unseen.append(f"{FOLDER}/")
-    look.withheld |= {path: brought.hashes.get(path, "") for path in inside}
+    look.withheld |= {path: workspace_claims.hashes.get(path, "") for path in inside}
 
 
 def _files_of(source: Source, look: _Look) -> SourceFiles:
@@ -118,7 +118,7 @@ def _files_of(source: Source, look: _Look) -> SourceFiles:
 
 
 def _hidden(folder: Path) -> str:
-    """Return the reason why a folder cannot be listed; empty if it can, or if there is no such folder."""
+    """Return the reason why a folder cannot be listed; empty if it can, or if it does not exist."""
     try:
         with os.scandir(folder):
             return ""
@@ -146,9 +146,7 @@ def _read(source: Source, path: Path, look: _Look) -> None:
         return
     existing = next((other for other in look.schedules if schedule.name and other.name == schedule.name), None)
     if existing is not None:
-        look.faults.append(
-            f"{where}: name: {schedule.name} is the name of {existing.source} already: give one another name"
-        )
+        look.faults.append(f"{where}: name: {schedule.name} is already the name of {existing.source}: rename one")
         return
     look.schedules.append(schedule)
 
@@ -176,7 +174,7 @@ def read_schedule(raw: bytes, where: str) -> Schedule:
     blank = Schedule(id="", cron="", prompt="", source=where, digest=digest, created_by="file")
     try:
         return with_fields(blank, {**named, **fields, "prompt": body.strip()})
-    except FieldWrong as wrong:
+    except InvalidField as wrong:
         raise SettingsError(wrong.what, _place(document, where, name=wrong.field, text=text, body=body)) from wrong
 
 
@@ -200,7 +198,7 @@ def folders_of(places: ExtensionPaths) -> Iterator[Path]:
         yield places.workspace / FOLDER
     if places.config is not None:
         yield places.config / "schedules"
-        yield places.config  # a person's decision to trust is kept in it
+        yield places.config  # it contains the user's decision to trust
 
 
 _SAID = (
@@ -208,19 +206,19 @@ _SAID = (
     *("expires", "max_runs", "source", "digest", "recurring", "durable", "enabled", "misfire", "misfire_cap"),
     *("overlap", "deliver", "budget", "fire_budget"),
 )
-"""Fields that a file sets; all others belong to the schedule's own state."""
+"""Fields that a file sets. All others belong to the schedule's own state."""
 
 
 def file_id(session: str, source: str) -> str:
-    """Return the id of a file's schedule: the same as long as the file keeps its name."""
+    """Return the id of a file's schedule. It stays the same as long as the file keeps its name."""
     return short_id("cron", session, "file", source)
 
 
 def by_file(row: Schedule | None, from_file: Schedule, now: float) -> Schedule | None:
-    """Return the row that its file requires; None if it is already correct.
+    """Return the row that its file requires; None if the row is already correct.
 
-    New times count from now on, so that no runs are made up for them. A one-shot that fired, or a schedule that ended,
-    fires again once its file changes. A schedule whose file was missing counts from now on.
+    New times count from now on, so that no missed runs are invented for them. A one-shot that fired, or a schedule that
+    ended, fires again once its file changes. A schedule whose file was missing counts from now on.
     """
     if row is None:
         return from_file.model_copy(update={"created_at": now})
@@ -235,7 +233,7 @@ def by_file(row: Schedule | None, from_file: Schedule, now: float) -> Schedule |
 
 
 def without_file(row: Schedule) -> Schedule | None:
-    """Return the row of a missing file; None if it has already ended."""
+    """Return the row of a schedule whose file is missing; None if it has already ended."""
     if row.state == "cancelled":
         return None
     return row.model_copy(update={"state": "cancelled", "enabled": False})

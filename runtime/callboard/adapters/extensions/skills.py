@@ -1,15 +1,13 @@
 """Skills: folders with a `SKILL.md`, and files in `commands` folders, which are skills of one file.
 
-The catalogue lists name and description; the body is loaded on request. A skill with broken front matter still
-loads, and says what is broken. Scanned again when a file has changed.
+The catalogue lists name and description; the body is loaded on request. The folders are scanned again when a file has
+changed. A skill with broken front matter still loads, and reports the broken part. The fields are those of the open
+specification and of Claude Code: an invalid value is reported with file, line and field, and counts as omitted
+(`docs/skills.md` has the table).
 
-How often each skill was loaded in a workspace, so that a catalogue that is too long drops what is used least.
-
-A count that is lost costs nothing but a place in that order: the file is written without a lock, and one that cannot be
-read counts as empty.
-
-Fields are those of the open specification and of Claude Code: an invalid value is reported with file, line and field,
-and counts as left out. `docs/skills.md` has the table.
+The number of loads of each skill in a workspace is counted, so that a catalogue that is too long drops the descriptions
+of the least used skills. A lost count only changes that order: the file is written without a lock, and an unreadable
+file counts as empty.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from typing import Any, Literal, cast
 
 import structlog
 
-from callboard.adapters.extensions.agent_fields import EFFORTS, Reading, flag_of, kind_of, one_of, text_of
+from callboard.adapters.extensions.agent_fields import EFFORTS, AgentFields, flag_of, kind_of, one_of, text_of
 from callboard.adapters.extensions.claude_settings import UNTRUSTED
 from callboard.adapters.extensions.discovery import (
+    DefinitionCollector,
     DiscoveryNote,
     ExtensionPaths,
     LoadedItems,
     Mark,
-    Shelf,
     Source,
     agent_paths,
     body_after_front_matter,
@@ -68,9 +66,11 @@ class SkillChoices:
     share: float = SHARE
     """Share of the context window for the catalogue."""
     characters: int | None = None
-    """Most characters of the catalogue, if set."""
+    """Most characters of the catalogue; None: `share` decides."""
     commands: bool = True
     """True: run commands in the texts of skills. Those of bundled skills always run."""
+    only: tuple[str, ...] | None = None
+    """The only skills that a model may load, each by its full name or the part after the last colons; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Skill:
     path: Path
     source: Source
     hooks: object = None
-    """Hooks, unchanged, for `adapters.hook_files.read_hooks`."""
+    """Hooks, unchanged, for `adapters.extensions.hooks.read_hooks`."""
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
     """Field -> its line in the file."""
 
@@ -94,7 +94,7 @@ class Skill:
 
 
 class SkillLibrary:
-    """The skills of one session: implements the port `Skills`."""
+    """Skills of one session. Implements the port `Skills`."""
 
     def __init__(
         self, places: ExtensionPaths, wishes: SkillChoices | None = None, uses: SkillUses | None = None
@@ -107,8 +107,10 @@ class SkillLibrary:
         self._aliases: dict[str, str] = {}
 
     def folders(self) -> tuple[Path, ...]:
-        """Return the folders of skills and plugins outside the workspace, whose content agents may read and run: as
-        written, and with every link resolved."""
+        """Return the folders of skills and plugins outside the workspace, whose content agents may read and run.
+
+        Each is listed as written, and with every link resolved.
+        """
         origins = [*sources("skills", self._places), *sources("commands", self._places)]
         folders = dict.fromkeys(Path(source.root if source.plugin else source.folder) for source in origins)
         folders.update(dict.fromkeys(skill.path.parent for skill in self._current().items.values()))
@@ -118,8 +120,10 @@ class SkillLibrary:
         return tuple(path for path in both if not self._is_too_wide(path))
 
     def _is_too_wide(self, folder: Path) -> bool:
-        """Return True if a folder is or contains a home or the workspace, or is inside the workspace, where agents may
-        read anyway."""
+        """Return True if a folder is or contains a home or the workspace, or is inside the workspace.
+
+        Inside the workspace agents may read anyway.
+        """
         real = folder.resolve()
         home = Path.home().resolve()
         if self._places.workspace is None:
@@ -138,8 +142,10 @@ class SkillLibrary:
         return self._current().notes
 
     def catalogue(self, window: int = 0) -> Sequence[SkillText]:
-        """Return the skills that a model may load, by name, without their bodies. `window`: the model's window in
-        tokens: if the descriptions are too long for it, those of the least used skills are empty; 0: all descriptions.
+        """Return the skills that a model may load, by name, without their bodies.
+
+        `window`: the model's window in tokens. If the descriptions are too long for it, those of the least used skills
+        are empty; 0: all descriptions.
         """
         visible = {"name-only": "", "on": None}
         texts: list[SkillText] = []
@@ -189,7 +195,11 @@ class SkillLibrary:
         return items.get(name) or items.get(bare) or items.get(self._aliases.get(bare, ""))
 
     def _seen(self, name: str) -> Shown:
-        return self._wishes.overrides.get(name, "on")
+        shown = self._wishes.overrides.get(name, "on")
+        only = self._wishes.only
+        if shown != "off" and only is not None and not any(f":{name}".endswith(f":{named}") for named in only):
+            return "user-invocable-only"
+        return shown
 
     def _with_body(self, skill: Skill) -> SkillText:
         body = skill.body()
@@ -212,9 +222,11 @@ class SkillLibrary:
 
 
 def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> LoadedItems[Skill]:
-    """Return every skill that these places define, the winning one of each name. A skill wins over a command of its
-    name."""
-    shelf = Shelf[Skill](notes=[*withheld("skills", places), *withheld("commands", places)])
+    """Return every skill that these places define, for each name the one that takes precedence.
+
+    A skill takes precedence over a command of its name.
+    """
+    shelf = DefinitionCollector[Skill](notes=[*withheld("skills", places), *withheld("commands", places)])
     for source in sources("skills", places):
         listing = skill_paths(source)
         shelf.notes.extend(listing.notes)
@@ -233,12 +245,12 @@ def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> L
     return shelf.loaded()
 
 
-def _add(shelf: Shelf[Skill], skill: Skill | None, path: Path) -> None:
+def _add(shelf: DefinitionCollector[Skill], skill: Skill | None, path: Path) -> None:
     if skill is not None:
         shelf.add(skill.text.name, skill, path)
 
 
-def _command(shelf: Shelf[Skill], source: Source, path: Path, longest: int) -> Skill | None:
+def _command(shelf: DefinitionCollector[Skill], source: Source, path: Path, longest: int) -> Skill | None:
     """Read a command, which is named `folder:name`; a plugin's is named `plugin:folder:name`."""
     skill = _read(source, path, otherwise=path.stem, longest=longest, notes=shelf.notes, kind="command")
     folders = path.parent.relative_to(source.folder).parts
@@ -261,7 +273,8 @@ def aliases_of(skills: Mapping[str, Skill]) -> dict[str, str]:
         if skill.source.plugin and len(parts) > 2:
             short.add(f"{parts[0]}:{parts[-1]}")
         if skill.text.kind == "skill":
-            short.add(skill.path.parent.name)
+            folder = skill.path.parent.name
+            short |= {folder, f"{skill.source.plugin}:{folder}"} if skill.source.plugin else {folder}
         for alias in short - set(skills):
             candidates.setdefault(alias, set()).add(name)
     return {alias: next(iter(names)) for alias, names in candidates.items() if len(names) == 1}
@@ -278,12 +291,12 @@ def _read(
     problem = ""
     document = YamlDocument({}, str(path))
     try:
-        document, _ = load_front_document(path if source.brought is None else text, str(path))
+        document, _ = load_front_document(path if source.workspace_claims is None else text, str(path))
     except SettingsError as error:
         note = broken(path, error, "ignored")
         problem = f"its front matter is broken: {note.reason}"
         notes.append(replace(note, reason=problem))
-    reading = Reading(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
+    reading = AgentFields(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
     name = _name(reading, otherwise, kind)
     if name is None:
         return None
@@ -298,7 +311,7 @@ def _read(
     return Skill(skill_text, path, source, hooks, lines)
 
 
-def _text(name: str, reading: Reading, fields: SkillFields, *, body: str, longest: int) -> SkillText:
+def _text(name: str, reading: AgentFields, fields: SkillFields, *, body: str, longest: int) -> SkillText:
     return SkillText(
         name,
         _description(reading, body, fields.paths, longest),
@@ -324,8 +337,8 @@ def _variables(source: Source, folder: str) -> Mapping[str, str]:
     return variables
 
 
-def _name(reading: Reading, otherwise: str, kind: CommandKind) -> str | None:
-    """Return the written name, else that of the folder or file. A command is always named after its file."""
+def _name(reading: AgentFields, otherwise: str, kind: CommandKind) -> str | None:
+    """Return the written name, otherwise that of the folder or file. A command is always named after its file."""
     written = reading.fields.get("name")
     name = "" if written is None or kind == "command" else str(written).strip()
     if _NAME.fullmatch(name):
@@ -339,9 +352,11 @@ def _name(reading: Reading, otherwise: str, kind: CommandKind) -> str | None:
     return None
 
 
-def _description(reading: Reading, body: str, paths: Sequence[str], longest: int) -> str:
-    """Return the description from the front matter, else the first line of the body; on one line, shortened to keep the
-    catalogue small."""
+def _description(reading: AgentFields, body: str, paths: Sequence[str], longest: int) -> str:
+    """Return the description from the front matter, otherwise the first line of the body.
+
+    The description is on one line, shortened to keep the catalogue small.
+    """
     written = " ".join(_field_text(reading, key) for key in ("description", "when_to_use"))
     first = next((line.strip().lstrip("#") for line in body.splitlines() if line.strip()), "")
     text = " ".join(written.split()) or " ".join(first.split()) or "(no description)"
@@ -352,7 +367,7 @@ def _description(reading: Reading, body: str, paths: Sequence[str], longest: int
     return text[:longest]
 
 
-def _field_text(reading: Reading, key: str) -> str:
+def _field_text(reading: AgentFields, key: str) -> str:
     value = reading.fields.get(key)
     if value is not None and not isinstance(value, str | int):
         reading.ignored(key, "write a text")
@@ -364,7 +379,7 @@ _MOST_BYTES = 4_000_000
 
 
 class SkillUses:
-    """The counts in one file; None: they are kept as long as the process runs."""
+    """Counts of loads in one file; None: they are kept only while the process runs."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -386,7 +401,7 @@ class SkillUses:
             part = self._path.with_suffix(".new")
             part.write_text(json.dumps(counts, sort_keys=True))
             part.replace(self._path)
-        except OSError as error:  # a full or read-only disk: skills work all the same
+        except OSError as error:  # a full or read-only disk: skills still work
             structlog.get_logger("callboard.skills").warning("skill uses not kept", why=str(error))
 
     def _read(self) -> dict[str, int]:
@@ -405,7 +420,7 @@ HONOURED = frozenset(
         *("hooks", "paths", "shell", "metadata", "license", "compatibility"),
     }
 )
-"""Fields that have an effect here; an invalid value of one is reported."""
+"""Fields that have an effect here. An invalid value of one is reported."""
 _NEAR: Mapping[str, str] = MappingProxyType(
     {
         "allowed_tools": "allowed-tools",
@@ -418,7 +433,7 @@ _NEAR: Mapping[str, str] = MappingProxyType(
         "globs": "paths",
     }
 )
-"""Common wrong names, and the names to suggest: a wrong name is not read as the right one."""
+"""Common wrong names, and the names to suggest. A wrong name is not read as the right one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,9 +457,11 @@ class SkillFields:
 _VARIABLE = re.compile(r"\$\{(CLAUDE_[A-Z_]+)\}")
 
 
-def fields_of(reading: Reading, variables: Mapping[str, str]) -> SkillFields:
-    """Return every supported field, with its default if it is omitted or invalid. `variables`: those for the folders of
-    the skill and its plugin, for its rules."""
+def fields_of(reading: AgentFields, variables: Mapping[str, str]) -> SkillFields:
+    """Return every supported field, with its default if it is omitted or invalid.
+
+    `variables`: those for the folders of the skill and its plugin, for its rules.
+    """
     for name in reading.fields:
         if name not in HONOURED:
             suggestion = f": write {_NEAR[name]}" if name in _NEAR else ""
@@ -474,7 +491,7 @@ def fields_of(reading: Reading, variables: Mapping[str, str]) -> SkillFields:
     )
 
 
-def _only_of_forks(reading: Reading, *, forks: bool) -> None:
+def _only_of_forks(reading: AgentFields, *, forks: bool) -> None:
     for name in ("agent", "background"):
         if name in reading.fields and not forks:
             reading.ignored(name, "counts only with context: fork")
@@ -484,15 +501,15 @@ def _only_of_forks(reading: Reading, *, forks: bool) -> None:
         )
 
 
-def _for_person(reading: Reading) -> bool:
-    """Return True unless its author says no: an invalid value does not count as no."""
+def _for_person(reading: AgentFields) -> bool:
+    """Return False only if the skill's author excludes the user. An invalid value does not exclude the user."""
     if "user-invocable" not in reading.fields:
         return True
     note_count = len(reading.notes)
     return flag_of(reading, "user-invocable") or len(reading.notes) > note_count
 
 
-def _paths(reading: Reading) -> tuple[str, ...]:
+def _paths(reading: AgentFields) -> tuple[str, ...]:
     value = reading.fields.get("paths")
     if value is not None and not isinstance(value, str | list | tuple):
         reading.ignored("paths", "write globs, such as src/**/*.ts")
@@ -505,7 +522,7 @@ def _agent(written: str) -> str:
     return {"": "general", "general-purpose": "general", "Explore": "explore", "Plan": "plan"}.get(written, written)
 
 
-def _names(reading: Reading) -> tuple[str, ...]:
+def _names(reading: AgentFields) -> tuple[str, ...]:
     value = reading.fields.get("arguments")
     if value is not None and not isinstance(value, str | list | tuple):
         reading.ignored("arguments", "write names, as a list or between blanks")
@@ -516,7 +533,7 @@ def _names(reading: Reading) -> tuple[str, ...]:
     return good
 
 
-def _rules(reading: Reading, field: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+def _rules(reading: AgentFields, field: str, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Return the rules of a field, with the variables for the folders of skill and plugin replaced."""
     value = reading.fields.get(field)
     if value is not None and not isinstance(value, str | list | tuple):
@@ -529,7 +546,7 @@ def _rules(reading: Reading, field: str, variables: Mapping[str, str]) -> tuple[
             reading.ignored(field, f"{written}: {unknown[0]} is not known here")
             continue
         if "*" in "".join(variables[match[1]] for match in _VARIABLE.finditer(written)):
-            reading.ignored(field, f"{written}: a star in the path of the folder would stand for anything")
+            reading.ignored(field, f"{written}: a star in the path of the folder would match anything")
             continue
         try:
             parse_rule(entry)
@@ -541,8 +558,10 @@ def _rules(reading: Reading, field: str, variables: Mapping[str, str]) -> tuple[
 
 
 def entries(value: object, *, blanks: bool = True) -> tuple[str, ...]:
-    """Return the entries of a list, or of a text separated by commas and (`blanks`) blanks; separators inside brackets
-    do not count."""
+    """Return the entries of a list, or of a text separated by commas and (`blanks`) blanks.
+
+    Separators inside brackets do not count.
+    """
     if isinstance(value, list | tuple):
         return tuple(str(entry).strip() for entry in cast("Sequence[object]", value) if str(entry).strip())
     parts = [""]

@@ -1,25 +1,27 @@
-"""Reader of a workspace's content that needs trust: configuration files, scripts that their commands name, git's
-settings. It is read once.
+"""Reader of a workspace's content that needs trust: configuration files, scripts, and git's settings.
 
-Every file is opened beneath a descriptor of the workspace: no link leads out of it, no pipe is waited for, and sizes
-and numbers are limited. A file that cannot be read this way is not used, and is reported. Later readers use the content
-read here (`Brought.text`), so that the used content is the trusted one.
+The scripts are those that commands in the configuration files name.
+
+The content is read once. Every file is opened beneath a descriptor of the workspace: no link leads out of it, no pipe
+is waited for, and sizes and numbers are limited. A file that cannot be read this way is not used, and is reported.
+Later readers use the content read here (`WorkspaceClaims.text`), so that the used content is the trusted one.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from callboard.adapters.extensions.discovery import body_after_front_matter, folders_above
+from callboard.adapters.extensions.plugins import MANIFEST
 from callboard.adapters.extensions.yaml import Address, load_document, load_front_matter
 from callboard.adapters.system.regular_files import open_beneath
 from callboard.core.trust.claims import (
-    Brought,
     Claim,
+    WorkspaceClaims,
     agent_claims,
     claude_claims,
     hash_of,
@@ -34,6 +36,7 @@ from callboard.core.trust.claims import (
 from callboard.core.trust.git_config import Setting, git_claims, git_settings
 from callboard.core.trust.yaml_nodes import YamlNode, json_node, node_of
 from callboard.types.errors import SettingsError
+from callboard.types.skills import Plugin
 
 SETTINGS = ".callboard/settings.yaml"
 CLAUDE = (".claude/settings.json", ".claude/settings.local.json")
@@ -41,11 +44,11 @@ SERVERS = ".mcp.json"
 HOOKS = ".callboard/hooks/hooks.json"
 
 LARGEST_FILE = 1_000_000
-"""Most bytes of a configuration file; a larger one is not used."""
+"""Most bytes of a configuration file. A larger one is not used."""
 LARGEST_SCRIPT = 16_000_000
 MOST_FILES = 2_000
 MOST_BYTES = 64_000_000
-"""Most files and most bytes in total; further ones are not used."""
+"""Most files (`MOST_FILES`) and most bytes in total. Further ones are not used."""
 _DEPTH = 8
 _RUNS = frozenset({"hook", "command", "server", "git"})
 """Claims whose text may name a script."""
@@ -54,51 +57,78 @@ _SCRIPT_FOLDERS = (".callboard/hooks", ".claude/hooks")
 Reader = Callable[[str, str], list[Claim]]
 
 
-def read_brought(workspace: Path) -> Brought:
-    """Read the workspace's present content. Raises nothing because of its content; a path that is not a folder has
-    none."""
+def read_claims(workspace: Path) -> WorkspaceClaims:
+    """Read the workspace's present content.
+
+    Raises nothing because of the content; a path that is not a folder has no content.
+    """
     root = os.path.realpath(workspace)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return Brought(root)
+        return WorkspaceClaims(root)
     try:
         return _Reading(root, descriptor).read()
     finally:
         os.close(descriptor)
 
 
-def scripts_as_trusted(brought: Brought) -> str:
-    """Return how the scripts differ from those that were read; empty if they are the same. Call this before running
-    one."""
-    if not brought.scripts:
+def scripts_as_trusted(workspace_claims: WorkspaceClaims) -> str:
+    """Return the difference between the scripts and those that were read; empty if they are the same.
+
+    Call this before running a script.
+    """
+    if not workspace_claims.scripts:
         return ""
     try:
-        descriptor = os.open(brought.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(workspace_claims.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        return f"{brought.workspace} cannot be read: {error.strerror}"
+        return f"{workspace_claims.workspace} cannot be read: {error.strerror}"
     try:
-        for path in sorted(brought.scripts):
+        for path in sorted(workspace_claims.scripts):
             try:
-                same = hash_of(_bytes(descriptor, path, LARGEST_SCRIPT)) == brought.hashes[path]
+                same = hash_of(_bytes(descriptor, path, LARGEST_SCRIPT)) == workspace_claims.hashes[path]
             except OSError:
                 same = False
             if not same:
-                return f"{path} is not what was trusted any more"
+                return f"{path} has changed since it was trusted"
     finally:
         os.close(descriptor)
     return ""
 
 
-def git_as_trusted(brought: Brought, folder: str) -> bool:
+def plugin_claims(plugin: Plugin, agents: Iterable[Path], skills: Iterable[Path]) -> Iterator[Claim]:
+    """Yield everything in a plugin that would run something or extend rights, with paths relative to its folder.
+
+    `agents`, `skills`: its files of agents, and of skills and commands.
+    """
+    readers = [
+        *((path, _hooks) for path in plugin.hooks),
+        *((path, _plugin_servers) for path in plugin.mcp),
+        *((path, _agent) for path in agents),
+        *((path, _skill) for path in skills),
+    ]
+    for path, reader in readers:
+        name = os.path.relpath(path, plugin.root)
+        try:
+            yield from reader(name, _bytes(None, str(path), LARGEST_FILE).decode("utf-8-sig"))
+        except (OSError, ValueError, RecursionError, SettingsError) as error:
+            yield Claim(name, "unread", f"is not used: {error}")
+    if plugin.hooks_inline is not None:
+        yield from hook_claims(MANIFEST, node_of(plugin.hooks_inline.get("hooks", plugin.hooks_inline), {}))
+    if plugin.mcp_inline is not None:
+        yield from server_claims(MANIFEST, node_of(plugin.mcp_inline.get("mcpServers", plugin.mcp_inline), {}))
+
+
+def git_as_trusted(workspace_claims: WorkspaceClaims, folder: str) -> bool:
     """Return True if the repository at a folder has git settings, and they and their scripts are all trusted.
 
-    In a worktree they would lead to other files, so only the workspace itself can be trusted.
+    In a worktree the settings would lead to other files, so only the workspace itself can be trusted.
     """
-    claims = set(brought.claims)
-    if os.path.realpath(folder) != brought.workspace or not any(claim.kind == "git" for claim in claims):
+    claims = set(workspace_claims.claims)
+    if os.path.realpath(folder) != workspace_claims.workspace or not any(claim.kind == "git" for claim in claims):
         return False
-    now = read_brought(Path(folder)).claims
+    now = read_claims(Path(folder)).claims
     return {claim for claim in now if claim.kind in ("git", "script", "unread")} <= claims
 
 
@@ -114,7 +144,7 @@ class _Reading:
         self._scripts: set[str] = set()
         self._bytes = 0
 
-    def read(self) -> Brought:
+    def read(self) -> WorkspaceClaims:
         self._configuration(SETTINGS, _settings)
         for path in CLAUDE:
             self._configuration(path, _claude)
@@ -130,7 +160,9 @@ class _Reading:
                 self._script(path)
         self._git()
         self._named_scripts()
-        return Brought(self._root, tuple(sorted(self._claims)), self._hashes, self._content, frozenset(self._scripts))
+        return WorkspaceClaims(
+            self._root, tuple(sorted(self._claims)), self._hashes, self._content, frozenset(self._scripts)
+        )
 
     def _definitions(self) -> None:
         for folder in (".callboard", ".claude"):
@@ -140,10 +172,14 @@ class _Reading:
                 self._configuration(path, _skill)
             for path in self._below(f"{folder}/commands", ".md"):
                 self._configuration(path, _skill)
+            for path in self._below(f"{folder}/output-styles", ".md"):
+                self._configuration(path, _style)
 
     def _above(self, folder: Path, prefix: str) -> None:
-        """Read agents and skills of a folder above the workspace, up to the root of the repository: their paths begin
-        with `../`."""
+        """Read agents and skills of a folder above the workspace, up to the root of the repository.
+
+        The paths of these files begin with `../`.
+        """
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -184,8 +220,10 @@ class _Reading:
             self._claims.append(Claim(path, "script", f"{len(raw):,} bytes, SHA-256 {self._hashes[path]}"))
 
     def _bytes_of(self, path: str, most: int) -> bytes | None:
-        """Return the bytes of a file. None, with a claim that says why, if it exists but cannot be read; only None if
-        it does not exist."""
+        """Return the bytes of a file.
+
+        None, with a claim that has the reason, if the file exists but cannot be read; None alone if it does not exist.
+        """
         if len(self._hashes) >= MOST_FILES or self._bytes > MOST_BYTES:
             self._unread(path, "is one file too many")
             return None
@@ -205,7 +243,7 @@ class _Reading:
     def _skills(self, folder: str) -> list[str]:
         """Return the `SKILL.md` of each subfolder; a subfolder may be a link inside the workspace."""
         try:
-            names = sorted(os.listdir(os.path.join(self._root, folder)))[:MOST_FILES]  # noqa: PTH118, PTH208
+            names = sorted(os.listdir(os.path.join(self._root, folder)))[:MOST_FILES]  # noqa: PTH118, PTH208 - names only; a path that the kernel joins
         except OSError:  # a missing folder is no error
             return []
         return [f"{folder}/{name}/SKILL.md" for name in names]
@@ -238,7 +276,7 @@ class _Reading:
 
     def _named(self, path: str, *, folders: bool) -> None:
         full = os.path.join(self._root, path)  # noqa: PTH118 - a path that the kernel joins
-        if not os.path.isdir(full):  # noqa: PTH112
+        if not os.path.isdir(full):  # noqa: PTH112 - the same text is passed to lexists
             if os.path.lexists(full):
                 self._script(path)
         elif folders:
@@ -307,7 +345,7 @@ def _bytes(descriptor: int | None, path: str, most: int) -> bytes:
     return raw
 
 
-# One reader for each kind of file: its text -> its claims.
+# Readers of the kinds of files: text -> claims
 
 
 def _settings(path: str, text: str) -> list[Claim]:
@@ -325,6 +363,12 @@ def _servers(path: str, text: str) -> list[Claim]:
     return server_claims(path, members["mcpServers"]) if "mcpServers" in members else []
 
 
+def _plugin_servers(path: str, text: str) -> list[Claim]:
+    """Return the claims of a plugin's `.mcp.json`, in which `mcpServers` may be left out."""
+    document = json_node(text)
+    return server_claims(path, dict(document.members or ()).get("mcpServers", document))
+
+
 def _hooks(path: str, text: str) -> list[Claim]:
     members = dict(json_node(text).members or ())
     return hook_claims(path, members["hooks"]) if "hooks" in members else []
@@ -334,10 +378,15 @@ def _agent(path: str, text: str) -> list[Claim]:
     return agent_claims(path, _front_matter(path, text)[0])
 
 
+def _style(path: str, text: str) -> list[Claim]:
+    lines = text.count("\n") + 1
+    return [Claim(path, "setting", f"instructions for the lead, {lines} line{'s' if lines > 1 else ''}")]
+
+
 def _skill(path: str, text: str) -> list[Claim]:
     try:
         document, body = _front_matter(path, text)
-    except SettingsError:  # the body is used all the same
+    except SettingsError:  # the body is still used
         document = YamlNode(None, members=())
         body = body_after_front_matter(text)
     return skill_claims(path, document, body, text.count("\n") - body.count("\n") + 1)

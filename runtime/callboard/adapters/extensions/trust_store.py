@@ -1,8 +1,8 @@
 """Store of the user's decisions about workspaces: one file of the user, never of a workspace.
 
-It is written completely, under a lock, and replaced by a rename: several processes may decide at once, and a kill
-leaves the old file or the new one. A file that is damaged, of another user or writable by others grants no trust; this
-is reported, and the next decision sets the file aside.
+The file is written completely, under a lock, and replaced by a rename, so several processes may decide at once, and a
+kill leaves the old file or the new one. A file that is damaged, of another user or writable by others grants no trust;
+this is reported, and the next decision sets the file aside.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from callboard.types.errors import WorkspaceUnusable
 
 FILE = "trust.json"
 KEPT = 8
-"""Most contents of one workspace that stay trusted, the newest ones: its branches may have different ones."""
+"""Most contents of one workspace that stay trusted, the newest ones: its branches may have different contents."""
 _VERSION = 1
 _LARGEST = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TrustRecords:
-    """The stored decisions, oldest first. `damage`: the reason why the file is ignored; empty for a sound one."""
+    """Stored decisions, oldest first. `damage`: the reason why the file is ignored; empty for an undamaged one."""
 
     decisions: tuple[TrustDecision, ...] = ()
     damage: str = ""
@@ -39,7 +39,7 @@ class TrustRecords:
         return tuple(decision for decision in self.decisions if decision.workspace == workspace)
 
     def trusts(self, workspace: str, digest: str) -> bool:
-        """Return True if the user trusted exactly this content there."""
+        """Return True if the user trusted exactly this content of the workspace."""
         return any(decision.digest == digest for decision in self.of(workspace))
 
 
@@ -77,7 +77,7 @@ class TrustFile:
                 if existing.workspace == decision.workspace and existing.digest != decision.digest
             ]
             others = [existing for existing in stored if existing.workspace != decision.workspace]
-            bare = [replace(existing, claims=(), hashes={}) for existing in earlier]  # only the newest is compared with
+            bare = [replace(existing, claims=(), hashes={}) for existing in earlier]  # comparisons use only the newest
             return [*others, *bare[-(KEPT - 1) :], decision]
 
         self._change(added)
@@ -106,7 +106,7 @@ class TrustFile:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Hold the lock for reading and writing; the kernel releases the lock of a dead process."""
+        """Hold the lock for reading and writing. The kernel releases the lock of a dead process."""
         lock = os.open(self.path.with_name(f"{FILE}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
 """Reader of YAML written by users: settings, scenarios, and the front matter of agent and skill files.
 
-Only this module imports `yaml`. Values keep their intended meaning: `no`, `on`, `1.10` in front matter and dates stay
-strings; only `true`, `false`, `null`, integers and (outside front matter) decimals are converted. Refused, each with
-file, line and field: duplicate keys, anything that builds objects, text that is not YAML.
+Only this module imports `yaml`. Values keep their intended meaning: `no`, `on`, dates, and `1.10` in front matter stay
+strings; only `true`, `false`, `null`, integers and (outside front matter) decimals are converted. Duplicate keys,
+anything that builds objects, and text that is not YAML are refused with file, line and field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _MAX_BYTES = 4_000_000
 """Most bytes of a file. Files by users are small; a larger one is a mistake or an attack on the parser."""
 _MAX_DEPTH = 60
 _MAX_NODES = 200_000
-"""Most values after aliases are expanded: otherwise a few lines of nested aliases can stand for billions of values."""
+"""Most values after aliases are expanded. Otherwise a few lines of nested aliases could stand for billions of
+values.
+"""
 
 _TOO_DEEP = f"is nested more than {_MAX_DEPTH} levels deep"
 _TOO_MANY = f"holds more than {_MAX_NODES:,} values"
@@ -41,33 +43,39 @@ _TOP_LEVEL_LINE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)
 
 
 _Resolvers = dict[str, list[tuple[str, re.Pattern[str]]]]
+_TAG = "tag:yaml.org,2002:"
+_WORDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", ("t", "T", "f", "F")),
+    "null": (r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)", tuple("-+0123456789")),
+    "float": (r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", tuple("-+.0123456789")),
+    "merge": (r"<<", ("<",)),
+}
+"""Patterns and first characters of the plain words that are not strings, by the name of their type."""
+_TYPES = frozenset({*_WORDS, "str", "seq", "map"})
+_MOST_DIGITS = 400
+"""Most characters of a number. Longer ones mean nothing here, and Python refuses to convert very long ones."""
 
 
 def _resolvers(*, decimals: bool) -> _Resolvers:
     """Return the plain words that are not strings, by their first character, in the parser's format."""
     table: _Resolvers = {}
-    for kind, pattern, starts in (
-        ("bool", r"true|True|TRUE|false|False|FALSE", ("t", "T", "f", "F")),
-        ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
-        ("int", r"[-+]?(?:0|[1-9][0-9]*)", tuple("-+0123456789")),
-        ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", tuple("-+.0123456789")),
-        ("merge", r"<<", ("<",)),
-    ):
+    for kind, (pattern, starts) in _WORDS.items():
         if kind == "float" and not decimals:
             continue
         for start in starts:
-            table.setdefault(start, []).append((f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})$")))
+            table.setdefault(start, []).append((f"{_TAG}{kind}", re.compile(f"(?:{pattern})$")))
     return table
 
 
 class _PlainLoader(yaml.CSafeLoader):
-    """YAML 1.2's few implicit types, without decimals: front matter."""
+    """Loader of YAML 1.2's few implicit types, without decimals, for front matter."""
 
     yaml_implicit_resolvers = _resolvers(decimals=False)
 
 
 class _NumberLoader(_PlainLoader):
-    """The same types and decimals: settings and scenarios."""
+    """Loader of the same types and decimals, for settings and scenarios."""
 
     yaml_implicit_resolvers = _resolvers(decimals=True)
 
@@ -79,7 +87,7 @@ class YamlDocument:
     data: object
     where: str
     lines: Mapping[Address, int] = field(default_factory=dict[Address, int])
-    mended: tuple[str, ...] = ()
+    quoted_fields: tuple[str, ...] = ()
     """Fields whose value is not valid YAML and was read as plain text."""
 
     def place(self, address: Address = ()) -> str:
@@ -125,8 +133,10 @@ def load_front_matter(source: Path | str, where: str = "") -> tuple[dict[str, ob
 
 
 def load_front_document(source: Path | str, where: str = "") -> tuple[YamlDocument, str]:
-    """Return the front matter as a document, whose `data` is a mapping, with the file's line of every field; and the
-    body."""
+    """Return the front matter as a document, and the body.
+
+    `data` of the document is a mapping, with the file's line of every field.
+    """
     text, where = _read(source, where)
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
@@ -172,19 +182,22 @@ def _with_plain_ends(lines: list[str]) -> list[str]:
 
 
 def _parse_tolerantly(text: str, where: str) -> YamlDocument:
-    """Parse the text as written. If it is not YAML, parse it with the doubtful plain values of top-level fields quoted,
-    and then with the lines after such a value as part of it."""
+    """Parse the text as written.
+
+    If it is not YAML, parse it with the doubtful plain values of top-level fields quoted, and then with the lines after
+    such a value as part of it.
+    """
     try:
         return _parse(text, where, _PlainLoader)
     except SettingsError:
         lines = text.splitlines(keepends=True)
-        for mend in (_quoted_alone, _quoted_with_lines_after):
-            quoted, fields = mend(lines)
+        for quote_values in (_quoted_alone, _quoted_with_lines_after):
+            quoted, fields = quote_values(lines)
             if not fields:
                 continue
             try:
-                return replace(_parse(quoted, where, _PlainLoader), mended=fields)
-            except SettingsError:  # what is wrong with the text as it was written is what helps
+                return replace(_parse(quoted, where, _PlainLoader), quoted_fields=fields)
+            except SettingsError:  # the error in the original text is the helpful one
                 continue
         raise
 
@@ -197,8 +210,11 @@ def _quoted_alone(lines: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _quoted_with_lines_after(lines: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the text with a description quoted together with its following lines, up to the next known field, and the
-    names of the quoted fields. Used if its examples are on separate lines. The lines keep their numbers."""
+    """Return the text with a description quoted together with its following lines, and the names of the quoted fields.
+
+    The description ends at the next known field. Used if its examples are on separate lines. The lines keep their
+    numbers.
+    """
     start = next((number for number, line in enumerate(lines) if line.startswith("description:")), len(lines))
     after = (number for number in range(start + 1, len(lines)) if _FIELD_LINE.match(lines[number]))
     end = next(after, len(lines))
@@ -222,7 +238,7 @@ def _quoted(line: str) -> str:
     if match is None or (match["value"][0] in _MARKED and not hint):
         return line
     value = match["value"]
-    comment = " #" in value and match["key"] in _PROSE  # elsewhere it is one: `model: opus  # the large one`
+    comment = " #" in value and match["key"] in _PROSE  # elsewhere a comment is one: `model: opus # the large one`
     doubtful = hint or ": " in value or comment or value.endswith(":") or value[0] in "*@`%"
     return f"{match['key']}: '{value.replace(chr(39), chr(39) * 2)}'\n" if doubtful else line
 
@@ -235,15 +251,15 @@ def _parse(text: str, where: str, kind: type[_PlainLoader]) -> YamlDocument:
         if node is None:
             return YamlDocument(None, where)
         lines = _Survey(where).lines(node)
-        data = cast("object", loader.construct_document(node))  # pyright: ignore[reportUnknownMemberType]
+        data = cast("object", loader.construct_document(node))  # pyright: ignore[reportUnknownMemberType] - its types are partly unknown
         return YamlDocument(data, where, lines)
     except yaml.MarkedYAMLError as error:
-        # An unclosed bracket is noticed at the end of the file; where it opens is what helps.
+        # An unclosed bracket is detected only at the end of the file; the helpful place is its opening.
         unclosed = "flow" in (error.context or "") or "quoted" in (error.context or "")
         mark = (error.context_mark if unclosed else None) or error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
         raise SettingsError(f"is not valid YAML: {error.problem or error.context}", place) from error
-    except (yaml.YAMLError, ValueError) as error:  # odd characters; an integer longer than Python converts
+    except (yaml.YAMLError, ValueError) as error:  # invalid characters
         raise SettingsError(f"is not valid YAML: {error}", where) from error
     finally:
         loader.dispose()
@@ -258,10 +274,10 @@ def _refuse_bombs(text: str, where: str, kind: type[_PlainLoader]) -> None:
     sizes: dict[str, tuple[int, int]] = {}
     open_values: list[tuple[str | None, int, int]] = []  # anchor, values so far, depth so far
     aliased = False
-    for event in cast("Iterator[yaml.Event]", yaml.parse(text, kind)):  # pyright: ignore[reportUnknownMemberType]
+    for event in cast("Iterator[yaml.Event]", yaml.parse(text, kind)):  # pyright: ignore[reportUnknownMemberType] - its types are partly unknown
         size = 1
         depth = 0
-        if isinstance(event, yaml.DocumentEndEvent):  # a second document is refused unread
+        if isinstance(event, yaml.DocumentEndEvent):  # a second document is refused without being read
             return
         if isinstance(event, yaml.CollectionStartEvent):
             open_values.append((event.anchor, 1, 1))
@@ -287,7 +303,7 @@ def _refuse_bombs(text: str, where: str, kind: type[_PlainLoader]) -> None:
 def _refuse_circle(alias: yaml.AliasEvent, enclosing: Sequence[str | None], where: str) -> None:
     """Raise `SettingsError` for an alias inside the value that it names."""
     if alias.anchor in enclosing:
-        message = f"refers to itself: the alias *{alias.anchor} stands in the value that it names"
+        message = f"refers to itself: the alias *{alias.anchor} is inside the value that it names"
         raise SettingsError(message, f"{where}:{alias.start_mark.line + 1}")
 
 
@@ -296,6 +312,19 @@ def _excess(values: int, depth: int, *, aliased: bool) -> str:
     if depth > _MAX_DEPTH:
         return _TOO_DEEP
     return "" if values <= _MAX_NODES else _BOMB if aliased else _TOO_MANY
+
+
+def _unusable(node: yaml.Node) -> str:
+    """Return why a value cannot be used: a type that JSON does not have, or a word that is not of its written type."""
+    kind = str(node.tag).removeprefix(_TAG)
+    if kind not in _TYPES:
+        return f"is YAML of the type {kind[:40]}, which cannot be used: write text, numbers, lists and mappings"
+    if not isinstance(node, yaml.ScalarNode) or kind == "str":
+        return ""
+    word = str(node.value)
+    if kind in ("int", "float") and len(word) > _MOST_DIGITS:
+        return f"is a number of more than {_MOST_DIGITS} characters"
+    return "" if kind in _WORDS and re.fullmatch(_WORDS[kind][0], word) else f"is not of the type {kind}: {word[:40]}"
 
 
 class _Survey:
@@ -316,6 +345,10 @@ class _Survey:
         if self._seen > _MAX_NODES or len(address) > _MAX_DEPTH:
             raise SettingsError(_TOO_DEEP if len(address) > _MAX_DEPTH else _BOMB, f"{self._where}:{line}")
         self._lines[address] = line
+        if problem := _unusable(node):
+            raise SettingsError(
+                problem, f"{self._where}:{line}: {dotted(address)}" if address else f"{self._where}:{line}"
+            )
         if isinstance(node, yaml.MappingNode):
             self._walk_mapping(node, address)
         elif isinstance(node, yaml.SequenceNode):
@@ -329,6 +362,8 @@ class _Survey:
             if not isinstance(key, yaml.ScalarNode):
                 raise SettingsError("a field's name is a plain word", f"{self._where}:{line}: {dotted(address)}")
             name = str(key.value)
+            if problem := _unusable(key):
+                raise SettingsError(problem, f"{self._where}:{line}: {dotted((*address, name[:40]))}")
             if name in met:
                 place = f"{self._where}:{line}: {dotted((*address, name))}"
                 raise SettingsError("is written twice; keep one of the two", place)

@@ -3,8 +3,8 @@
 Git takes the configuration of a repository from its common folder, and no option prevents that. Almost any setting in
 it can name a program to run, and a process that can write there can change it between a check and a call. So the
 runtime's git gets another common folder (`GIT_COMMON_DIR`): one of Callboard's, outside of everything that agents
-write, with a configuration of a few lines and links to the repository's objects and references. Git never reads the
-repository's own configuration: programs, filters, includes, promisor remotes, worktree settings.
+write, with a configuration of a few lines and links to the repository's objects and references. Git then never reads
+the repository's own configuration: programs, filters, includes, promisor remotes, worktree settings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,15 +27,17 @@ _LINKS = ("HEAD", "objects", "refs", "packed-refs", "reftable", "logs", "info", 
 
 @dataclass(frozen=True, slots=True)
 class GitFolders:
-    """Absolute paths. `common` is git's folder of a repository, `own` that of one of its working trees (usually the
-    same)."""
+    """Git's own folders of a repository, as absolute paths.
+
+    `common` is git's folder of the repository, `own` that of one of its working trees (usually the same).
+    """
 
     own: Path
     common: Path
 
 
 def find_folders(checkout: Path) -> GitFolders | None:
-    """Return the folders of a checkout, according to its `.git`; None if there is no repository.
+    """Return the folders of a checkout, according to its `.git`; None without a repository.
 
     A `commondir` counts only in the folder of a linked worktree, which is in `worktrees` of the folder that it names.
     Elsewhere it would lead git to an unrelated repository.
@@ -58,8 +61,27 @@ def is_git_folder(folders: GitFolders) -> bool:
     return references and (folders.common / "objects").is_dir() and os.path.lexists(folders.own / "HEAD")
 
 
+_OWN_FILES = ("HEAD", "index")
+_COMMON_FILES = (
+    *("HEAD", "packed-refs", "shallow", "info/exclude", "info/grafts", "info/sparse-checkout"),
+    "objects/info/alternates",
+)
+
+
+def special_file(folders: GitFolders) -> Path | None:
+    """Return a file of git's that is neither regular nor missing, such as a named pipe, for which git would wait."""
+    for path in (*(folders.own / name for name in _OWN_FILES), *(folders.common / name for name in _COMMON_FILES)):
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            continue  # missing, or a link to a reference that does not exist yet
+        if not stat.S_ISREG(mode):
+            return path
+    return None
+
+
 def _named(file: Path, prefix: str = "") -> Path | None:
-    """Return the folder that a small file names; None if there is no such file."""
+    """Return the folder that a small file names; None if the file does not exist."""
     try:
         text = read_regular(file, 4096).decode(errors="surrogateescape").strip()
     except OSError:
@@ -69,10 +91,10 @@ def _named(file: Path, prefix: str = "") -> Path | None:
 
 
 def fixed_folder(common: Path, root: Path) -> Path:
-    """Return the folder that replaces `common`; create it if it is missing. `root`: Callboard's private folder of all
-    of them.
+    """Return the folder that replaces `common`; create it if it is missing.
 
-    Its content does not depend on the process that creates it, so simultaneous processes do not disturb each other.
+    `root`: Callboard's private folder for all such folders. Its content does not depend on the process that creates it,
+    so simultaneous processes do not disturb each other.
     """
     formats = store_format(common)
     text = _config(formats)
@@ -85,7 +107,7 @@ def fixed_folder(common: Path, root: Path) -> Path:
             _link(folder / name, common / name)
         part = folder / f"config.{os.getpid()}.{threading.get_ident()}"
         part.write_text(text, encoding="utf-8")
-        # Last and at once: a folder with this file is complete, for all processes that use it.
+        # Last and atomic: for all processes that use a folder, the folder with this file is complete.
         part.rename(folder / "config")
     return folder
 
@@ -101,7 +123,7 @@ def _link(link: Path, target: Path) -> None:
     try:
         link.symlink_to(target)
     except FileExistsError:
-        return  # another process made it just now
+        return  # another process has just created it
 
 
 def _config(formats: Mapping[str, str]) -> str:

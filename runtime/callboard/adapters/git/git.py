@@ -1,10 +1,13 @@
 """The runtime's own git calls, all in one place. Nothing that a repository or an agent wrote is ever run or fetched.
 
-There are three protections, each sufficient. Git reads only Callboard's configuration: that of the repository, its
-worktrees and the user is replaced (`folders.py`, `settings.py`), so there is no race after a check. It runs in a
-sandbox without network, without credentials and, for a call that only reads, without write access (`confinement.py`).
-And every kind of program and protocol that git knows is also switched off by name. Submodules and nested repositories
-are not entered. A call that fails or times out gives no facts.
+Each of three protections suffices. Git reads only Callboard's configuration: that of the repository, its worktrees and
+the user is replaced (`folders.py`, `settings.py`), so a change after a check has no effect. It runs in a sandbox
+without network, without credentials and, for a call that only reads, without write access (`confinement.py`). And every
+kind of program and protocol that git knows is also switched off by name. Submodules and nested repositories are not
+entered. A call that fails or times out gives no facts.
+
+Only `export_commit` fetches: for a person who installs a plugin, from the address that they typed. A fetch over the
+network runs outside the sandbox, because it needs the network; its files are written by a second call inside.
 """
 
 from __future__ import annotations
@@ -17,12 +20,20 @@ from types import MappingProxyType
 
 import anyio.to_thread
 
-from callboard.adapters.git.folders import GitFolders, find_folders, fixed_folder
+from callboard.adapters.git.folders import GitFolders, find_folders, fixed_folder, special_file
 from callboard.adapters.git.settings import person_settings, repository_settings, upstream_settings
 from callboard.adapters.processes.confinement import Confinement, confinement_of, state_folder
-from callboard.adapters.processes.programs import Confined, ProgramResult, clean_environment, find_program, run_program
+from callboard.adapters.processes.programs import (
+    ConfinedCommand,
+    ProgramResult,
+    clean_environment,
+    find_program,
+    run_program,
+)
 from callboard.adapters.system.regular_files import read_regular
-from callboard.core.context.reminders import shown_name
+from callboard.core.context.reminders import displayed_name
+from callboard.core.trust.claims import printable
+from callboard.types.errors import UsageError
 
 _MARK = ("-c", "core.hooksPath=/dev/null")
 """Arguments of every call here, so that `storage/file_locks.py` finds the process."""
@@ -53,7 +64,7 @@ _ENVIRONMENT: Mapping[str, str] = {
     "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_ATTR_NOSYSTEM": "1",
-    # Without this `git status` takes the lock of the index, and a git of the user fails at that moment.
+    # Otherwise `git status` would lock the index, and a git call of the user at that moment would fail.
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "",
@@ -81,6 +92,8 @@ _WRITING = frozenset(
 )
 """Commands that change the repository or the working tree. All others run without write access."""
 _STEERING = ("GIT_PAGER", "PAGER")
+_FETCHING: Mapping[str, str] = {"GIT_ALLOW_PROTOCOL": "https:ssh:file", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
+_FETCHED = "refs/callboard/fetched"
 _FIELDS = {"1": 7, "2": 8, "u": 9, "?": 0}
 """Fields between the kind of an entry of `git status --porcelain=v2` and its path."""
 NAMES_SHOWN = 20
@@ -94,7 +107,7 @@ class NoRepository(OSError):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    program: Confined
+    program: ConfinedCommand
     environment: Mapping[str, str]
 
 
@@ -121,7 +134,7 @@ class GitFacts:
         for title, names in (("Conflicts", self.conflicts), ("Changed", self.changed), ("Untracked", self.untracked)):
             if names:
                 suffix = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-                lines.append(f"{title} ({len(names)}): {', '.join(map(shown_name, names[:NAMES_SHOWN]))}{suffix}")
+                lines.append(f"{title} ({len(names)}): {', '.join(map(displayed_name, names[:NAMES_SHOWN]))}{suffix}")
         return "\n".join(lines if len(lines) > 1 else [lines[0] + ", clean"])
 
 
@@ -193,18 +206,20 @@ class Git:
             folders = GitFolders(Path(extra["GIT_DIR"]), self.folders().common)
         else:
             folders = self.folders(place)
+        if special := special_file(folders):
+            raise NoRepository(f"{special} is not a regular file, and git would wait for it: remove it")
         fixed = fixed_folder(folders.common, state_folder(self.environment) / "git")
         command, *remaining = arguments
         argv = [program, "--no-pager", *_MARK, "-C", str(place), command, *_SWITCHES.get(command, ()), *remaining]
         settings = {
             **person_settings(self.environment, folders.own),
             **repository_settings(folders.common, folders.own),
-            # Last: no value from a file replaces one of these.
+            # Last, so that no value from a file replaces one of these.
             **_FIXED,
         }
         upstream = upstream_settings(folders.common, _branch_of(folders.own)) if command == "status" else []
         environment = {
-            **self._environment(),
+            **_cleaned(self.environment),
             "GIT_DIR": str(folders.own),
             # Git takes configuration and hooks from this folder, so a change of the repository during the call has no
             # effect.
@@ -219,11 +234,53 @@ class Git:
             self._confinements.append(self.confinement or confinement_of(self.workspace, self.environment))
         return _Call(self._confinements[0].around(argv, read=[*readable, str(fixed)], write=write), environment)
 
-    def _environment(self) -> dict[str, str]:
-        cleaned = clean_environment(self.environment)
-        for name in _STEERING:
-            cleaned.pop(name, None)
-        return {**cleaned, **_ENVIRONMENT}
+
+async def export_commit(
+    address: str, ref: str, into: Path, *, workspace: Path, environment: Mapping[str, str], timeout: float = 300
+) -> str:
+    """Write the files of a commit of another repository into an empty folder, and return the commit's id.
+
+    `address`: an absolute path, or an address with https, ssh or file. `ref`: a branch, a tag or a whole commit id;
+    empty: the repository's default branch. The folder's name with `.git` after it becomes git's own folder. No hook,
+    filter or submodule of the repository is used. Raises `UsageError` with git's message.
+    """
+    program = await anyio.to_thread.run_sync(find_program, "git", workspace, environment.get("PATH"))
+    if program is None:
+        raise UsageError("git was not found on PATH outside the workspace; install it")
+    sandbox = await anyio.to_thread.run_sync(confinement_of, workspace, environment)
+    own = into.with_name(f"{into.name}.git")
+    own.mkdir(mode=0o700)
+    agent = {name: environment[name] for name in ("SSH_AUTH_SOCK",) if name in environment}
+    variables = {**_cleaned(environment), **agent, **_as_variables([*_FIXED.items()]), "GIT_DIR": str(own)}
+    folder = address.removeprefix("file://")
+    local = folder.startswith("/")
+
+    async def call(arguments: Sequence[str], more: Mapping[str, str], *, inside: bool = True) -> str:
+        line = [program, "--no-pager", *_MARK, "-C", str(into), *arguments]
+        readable = [str(into), str(own), *([folder] if local else [])]
+        confined = sandbox.around(line, read=readable, write=[str(into), str(own)]) if inside else line
+        done = await run_program(confined, {**variables, **more}, timeout=timeout, most=_MOST_OUTPUT)
+        if done.code != 0:
+            reason = "it took too long" if done.timed_out else done.err.decode(errors="replace").strip()
+            where = f"{address}#{ref}" if ref else address
+            raise UsageError(f"git cannot fetch {where}: {printable(reason) or f'exit code {done.code}'}")
+        return done.out.decode(errors="replace").strip()
+
+    await call(["init", "--quiet", "--bare", "--template="], {})
+    fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", address]
+    await call([*fetch, f"+{ref or 'HEAD'}:{_FETCHED}"], _FETCHING, inside=local)
+    index = {"GIT_WORK_TREE": str(into), "GIT_INDEX_FILE": str(own / "index")}
+    await call(["read-tree", _FETCHED], index)
+    await call(["checkout-index", "--all", "--quiet"], index)
+    return await call(["rev-parse", f"{_FETCHED}^{{commit}}"], {})
+
+
+def _cleaned(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of every call of git."""
+    cleaned = clean_environment(environment)
+    for name in _STEERING:
+        cleaned.pop(name, None)
+    return {**cleaned, **_ENVIRONMENT}
 
 
 def _named_folders(arguments: Sequence[str]) -> list[str]:
@@ -261,7 +318,7 @@ def _read_status(text: str) -> GitFacts:
         if kind in _FIELDS:
             names["u" if kind == "u" else "?" if kind == "?" else "1"].append(fields.split(" ", _FIELDS[kind])[-1])
         if kind == "2":
-            next(entries, None)  # the name it had before
+            next(entries, None)  # the earlier name of a renamed file
     ahead, behind = (headers.get("branch.ab") or "+0 -0").split()
     branch = headers.get("branch.head", "")
     commit = headers.get("branch.oid", "")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from callboard.core.team.worktrees import Worktree, Worktrees, branch_of, check_name, fold, free_name
-from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts
+from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor, WorktreeFacts
 from callboard.types.errors import ToolRefused
 from callboard.types.worktrees import WorktreeAct, WorktreeNoted
 
@@ -27,21 +27,21 @@ class MemoryWorktrees:
     async def name_for(self, requested: str, call: str) -> str:
         return free_name(requested, call, self._folded(), ())
 
-    async def create(self, name: str, author: Who, base: str = "") -> Worktree:
+    async def create(self, name: str, author: WorktreeActor, base: str = "") -> Worktree:
         check_name(name)
         existing = self._folded().there.get(name)
         if existing is None:
             self._note("making", name, author)
             self._note("made", name, author)
         elif not author.call or existing.call != author.call:
-            raise ToolRefused(f"there is a worktree {name} already, made by {existing.by}: choose another name")
+            raise ToolRefused(f"a worktree {name} already exists, created by {existing.by}: choose another name")
         return self._tree(name)
 
     async def open(self, name: str) -> tuple[Path, str]:
         self._tree(name)
         return self.path(name), ""
 
-    async def keep(self, name: str, author: Who) -> Worktree:
+    async def keep(self, name: str, author: WorktreeActor) -> Worktree:
         self._tree(name)
         self._note("kept", name, author)
         return self._tree(name)
@@ -50,13 +50,13 @@ class MemoryWorktrees:
         self._tree(name)
         return Losses()
 
-    async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
+    async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
         if author.call not in self._folded().done:
             self._tree(name)
             self._note("removed", name, author)
         return Removed("")
 
-    async def merge(self, name: str, author: Who, check: Check | None = None) -> MergeEnd:
+    async def merge(self, name: str, author: WorktreeActor, check: Check | None = None) -> MergeEnd:
         self._tree(name)
         return MergeEnd("nothing", "main")
 
@@ -79,7 +79,7 @@ class MemoryWorktrees:
             raise ToolRefused(f"there is no worktree {name[:80]!r}")
         return tree
 
-    def _note(self, act: WorktreeAct, name: str, author: Who) -> None:
+    def _note(self, act: WorktreeAct, name: str, author: WorktreeActor) -> None:
         note = WorktreeNoted(
             at=0.0, act=act, name=name, by=author.name, session=author.session, call=author.call, branch=branch_of(name)
         )

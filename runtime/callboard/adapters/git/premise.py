@@ -1,12 +1,12 @@
-"""Check of whether git's reading commands run anything of a repository: the premise of letter G.
+"""Check that git's reading commands run nothing of a repository: the condition of letter G.
 
-Reads the files that git would obey, without git: the configuration, the index (git enters a nested repository in it
+It reads, without git, the files that git would obey: the configuration, the index (git enters a nested repository in it
 with that repository's configuration) and the one hook that reading commands run. Anything that leads git to another
 repository, whose content it would show, is not quiet: `.git`, `commondir`, links, borrowed objects. Unreadable files
 are not quiet.
 
-Paths are text here: a command that names git looks at 30 or more of them before it is judged, and a `Path` for each
-costs more than the look (`bench/policy.py`).
+Paths are text here: for a command that names git, 30 or more of them are examined before the decision, and a `Path` for
+each would cost more than the examination (`bench/policy.py`).
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _REFERENCE = re.compile(r"[\w+%#=,!-][\w./+%#=,!-]*")
 """Names of references without characters that have a special meaning for git."""
 _BRANCH = re.compile(r"refs/(?:heads/|remotes/|stash$)")
 _MOST_LINKS = 5
-"""References that lead to one another, as git follows them."""
+"""Most references that lead to one another, as in git."""
 _OBJECT_ID = re.compile(r"[0-9A-Fa-f]{40}|[0-9A-Fa-f]{64}")
 _PLAIN_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _COMMIT = 1
 _BY_OFFSET = 6
 _BY_ID = 7
-"""Kinds of entries in a pack; the last two are the difference to another entry, which has the kind."""
+"""Kinds of entries in a pack. The last two are differences to another entry, which has the kind."""
 _MOST_DIFFERENCES = 10_000
 _FAR = 0x80000000
-"""The bit of an offset that stands in the table of long offsets."""
+"""Bit of an offset that is in the table of long offsets."""
 _NESTED = 0o160000
 _FOLDER = 0o040000
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class TrackedPaths:
     """Tracked paths, relative to the worktree, and True if they include a nested repository."""
 
     paths: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def tracked_paths(folder: Path) -> tuple[str, ...] | None:
     """Return the absolute paths that git tracks in the worktree of `folder`, or None if unknown."""
     try:
         repository = _repository_of(folder)
-        index = Index() if repository is None else _index_of(repository)
+        index = TrackedPaths() if repository is None else _index_of(repository)
     except (OSError, ValueError):
         return None
     if index is None or repository is None:
@@ -106,8 +106,10 @@ def tracked_paths(folder: Path) -> tuple[str, ...] | None:
 
 
 def names_commit(folder: Path, name: str) -> bool:
-    """Return whether a name means a branch, or the stash, in the repository of `folder`, and its object is a commit: a
-    fetch can bring other objects. False where that cannot be told, and where the name can mean another reference too.
+    """Return True if a name certainly means a branch, or the stash, and its object is a commit.
+
+    The repository is that of `folder`. A fetch can bring objects other than commits. False if this is unknown, or the
+    name can also mean another reference.
     """
     if not _REFERENCE.fullmatch(name) or _OBJECT_ID.fullmatch(name) or ".." in name:
         return False
@@ -129,7 +131,7 @@ def names_commit(folder: Path, name: str) -> bool:
 
 
 def _id_of_branch(repository: _Repository, name: str, packed: Mapping[str, str]) -> str:
-    """Return the id of the object that a branch or the stash holds; empty where it leads to another reference."""
+    """Return the id of the object of a branch or the stash; empty if it leads to another reference."""
     for _ in range(_MOST_LINKS):
         if not _BRANCH.match(name) or ".." in name:
             return ""
@@ -143,7 +145,7 @@ def _id_of_branch(repository: _Repository, name: str, packed: Mapping[str, str])
 
 
 def _packed(common: str) -> Mapping[str, str]:
-    """Return the references in the file that packs them, by name, with the ids of their objects."""
+    """Return the references in the file of packed references, by name, with the ids of their objects."""
     try:
         lines = _text(f"{common}/packed-refs", MOST_INDEX).splitlines()
     except FileNotFoundError:
@@ -223,7 +225,7 @@ def _joined(folder: str, path: str) -> str:
 
 
 def _mode(path: str) -> int:
-    """Return the mode of the file that a path leads to; 0 if there is none."""
+    """Return the mode of the file that a path leads to; 0 if the file does not exist."""
     try:
         return os.stat(path).st_mode  # noqa: PTH116 - see the module
     except OSError as error:
@@ -236,16 +238,16 @@ def _is_link(path: str) -> bool:
     return os.path.islink(path)  # noqa: PTH114 - see the module
 
 
-def _index_of(repository: _Repository) -> Index | None:
+def _index_of(repository: _Repository) -> TrackedPaths | None:
     try:
         raw = _bytes(f"{repository.own}/index", MOST_INDEX)
     except FileNotFoundError:
-        return Index()
+        return TrackedPaths()
     config = _text(f"{repository.common}/config", MOST_CONFIGURATION).lower()
     return read_index(raw, 32 if "sha256" in config else 20)
 
 
-def read_index(raw: bytes, digest: int = 20) -> Index | None:
+def read_index(raw: bytes, digest: int = 20) -> TrackedPaths | None:
     """Return the content of an index file, or None if it is damaged, split, sparse or of an unknown version."""
     if len(raw) < 12 + digest or raw[:4] != b"DIRC":
         return None
@@ -278,7 +280,7 @@ def read_index(raw: bytes, digest: int = 20) -> Index | None:
         at = stop + 1 if version == 4 else at + (stop - at + 8) // 8 * 8
     paths = tuple(name.decode("utf-8", "surrogateescape") for name in names)
     # The other entries of a split index are in another file (test_a_split_index_is_unknown).
-    return None if raw[at : at + 4] == b"link" else Index(paths, nested)
+    return None if raw[at : at + 4] == b"link" else TrackedPaths(paths, nested)
 
 
 def _offset(raw: bytes, at: int) -> tuple[int, int]:
@@ -308,8 +310,9 @@ def _bytes(path: str, most: int) -> bytes:
 
 
 def is_commit(objects: Path, object_id: str) -> bool:
-    """Return whether the object with this id, in a folder of objects, is certainly a commit. What cannot be read is
-    none, nor what is in a pack with an index of version 1.
+    """Return True if the object with this id, in a folder of objects, is certainly a commit.
+
+    An unreadable object does not count, nor does one in a pack with an index of version 1.
     """
     if not _PLAIN_ID.fullmatch(object_id):
         return False
@@ -325,8 +328,9 @@ def is_commit(objects: Path, object_id: str) -> bool:
 
 
 def _packed_kind(index: Path, object_id: bytes) -> int:
-    """Return the kind of an object in the pack of this index, or of the one that it is the difference to; 0: it is not
-    there.
+    """Return the kind of an object in the pack of this index; 0: the object is not in the pack.
+
+    For an object stored as a difference, it is the kind of the entry to which it is the difference.
     """
     with (
         index.open("rb") as file,
@@ -350,7 +354,7 @@ def _packed_kind(index: Path, object_id: bytes) -> int:
 
 
 def _place_in_pack(table: mmap.mmap, object_id: bytes) -> int | None:
-    """Return where an object stands in the pack of this index (version 2); None: it is not there."""
+    """Return the offset of an object in the pack of this index (version 2); None: it is not in the pack."""
     if table[:8] != b"\xfftOc\0\0\0\2":
         return None
     width = len(object_id)
@@ -380,7 +384,7 @@ def _number(table: mmap.mmap, at: int) -> int:
 
 
 def _distance(raw: bytes) -> int:
-    """Return the number of bytes back to the other entry, as a pack writes it."""
+    """Return the number of bytes back to the other entry, from its form in a pack."""
     value = raw[0] & 0x7F
     at = 0
     while raw[at] & 0x80:

@@ -1,8 +1,8 @@
 """Basis of all acts on worktrees: their places, the record, the locks, and the repair of interrupted acts.
 
 Only one act at a time runs on a worktree, and only one change at a time of the repository's lists, also between
-processes. A process that takes the lock of a worktree with an unfinished act repairs it first: the act's process is
-dead, or it would still hold the lock.
+processes. A process that takes the lock of a worktree with an unfinished act repairs the worktree first: the process of
+that act is dead, or it would still hold the lock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from callboard.core.team.worktrees import Worktree, Worktrees, fold
 from callboard.ports.environment import Clock
 from callboard.ports.store import Append, Put, Record, Row, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
-from callboard.ports.worktrees import Who
+from callboard.ports.worktrees import WorktreeActor
 from callboard.types.errors import Conflict, SessionUnreadable, ToolRefused
 from callboard.types.records import AgentRow, Task
 from callboard.types.worktrees import WorktreeAct, WorktreeNoted
 
-RUNTIME = Who("runtime")
+RUNTIME = WorktreeActor("runtime")
 
 
 @dataclass(frozen=True, slots=True)
-class Yard:
+class WorktreeRegistry:
     """The worktrees of one workspace: their folder and their record."""
 
     git: Git
@@ -79,57 +79,60 @@ class Yard:
 
     @asynccontextmanager
     async def busy(self, name: str) -> AsyncGenerator[Worktrees]:
-        """Hold the lock for acts on one worktree, and repair the worktree if necessary. Raises `ToolRefused` during
-        another act."""
+        """Hold the lock for acts on one worktree, and repair the worktree if necessary.
+
+        Raises `ToolRefused` during another act.
+        """
         async with holding(self.root / ".locks" / name, wait=False) as held:
             if not held:
-                raise ToolRefused(f"something else is being done to the worktree {name} just now: try again after it")
+                raise ToolRefused(f"another act on the worktree {name} is in progress: try again later")
             worktrees = await self.read()
             tree = worktrees.there.get(name)
             if tree is not None and tree.standing != "ready":
-                await self.mend(tree)
+                await self.repair(tree)
                 worktrees = await self.read()
             yield worktrees
 
-    # Mending
+    # Repair
 
-    async def mend(self, tree: Worktree) -> str:
+    async def repair(self, tree: Worktree) -> str:
         """Finish or undo an interrupted act, and return a line about it. Call it with the worktree's lock held."""
-        ways = {"making": self._mend_making, "merging": self._mend_merging, "joining": self._mend_joining}
-        mended = ""
+        ways = {"making": self._repair_creation, "merging": self._repair_merge, "joining": self._repair_base_merge}
+        repaired = ""
         with anyio.CancelScope(shield=True):
-            # A git of the dead process may still run there (test_a_kill_at_each_step_is_mended kills at each of them).
+            # A git call of the dead process may still run there (test_a_kill_at_each_step_is_mended kills at each of
+            # them).
             await settled(str(self.path(tree.name)))
-            mended = await ways.get(tree.standing, self._mend_removing)(tree)
-        return mended  # noqa: RET504 - for a type checker a scope may end before its block does
+            repaired = await ways.get(tree.standing, self._repair_removal)(tree)
+        return repaired  # noqa: RET504 - for a type checker a scope may end before its block does
 
-    async def _mend_making(self, tree: Worktree) -> str:
+    async def _repair_creation(self, tree: Worktree) -> str:
         repo = await self.repository()
         spot = await repo.spot(self.path(tree.name))
         if spot is not None and spot.admin is not None and await _is_whole(repo, spot, tree.branch):
-            (spot.admin / "locked").unlink(missing_ok=True)  # git's own mark of a worktree that is being made
+            (spot.admin / "locked").unlink(missing_ok=True)  # git's own mark of a worktree that is being created
             await self.note(self.about(tree, "made", author_of(tree)))
             return f"the worktree {tree.name} was finished"
         await self.unmake(repo, tree)
-        return f"the worktree {tree.name} was half made, and was taken back"
+        return f"the creation of the worktree {tree.name} was interrupted, and was undone"
 
     async def unmake(self, repo: Repository, tree: Worktree) -> None:
-        """Undo an interrupted `git worktree add`; no agent has used the folder yet."""
+        """Undo an interrupted `git worktree add`. No agent has used the folder yet."""
         path = self.path(tree.name)
         intent = tree.intent
         assert intent is not None, "what is being made was begun"
         async with self.books(repo):
             await remove_tree(path)
             await repo.forget(path, tree.name, spare=False)
-            # A killed git leaves its lock of the branch behind.
+            # A killed git call leaves its lock of the branch.
             await anyio.Path(repo.common / "refs" / "heads" / f"{tree.branch}.lock").unlink(missing_ok=True)
             new = not (intent.tip or intent.commit)
-            # Only a branch that this act made and nobody has moved.
+            # Only a branch that this act created and that was not moved since.
             if new and await repo.commit_of(f"refs/heads/{tree.branch}") == intent.base:
                 await repo.ask("update-ref", "-d", f"refs/heads/{tree.branch}", intent.base)
         await self.note(self.about(tree, "undone", author_of(tree)))
 
-    async def _mend_removing(self, tree: Worktree) -> str:
+    async def _repair_removal(self, tree: Worktree) -> str:
         repo = await self.repository()
         path = self.path(tree.name)
         aside = self.aside(tree.name)
@@ -142,9 +145,11 @@ class Yard:
         await self.clear(repo, tree, author_of(tree))
         return f"the worktree {tree.name} was removed to the end"
 
-    async def clear(self, repo: Repository, tree: Worktree, author: Who) -> tuple[str, tuple[str, ...]]:
-        """Finish a removal whose folder has been moved away. Return the branch if it was kept, and the tasks that were
-        bound to the worktree. May be repeated from any point."""
+    async def clear(self, repo: Repository, tree: Worktree, author: WorktreeActor) -> tuple[str, tuple[str, ...]]:
+        """Finish a removal whose folder has been moved away.
+
+        Return the branch if it was kept, and the tasks that were bound to the worktree. May be repeated from any point.
+        """
         await remove_tree(self.gone(tree.name))
         async with self.books(repo):
             await repo.forget(self.path(tree.name), tree.name)
@@ -163,12 +168,14 @@ class Yard:
             try:
                 await self.note(done, *writes)
             except Conflict:
-                continue  # somebody changed one of them: look again
+                continue  # one of the tasks was changed: read again
             return tuple(task.id for task, _ in bound)
 
-    async def _mend_joining(self, tree: Worktree) -> str:
-        """Undo an interrupted merge of the base into the worktree. The worktree's changes were committed before, so it
-        is reset to that commit."""
+    async def _repair_base_merge(self, tree: Worktree) -> str:
+        """Undo an interrupted merge of the base into the worktree.
+
+        The worktree's changes were committed before, so it is reset to that commit.
+        """
         repo = await self.repository()
         intent = tree.intent
         assert intent is not None, "what is being joined was begun"
@@ -184,7 +191,7 @@ class Yard:
         await self.note(self.about(tree, "joined" if whole else "undone", author_of(tree)))
         return f"the worktree {tree.name} was being brought up to date, and " + ("is" if whole else "was put back")
 
-    async def _mend_merging(self, tree: Worktree) -> str:
+    async def _repair_merge(self, tree: Worktree) -> str:
         repo = await self.repository()
         intent = tree.intent
         assert intent is not None, "what is being merged was begun"
@@ -192,7 +199,7 @@ class Yard:
         if intent.commit:
             await settled(intent.commit)
         ref = await repo.commit_of(f"refs/heads/{intent.onto}")
-        # The commit is noted just before the branch moves, so it tells both cases apart
+        # The commit is noted just before the branch moves, so it distinguishes the two cases
         # (test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_nothing).
         if intent.commit and await is_ancestor(repo, intent.commit, ref):
             await self.note(self.about(tree, "merged", author_of(tree)).model_copy(update=_merge_fields(intent)))
@@ -203,7 +210,7 @@ class Yard:
             await repo.free_index(repo.workspace, intent.at)
             await repo.put_back(repo.workspace, intent.base, paths, f"{tree.name}-{intent.commit[:10]}")
         await self.note(self.about(tree, "undone", author_of(tree)))
-        return f"the merge of {tree.branch} into {intent.onto} was cut, and was taken back"
+        return f"the merge of {tree.branch} into {intent.onto} was interrupted, and was undone"
 
     async def drop_merging(self, repo: Repository, name: str) -> None:
         """Remove the folder of a merge, which contains no other work."""
@@ -211,9 +218,9 @@ class Yard:
             await remove_tree(self.merging(name))
             await repo.forget(self.merging(name), name, spare=False)
 
-    # The record
+    # Record
 
-    def about(self, tree: Worktree, act: WorktreeAct, author: Who) -> WorktreeNoted:
+    def about(self, tree: Worktree, act: WorktreeAct, author: WorktreeActor) -> WorktreeNoted:
         """Return an entry about a worktree."""
         return WorktreeNoted(
             at=self.clock.now(),
@@ -227,7 +234,7 @@ class Yard:
             onto=tree.onto,
         )
 
-    async def users(self, name: str, author: Who) -> list[str]:
+    async def users(self, name: str, author: WorktreeActor) -> list[str]:
         """Return a line for each agent of a hosted session that works in a worktree, or owns a task bound to it."""
         lines: list[str] = []
         async for task, (key, _) in self._tasks(name):
@@ -239,7 +246,7 @@ class Yard:
                 lines.append(line)
         return lines
 
-    async def _lives(self, session: str, author: Who) -> bool:
+    async def _lives(self, session: str, author: WorktreeActor) -> bool:
         return session == author.session or await self.store.holder(host_lease(session)) is not None
 
     async def _tasks(self, name: str) -> AsyncGenerator[tuple[Task, tuple[str, int]]]:
@@ -250,7 +257,7 @@ class Yard:
                 try:
                     task = read_value(Task, row.value, row.key)
                 except SessionUnreadable:
-                    continue  # of another session, which its own host cares for
+                    continue  # of another session, whose own host handles it
                 if task.worktree == name and task.status not in ("completed", "cancelled"):
                     yield task, (row.key, row.revision)
 
@@ -270,8 +277,10 @@ def _user(row: Row, name: str) -> str:
 
 
 def _note(record: Record) -> WorktreeNoted | None:
-    """Return an entry of the record that all sessions share; None for one of a newer version, which must not
-    stop them."""
+    """Return an entry of the record that all sessions share.
+
+    None for an entry of a newer version, which must not stop older ones.
+    """
     try:
         return read_value(WorktreeNoted, record.data, f"{WORKTREES}#{record.seq}")
     except SessionUnreadable:
@@ -283,11 +292,13 @@ def append(note: WorktreeNoted) -> Write:
     return Append(WORKTREES, note.encode())
 
 
-def author_of(tree: Worktree) -> Who:
-    """Return the author of the interrupted act. The entry that ends it has the same author, whose call then
-    finds it."""
+def author_of(tree: Worktree) -> WorktreeActor:
+    """Return the author of the interrupted act.
+
+    The entry that ends the act has the same author, so that the author's call finds it.
+    """
     intent = tree.intent
-    return RUNTIME if intent is None else Who(intent.by, intent.session, intent.call, intent.why)
+    return RUNTIME if intent is None else WorktreeActor(intent.by, intent.session, intent.call, intent.why)
 
 
 def _merge_fields(intent: WorktreeNoted) -> dict[str, str]:

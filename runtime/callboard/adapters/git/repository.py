@@ -1,8 +1,8 @@
-"""Questions to a git repository about its branches and possible losses, and the repair of a tree whose change was cut
-short.
+"""Questions to a git repository about its branches and losses, and the repair of a tree after an interrupted change.
 
-Every call goes through the hardened git. A linked worktree is asked by its own folder in git's (`WorkingTree.admin`),
-never by the `.git` file in it, which whoever works there could have changed. Refuses what has no repository of its own.
+Every call goes through the hardened git. Git finds a linked worktree by its own folder in git's (`WorkingTree.admin`),
+never by the `.git` file in it, which an agent there could have changed. A workspace without its own repository is
+refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callboard.adapters.git.folders import GitFolders, find_folders, is_git_fold
 from callboard.adapters.git.git import Git
 from callboard.adapters.storage.file_locks import holders
 from callboard.adapters.system.regular_files import read_regular
-from callboard.core.context.reminders import shown_name
+from callboard.core.context.reminders import displayed_name
 from callboard.ports.worktrees import Losses
 from callboard.types.errors import ToolRefused
 
@@ -35,7 +35,7 @@ _UNDER_WAY = {
     "BISECT_LOG": "a bisection",
 }
 _CACHES = frozenset({"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
-"""Folders with ignored files that tools create again."""
+"""Folders of ignored files that tools create again."""
 _RUNTIME = ("Callboard", "callboard@localhost")
 """Name and email of the committer if the user has set none."""
 
@@ -50,7 +50,7 @@ class GitFailed(ToolRefused):
 
 @dataclass(frozen=True, slots=True)
 class WorkingTree:
-    """A working tree: the workspace's (`admin` None), or a linked one with its own folder in git's."""
+    """Working tree: the workspace's (`admin` None), or a linked one with its own folder in git's."""
 
     folder: Path
     admin: Path | None = None
@@ -100,7 +100,7 @@ class Repository:
         return ran.out.decode(errors="surrogateescape").removesuffix("\n")
 
     async def commit_of(self, name: str, at: WorkingTree | None = None) -> str:
-        """Return the commit of a name; empty if there is none."""
+        """Return the commit of a name; empty if the name has none."""
         if not name or name.startswith("-"):
             return ""
         try:
@@ -109,7 +109,7 @@ class Repository:
             return ""
 
     async def branch(self, at: WorkingTree | None = None) -> str:
-        """Return the checked-out branch; empty if there is none."""
+        """Return the checked-out branch; empty for a detached HEAD."""
         try:
             return (await self.ask("symbolic-ref", "--quiet", "HEAD", at=at)).removeprefix("refs/heads/")
         except GitFailed:
@@ -136,18 +136,20 @@ class Repository:
         return GitStatus(tuple(names["1"]), tuple(names["?"]), tuple(ignored_files), tuple(names["u"]))
 
     def under_way(self, admin: Path) -> str:
-        """Return a description of the unfinished operation in a tree; empty if there is none."""
+        """Return a description of the unfinished operation in a tree; empty for none."""
         return next((label for mark, label in _UNDER_WAY.items() if (admin / mark).exists()), "")
 
     async def own_commits(self, branch: str, at: WorkingTree | None = None) -> tuple[str, ...]:
-        """Return `id subject` of each commit of the branch, and of the tree's HEAD, that no other branch and no tag
-        contains."""
+        """Return `id subject` of each commit that only this branch contains.
+
+        The commits are those of the branch, and of the tree's HEAD, that no other branch and no tag contains.
+        """
         tips = {await self.commit_of(f"refs/heads/{branch}"), await self.commit_of("HEAD", at) if at else ""} - {""}
         if not tips:
             return ()
         others = ("--not", f"--exclude={branch}", "--branches", "--remotes", "--tags")
         text = await self.ask("rev-list", "--no-commit-header", "--format=%h %s", *sorted(tips), *others)
-        return tuple(shown_name(line) for line in text.splitlines())
+        return tuple(displayed_name(line) for line in text.splitlines())
 
     async def losses(self, branch: str, at: WorkingTree) -> Losses:
         """Return the work that removing the folder of a worktree would lose."""
@@ -163,30 +165,32 @@ class Repository:
         )
 
     async def _nested(self, at: WorkingTree) -> list[str]:
-        """Return the repositories within a tree that its index names and whose folders are not empty. Each counts as a
-        change as a whole, because they are not inspected."""
+        """Return the repositories within a tree that its index names and whose folders are not empty.
+
+        Each counts as a change as a whole, because they are not inspected.
+        """
         entries = (await self.ask("ls-files", "--stage", "-z", at=at)).split("\0")
         # `git status` does not enter them here (test_a_repository_within_a_worktree_counts_as_a_change).
         links = [entry.partition("\t")[2] for entry in entries if entry.startswith("160000 ")]
         return await anyio.to_thread.run_sync(_filled, at.folder, links)
 
     def admin_of(self, folder: Path) -> Path | None:
-        """Return git's own folder of the worktree at this path; None if there is none."""
+        """Return git's own folder of the worktree at this path; None if git has none."""
         for admin in self._admins():
             if _reads(admin / "gitdir") == str(folder / ".git"):
                 return admin
         return None
 
     async def spot(self, folder: Path) -> WorkingTree | None:
-        """Return the worktree in this folder; None if git knows none there."""
+        """Return the worktree in this folder; None if git knows no worktree there."""
         admin = await anyio.to_thread.run_sync(self.admin_of, folder)
         return WorkingTree(folder, admin) if admin is not None and await anyio.Path(folder).is_dir() else None
 
     async def forget(self, folder: Path, name: str, *, spare: bool = True) -> None:
-        """Remove a worktree whose folder is gone from git's list; `spare`: commits of a detached HEAD get a branch.
+        """Remove a worktree whose folder is gone from git's list. `spare`: commits of a detached HEAD get a branch.
 
-        `git worktree prune` is not used: it would also remove the user's own worktrees on a disk that is not mounted
-        now.
+        `git worktree prune` is not used, because it would also remove the user's own worktrees on a disk that is not
+        mounted now.
         """
         for admin in self._admins():
             gitdir = _reads(admin / "gitdir")
@@ -207,7 +211,7 @@ class Repository:
             return True
         if await self.own_commits(branch) or branch in await self._checked_out():
             return False
-        # With the expected commit: a branch that has got another one since stays.
+        # With the expected commit, so that a branch that has moved since stays.
         await self.ask("update-ref", "-d", f"refs/heads/{branch}", tip)
         return True
 
@@ -227,8 +231,10 @@ class Repository:
         return {f"GIT_{role}_NAME": name for role in roles} | {f"GIT_{role}_EMAIL": mail for role in roles}
 
     async def free_index(self, at: WorkingTree, since: float) -> None:
-        """Remove the lock that a killed git of Callboard left after `since` (Unix seconds). Raises `ToolRefused` for
-        any other lock."""
+        """Remove the lock that a killed git call of Callboard left after `since` (Unix seconds).
+
+        Raises `ToolRefused` for any other lock.
+        """
         await anyio.to_thread.run_sync(_free_index, (at.admin or self.own) / "index.lock", since)
 
     async def put_back(self, at: WorkingTree, commit: str, paths: Sequence[str], rescue: str) -> bool:
@@ -238,7 +244,7 @@ class Repository:
         """
         admin = at.admin or self.own
         existing = await anyio.to_thread.run_sync(_files, at.folder, paths)
-        # A separate index: what is staged is not touched before everything is saved.
+        # A separate index: the staged files are not touched before everything is saved.
         extra = {"GIT_INDEX_FILE": str(admin / "callboard-rescue.index")}
         listed = "\0".join(existing).encode(errors="surrogateescape")
         await self.ask("read-tree", commit, at=at, extra=extra)
@@ -273,7 +279,7 @@ class Repository:
         """Run `git worktree add` into a new folder. Call it with the lock of the repository held.
 
         Git writes the shared folder that it was given, which is Callboard's, into the new `.git`. The checkout follows
-        only after the right one has been written there.
+        only after the right folder has been written there.
         """
         await anyio.to_thread.run_sync(_make_place, folder, self.common / "worktrees")
         *options, start = arguments
@@ -307,8 +313,10 @@ class Repository:
 
 
 async def find_repository(git: Git) -> Repository:
-    """Return the repository whose working tree is the workspace. Raises `ToolRefused` that says what there is
-    instead."""
+    """Return the repository whose working tree is the workspace.
+
+    Raises `ToolRefused` with the reason if there is none.
+    """
     workspace = git.workspace
     folders = await anyio.to_thread.run_sync(find_folders, workspace)
     if folders is None:
@@ -335,7 +343,7 @@ def _failure(command: str, code: int | None, output: str) -> str:
     if "No space left on device" in output or "Disk quota exceeded" in output:
         return f"git {command}: the disk is full; make room and try again"
     if code is None:
-        return f"git {command} was ended: it took too long or said too much"
+        return f"git {command} was ended: it took too long or produced too much output"
     return f"git {command} failed: {' '.join(output.split())[-600:]}"
 
 
@@ -365,16 +373,16 @@ def _remove_admin(admin: Path) -> None:
 def _free_index(lock: Path, since: float) -> None:
     if not lock.exists():
         return
-    # A lock from before our act is that of another git. One second, because time stamps of files are coarse.
+    # A lock from before this act belongs to another git. One second, because time stamps of files are coarse.
     if holders(lock) or lock.stat().st_mtime < since - 1:
-        raise ToolRefused(f"{lock} is there: another git is at work, or one was cut; a person must see to it")
+        raise ToolRefused(f"{lock} exists: another git is running, or one was interrupted; a person must check this")
     lock.unlink(missing_ok=True)
 
 
 def _files(folder: Path, paths: Sequence[str]) -> list[str]:
     """Return the paths at which a file or a link exists."""
     pairs = ((path, os.path.join(folder, path)) for path in paths)  # noqa: PTH118 - many of them
-    return [path for path, full in pairs if os.path.lexists(full) and (os.path.islink(full) or not os.path.isdir(full))]  # noqa: PTH112, PTH114
+    return [path for path, full in pairs if os.path.lexists(full) and (os.path.islink(full) or not os.path.isdir(full))]  # noqa: PTH112, PTH114 - as many as a merge has files
 
 
 def _filled(folder: Path, names: Sequence[str]) -> list[str]:

@@ -21,16 +21,17 @@ import anyio
 import anyio.to_thread
 
 from callboard.adapters.git.git import Git
-from callboard.adapters.git.record import RUNTIME, Yard, is_ancestor
+from callboard.adapters.git.record import RUNTIME, WorktreeRegistry, is_ancestor
 from callboard.adapters.git.repository import GitFailed, Repository, WorkingTree
 from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.archive import make_private
-from callboard.core.context.reminders import shown_name
+from callboard.core.context.reminders import displayed_name
 from callboard.core.permissions.sensitive_paths import is_secret
 from callboard.core.team.worktrees import Worktree, Worktrees, branch_of, check_name, free_name
 from callboard.ports.environment import Clock
 from callboard.ports.store import Store
-from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts
+from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor, WorktreeFacts
+from callboard.types.choices import choose, unknown
 from callboard.types.errors import ToolRefused
 from callboard.types.worktrees import WorktreeNoted
 
@@ -45,51 +46,51 @@ _LARGEST = 5_000_000
 class GitWorktrees:
     """The port `WorktreeKeeper` over one workspace's repository."""
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, registry: WorktreeRegistry) -> None:
         """Store the yard, whose folder is created with the first worktree."""
-        self._yard = yard
+        self._registry = registry
 
     def path(self, name: str) -> Path:
-        return self._yard.path(name)
+        return self._registry.path(name)
 
     async def worktrees(self) -> Sequence[Worktree]:
-        return list((await self._yard.read()).there.values())
+        return list((await self._registry.read()).there.values())
 
     async def name_for(self, requested: str, call: str) -> str:
-        repo = await self._yard.repository()
-        return free_name(requested, call, await self._yard.read(), await repo.branches())
+        repo = await self._registry.repository()
+        return free_name(requested, call, await self._registry.read(), await repo.branches())
 
     async def outcome(self, call: str) -> str:
-        note = (await self._yard.read()).done.get(call)
+        note = (await self._registry.read()).done.get(call)
         return note.act if note is not None else ""
 
-    # Making
+    # Creation
 
-    async def create(self, name: str, author: Who, base: str = "") -> Worktree:
+    async def create(self, name: str, author: WorktreeActor, base: str = "") -> Worktree:
         check_name(name)
-        repo = await self._yard.repository()
-        await anyio.to_thread.run_sync(make_private, self._yard.root)
-        async with self._yard.busy(name) as worktrees:
+        repo = await self._registry.repository()
+        await anyio.to_thread.run_sync(make_private, self._registry.root)
+        async with self._registry.busy(name) as worktrees:
             existing = worktrees.there.get(name)
-            # A call that is run again after a crash (test_the_same_call_finds_its_own_worktree_again).
+            # A call that runs again after a crash (test_the_same_call_finds_its_own_worktree_again).
             if existing is not None and author.call and existing.call == author.call:
                 return existing
-            await self._refuse_taken(name, worktrees)
-            note = await self._begun(repo, name, author, base)
-            await self._yard.note(note)
+            await self._refuse_used_name(name, worktrees)
+            note = await self._first_entry(repo, name, author, base)
+            await self._registry.note(note)
             tree = await self._tree(name)
             await self._add(repo, tree)
             return await self._tree(name)
 
     async def _tree(self, name: str) -> Worktree:
-        return (await self._yard.read()).there[name]
+        return (await self._registry.read()).there[name]
 
-    async def _refuse_taken(self, name: str, worktrees: Worktrees) -> None:
+    async def _refuse_used_name(self, name: str, worktrees: Worktrees) -> None:
         if name in worktrees.there:
             raise ToolRefused(
-                f"there is a worktree {name} already, made by {worktrees.there[name].by}: choose another name"
+                f"a worktree {name} already exists, created by {worktrees.there[name].by}: choose another name"
             )
-        # One folder would stand for both (test_names_that_differ_by_case_alone_are_refused).
+        # Both names could mean one folder (test_names_that_differ_by_case_alone_are_refused).
         if alike := worktrees.alike(name):
             raise ToolRefused(f"there is a worktree {alike}, which some file systems cannot tell from {name}")
         if await anyio.Path(self.path(name)).exists():
@@ -97,19 +98,18 @@ class GitWorktrees:
                 f"{self.path(name)} exists already, and is not a worktree of Callboard: choose another name"
             )
 
-    async def _begun(self, repo: Repository, name: str, author: Who, base: str) -> WorktreeNoted:
-        """Return the first entry of a new worktree, with its starting point. `commit` is set if the branch exists
-        already."""
+    async def _first_entry(self, repo: Repository, name: str, author: WorktreeActor, base: str) -> WorktreeNoted:
+        """Return a new worktree's first entry with its starting point; `commit` is set if the branch exists already."""
         branch = branch_of(name)
         tip = await repo.commit_of(f"refs/heads/{branch}")
         if tip and base != branch:
-            hint = f"to go on with it give base {branch!r}; else choose another name"
+            hint = f"to continue it, give base {branch!r}; else choose another name"
             raise ToolRefused(f"the branch {branch} is there already, with its commits: {hint}")
         commit = tip if tip else await repo.commit_of(base or "HEAD")
         if not commit:
             raise ToolRefused(f"base: {base!r} is not a branch, tag or commit of the repository")
         return WorktreeNoted(
-            at=self._yard.clock.now(),
+            at=self._registry.clock.now(),
             act="making",
             name=name,
             by=author.name,
@@ -129,98 +129,102 @@ class GitWorktrees:
         new = not (intent.tip or intent.commit)
         how = ["--no-track", "-b", tree.branch] if new else []
         try:
-            async with self._yard.books(repo):
+            async with self._registry.books(repo):
                 await repo.add_worktree(self.path(tree.name), *how, intent.base if new else tree.branch)
-            made = self._yard.about(tree, "made", Who(intent.by, intent.session, intent.call, intent.why))
-            await self._yard.note(made)
+            made = self._registry.about(tree, "made", WorktreeActor(intent.by, intent.session, intent.call, intent.why))
+            await self._registry.note(made)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 # A full disk or a cancellation must not leave a branch or a folder
                 # (test_a_full_disk_is_told_and_leaves_nothing_behind).
-                await self._yard.unmake(repo, tree)
+                await self._registry.unmake(repo, tree)
             raise
 
     async def open(self, name: str) -> tuple[Path, str]:
-        worktrees = await self._yard.read()
+        worktrees = await self._registry.read()
         path = self.path(name)
         if await self._stands(worktrees, name):
             return path, ""
         if name not in worktrees.there:
             raise ToolRefused(_absent(name, worktrees))
-        async with self._yard.busy(name) as worktrees:
+        async with self._registry.busy(name) as worktrees:
             if await self._stands(worktrees, name):
                 return path, f"the worktree {name} was repaired"
             tree = worktrees.there.get(name)
             if tree is None:
                 raise ToolRefused(_absent(name, worktrees))
-            return await self._make_anew(tree)
+            return await self._restore_folder(tree)
 
     async def _stands(self, worktrees: Worktrees, name: str) -> bool:
         tree = worktrees.there.get(name)
         ready = tree is not None and tree.standing not in ("making", "removing")
         return ready and await anyio.Path(self.path(name) / ".git").exists()
 
-    async def _make_anew(self, tree: Worktree) -> tuple[Path, str]:
-        """Create the missing folder of a worktree again from its branch. Raises `ToolRefused` if the branch is gone
-        too: then the worktree no longer exists, and no task stays bound to it."""
-        repo = await self._yard.repository()
+    async def _restore_folder(self, tree: Worktree) -> tuple[Path, str]:
+        """Create the missing folder of a worktree again from its branch.
+
+        Raises `ToolRefused` if the branch is gone too: the worktree then no longer exists, and no task is bound to it.
+        """
+        repo = await self._registry.repository()
         path = self.path(tree.name)
         tip = await repo.commit_of(f"refs/heads/{tree.branch}")
         if not tip:
-            gone = self._yard.about(tree, "removed", RUNTIME)
-            await self._yard.note_gone(gone.model_copy(update={"branch": "", "why": "folder and branch were missing"}))
+            gone = self._registry.about(tree, "removed", RUNTIME)
+            await self._registry.note_gone(
+                gone.model_copy(update={"branch": "", "why": "folder and branch were missing"})
+            )
             raise ToolRefused(f"the worktree {tree.name} is gone: its folder and its branch {tree.branch} are missing")
         if await anyio.Path(path).exists():
             raise ToolRefused(
                 f"{path} is no longer a working tree (`git worktree repair` may help): a person must look"
             )
-        async with self._yard.books(repo):
+        async with self._registry.books(repo):
             await repo.forget(path, tree.name)
-        making = self._yard.about(tree, "making", RUNTIME).model_copy(update={"base": tip, "tip": tip})
-        await self._yard.note(making)
+        making = self._registry.about(tree, "making", RUNTIME).model_copy(update={"base": tip, "tip": tip})
+        await self._registry.note(making)
         await self._add(repo, await self._tree(tree.name))
         return path, f"the folder of the worktree {tree.name} was missing, and was created again from {tree.branch}"
 
-    # Keeping and removing
+    # Keeping and removal
 
-    async def keep(self, name: str, author: Who) -> Worktree:
-        async with self._yard.busy(name) as worktrees:
+    async def keep(self, name: str, author: WorktreeActor) -> Worktree:
+        async with self._registry.busy(name) as worktrees:
             tree = _tree_of(name, worktrees)
-            await self._yard.note(self._yard.about(tree, "kept", author))
+            await self._registry.note(self._registry.about(tree, "kept", author))
             return await self._tree(name)
 
     async def losses(self, name: str) -> Losses:
-        tree = _tree_of(name, await self._yard.read())
-        return await self._losses(await self._yard.repository(), tree)
+        tree = _tree_of(name, await self._registry.read())
+        return await self._losses(await self._registry.repository(), tree)
 
     async def _losses(self, repo: Repository, tree: Worktree) -> Losses:
         path = self.path(tree.name)
         spot = await repo.spot(path)
         if spot is not None:
             return await repo.losses(tree.branch, spot)
-        # Git says nothing about this folder, which may hold anything
+        # Git reports nothing about this folder, which may contain anything
         # (test_a_folder_that_git_forgot_is_not_taken_for_empty).
         return _UNKNOWN if await anyio.Path(path).exists() else Losses(commits=await repo.own_commits(tree.branch))
 
-    async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
-        async with self._yard.busy(name) as worktrees:
-            # A call that is run again after a crash (test_a_repeated_call_removes_nothing_twice).
+    async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
+        async with self._registry.busy(name) as worktrees:
+            # A call that runs again after a crash (test_a_repeated_call_removes_nothing_twice).
             if author.call in worktrees.done:
                 return Removed(worktrees.done[author.call].branch)
             tree = _tree_of(name, worktrees)
-            if users := await self._yard.users(name, author):
+            if users := await self._registry.users(name, author):
                 raise ToolRefused(f"{name} is in use: {'; '.join(users)}")
             if tree.kept and author.name != "person" and agreed is None:
                 raise ToolRefused(f"{name} is to be kept, says {tree.kept}: only a person removes it")
-            repo = await self._yard.repository()
+            repo = await self._registry.repository()
             losses = await self._losses(repo, tree)
             self._refuse_losses(tree, losses.lines(), agreed)
-            begun = self._yard.about(tree, "removing", author)
-            await self._yard.note(begun.model_copy(update={"lost": losses.lines()}))
+            begun = self._registry.about(tree, "removing", author)
+            await self._registry.note(begun.model_copy(update={"lost": losses.lines()}))
             removed = Removed("")
             with anyio.CancelScope(shield=True):
                 await self._put_aside(repo, tree, author, agreed)
-                removed = Removed(*await self._yard.clear(repo, tree, author))
+                removed = Removed(*await self._registry.clear(repo, tree, author))
             return removed  # noqa: RET504 - for a type checker a scope may end before its block does
 
     def _refuse_losses(self, tree: Worktree, lines: Sequence[str], agreed: Sequence[str] | None) -> None:
@@ -239,17 +243,19 @@ class GitWorktrees:
             "with keep_worktree; discard_changes asks a person to delete it."
         )
 
-    async def _put_aside(self, repo: Repository, tree: Worktree, author: Who, agreed: Sequence[str] | None) -> None:
+    async def _put_aside(
+        self, repo: Repository, tree: Worktree, author: WorktreeActor, agreed: Sequence[str] | None
+    ) -> None:
         """Move the worktree out of use, then check it once more: new changes bring it back."""
-        path = self._yard.path(tree.name)
-        aside = self._yard.aside(tree.name)
-        gone = self._yard.gone(tree.name)
+        path = self._registry.path(tree.name)
+        aside = self._registry.aside(tree.name)
+        gone = self._registry.gone(tree.name)
         spot = await repo.spot(path)
         for folder in (aside.parent, gone.parent):
             await anyio.to_thread.run_sync(make_private, folder)
         if not await anyio.Path(path).exists():
             return
-        # Out of reach first, because an editor or a command may write while the losses are read
+        # Moved first, because an editor or a command may write while the losses are read
         # (test_what_is_written_while_it_is_removed_brings_it_back).
         await anyio.Path(path).rename(aside)
         try:
@@ -257,44 +263,46 @@ class GitWorktrees:
             self._refuse_losses(tree, losses.lines(), agreed)
         except BaseException:
             await anyio.Path(aside).rename(path)
-            await self._yard.note(self._yard.about(tree, "undone", author))
+            await self._registry.note(self._registry.about(tree, "undone", author))
             raise
         await anyio.Path(aside).rename(gone)
 
-    # Merging
+    # Merge
 
-    async def merge(self, name: str, author: Who, check: Check | None = None) -> MergeEnd:
-        async with self._yard.busy(name) as worktrees:
+    async def merge(self, name: str, author: WorktreeActor, check: Check | None = None) -> MergeEnd:
+        async with self._registry.busy(name) as worktrees:
             tree = _tree_of(name, worktrees)
             others = [
-                user for user in await self._yard.users(name, author) if " works in it" in user and "(idle)" not in user
+                user
+                for user in await self._registry.users(name, author)
+                if " works in it" in user and "(idle)" not in user
             ]
             if others:
                 raise ToolRefused(f"{name} is being worked in: {'; '.join(others)}; wait for its report, then merge")
-            return await WorktreeMerge(self._yard, await self._yard.repository(), tree, author).run(check)
+            return await WorktreeMerge(self._registry, await self._registry.repository(), tree, author).run(check)
 
-    # Looking
+    # Listing
 
     async def recover(self) -> Sequence[str]:
         lines: list[str] = []
-        for tree in (await self._yard.read()).there.values():
+        for tree in (await self._registry.read()).there.values():
             if tree.standing == "ready":
                 continue
-            async with holding(self._yard.root / ".locks" / tree.name, wait=False) as held:
-                now = (await self._yard.read()).there.get(tree.name) if held else None
+            async with holding(self._registry.root / ".locks" / tree.name, wait=False) as held:
+                now = (await self._registry.read()).there.get(tree.name) if held else None
                 if now is not None and now.standing != "ready":
                     lines.append(await self._mended(now))
         return lines
 
     async def _mended(self, tree: Worktree) -> str:
         try:
-            return await self._yard.mend(tree)
-        except ToolRefused as failed:  # a missing repository, a full disk: told, and tried again at the next act
+            return await self._registry.repair(tree)
+        except ToolRefused as failed:  # a missing repository, a full disk: reported, and tried again at the next act
             return f"the worktree {tree.name} could not be repaired: {failed}"
 
     async def facts(self) -> Sequence[WorktreeFacts]:
         trees = await self.worktrees()
-        repo = await self._yard.repository() if trees else None
+        repo = await self._registry.repository() if trees else None
         return [await self._facts(repo, tree) for tree in trees] if repo is not None else []
 
     async def _facts(self, repo: Repository, tree: Worktree) -> WorktreeFacts:
@@ -309,7 +317,7 @@ class GitWorktrees:
                 losses = await repo.losses(tree.branch, spot)
                 dirty = len(losses.changed) + len(losses.untracked) + len(losses.ignored)
         except GitFailed:
-            pass  # its branch is gone, or git takes too long: the list says so by its numbers
+            pass  # its branch is gone, or git takes too long: the numbers in the list show that
         size = await anyio.to_thread.run_sync(_size, path)
         return WorktreeFacts(tree, str(path), spot is None, ahead, behind, dirty, size)
 
@@ -318,7 +326,7 @@ def worktrees_of(
     workspace: Path, root: Path, store: Store, *, environment: Mapping[str, str], clock: Clock
 ) -> GitWorktrees:
     """Return the worktrees of a workspace. `root`: the folder of all of them. `environment`: the user's."""
-    return GitWorktrees(Yard(Git(workspace, environment), root, store, clock))
+    return GitWorktrees(WorktreeRegistry(Git(workspace, environment), root, store, clock))
 
 
 def _tree_of(name: str, worktrees: Worktrees) -> Worktree:
@@ -329,12 +337,11 @@ def _tree_of(name: str, worktrees: Worktrees) -> Worktree:
 
 
 def _absent(name: str, worktrees: Worktrees) -> str:
-    names = ", ".join(worktrees.there) or "none"
     gone = worktrees.gone.get(name)
     if gone is None:
-        return f"there is no worktree {name[:80]!r}; there are: {names}"
+        return unknown("worktree", name[:80], worktrees.there)
     branch_text = f"; its commits are on the branch {gone.branch}" if gone.branch else ""
-    return f"the worktree {name} was removed by {gone.by}{branch_text}; there are: {names}"
+    return f"the worktree {name} was removed by {gone.by}{branch_text}: {choose(worktrees.there)}"
 
 
 def _size(folder: Path) -> int:
@@ -345,7 +352,7 @@ def _size(folder: Path) -> int:
             try:
                 total += os.lstat(os.path.join(at, name)).st_size  # noqa: PTH118 - many of them
             except OSError:
-                continue  # it went while we looked
+                continue  # it was removed meanwhile
     return total
 
 
@@ -353,10 +360,10 @@ def _size(folder: Path) -> int:
 class WorktreeMerge:
     """One merge, under the lock of its worktree."""
 
-    yard: Yard
+    registry: WorktreeRegistry
     repo: Repository
     tree: Worktree
-    author: Who
+    author: WorktreeActor
 
     async def run(self, check: Check | None) -> MergeEnd:
         """See the port."""
@@ -368,8 +375,8 @@ class WorktreeMerge:
         if await is_ancestor(self.repo, tip, base):
             return MergeEnd("nothing", onto, saved=saved)
         intent = self._note("merging", base=base, onto=onto, tip=tip)
-        # Before anything happens: the next process finds what to finish or undo (test_a_kill_at_each_step_is_mended).
-        await self.yard.note(intent)
+        # Before anything happens, so that the next process can finish or undo it (test_a_kill_at_each_step_is_mended).
+        await self.registry.note(intent)
         try:
             end = await self._through(intent, spot, check)
         except BaseException:
@@ -399,10 +406,10 @@ class WorktreeMerge:
             await self._forward(intent.model_copy(update={"commit": commit}), files)
         return MergeEnd("merged", intent.onto, commit, files, dirty=dirty)
 
-    # Before
+    # Before the merge
 
     async def _branch(self) -> str:
-        """Return the branch of the workspace. Raises `ToolRefused` if there is none that could be moved."""
+        """Return the branch of the workspace. Raises `ToolRefused` if no branch could be moved."""
         onto = await self.repo.branch()
         if not onto:
             raise ToolRefused(
@@ -417,7 +424,7 @@ class WorktreeMerge:
         return onto
 
     async def _spot(self) -> WorkingTree:
-        spot = await self.repo.spot(self.yard.path(self.tree.name))
+        spot = await self.repo.spot(self.registry.path(self.tree.name))
         if spot is None:
             raise ToolRefused(f"the folder of {self.tree.name} is missing, or git no longer knows it: open it first")
         on = await self.repo.branch(spot)
@@ -436,38 +443,38 @@ class WorktreeMerge:
             raise ToolRefused(f"{self.tree.name} is in the middle of {under_way}: finish or abort that there first")
         status = await self.repo.status(spot)
         files = tuple(sorted({*status.changed, *status.untracked, *status.conflicts}))
-        # Nobody reads the list of files that are committed here
+        # The list of files that are committed here is not reviewed
         # (test_a_file_that_may_hold_a_secret_is_not_committed_unseen).
         if secrets := [path for path in status.untracked if is_secret(path.split("/"))]:
-            named = ", ".join(map(shown_name, secrets[:10]))
+            named = ", ".join(map(displayed_name, secrets[:10]))
             raise ToolRefused(
                 f"{named}: may hold secrets, and would be committed; remove or ignore them in the worktree first"
             )
         marked = await anyio.to_thread.run_sync(_marked, spot, status.conflicts)
         if marked:
-            named = ", ".join(map(shown_name, marked[:10]))
+            named = ", ".join(map(displayed_name, marked[:10]))
             raise ToolRefused(
                 f"conflicts are not solved yet in {self.tree.name}: {named} still have <<<<<<< and >>>>>>> marks"
             )
         if files or under_way:
             commit = await self.repo.commit_all(spot, f"Work in {self.tree.branch}\n\n{self.author.why}".strip())
-            await self.yard.note(self._note("saved", tip=commit))
+            await self.registry.note(self._note("saved", tip=commit))
         return files
 
-    # The merge in a folder of its own
+    # The merge in a separate folder
 
     async def _place(self, base: str) -> WorkingTree:
-        folder = self.yard.merging(self.tree.name)
+        folder = self.registry.merging(self.tree.name)
         await anyio.to_thread.run_sync(make_private, folder.parent)
-        await self.yard.drop_merging(self.repo, self.tree.name)
-        async with self.yard.books(self.repo):
+        await self.registry.drop_merging(self.repo, self.tree.name)
+        async with self.registry.books(self.repo):
             await self.repo.add_worktree(folder, "--detach", base)
         spot = await self.repo.spot(folder)
         assert spot is not None, "git has just made it"
         return spot
 
     async def _combined(self, place: WorkingTree, intent: WorktreeNoted) -> tuple[str, ...]:
-        """Merge there, and return the files in conflict."""
+        """Merge in that folder, and return the files in conflict."""
         message = f"Merge {self.tree.branch} into {intent.onto}"
         try:
             how = ("--no-ff", "--no-verify", "--quiet", "-m", message, intent.tip)
@@ -480,17 +487,17 @@ class WorktreeMerge:
         return ()
 
     async def _join(self, spot: WorkingTree, intent: WorktreeNoted) -> None:
-        """Put the conflicts into the worktree: the base is merged into it, and left there for resolution."""
+        """Merge the base into the worktree, and leave the conflicts there for resolution."""
         with anyio.CancelScope(shield=True):
-            await self.yard.note(self._note("joining", base=intent.base, onto=intent.onto, tip=intent.tip))
+            await self.registry.note(self._note("joining", base=intent.base, onto=intent.onto, tip=intent.tip))
             try:
                 how = ("--no-commit", "--no-ff", "--quiet", intent.base)
                 await self.repo.ask("merge", *how, at=spot, extra=await self.repo.author())
             except GitFailed:
                 if not (await self.repo.status(spot)).conflicts:
-                    await self.yard.note(self._note("undone"))
+                    await self.registry.note(self._note("undone"))
                     raise
-            await self.yard.note(self._note("joined", onto=intent.onto))
+            await self.registry.note(self._note("joined", onto=intent.onto))
 
     # The workspace
 
@@ -499,8 +506,7 @@ class WorktreeMerge:
         return tuple(path for path in text.split("\0") if path)
 
     async def _refuse_filtered(self, place: WorkingTree, files: Sequence[str]) -> None:
-        """Raise `ToolRefused` for files that a filter of the repository would have to write: filters are never run
-        here."""
+        """Raise `ToolRefused` for files that a filter of the repository would have to write: filters never run here."""
         stdin = "\0".join(files).encode(errors="surrogateescape")
         # Without its filter git would write the stored form into the workspace
         # (test_files_that_go_through_a_filter_are_left_to_the_person).
@@ -511,7 +517,7 @@ class WorktreeMerge:
             if attributes[at + 2] not in ("unspecified", "unset")
         ]
         if filtered:
-            named = ", ".join(map(shown_name, filtered[:10]))
+            named = ", ".join(map(displayed_name, filtered[:10]))
             raise ToolRefused(
                 f"{named}: goes through a filter of the repository (.gitattributes), which the runtime does not run. "
                 f"Ask the person to merge by hand: git merge {self.tree.branch}"
@@ -526,7 +532,9 @@ class WorktreeMerge:
             _existing, self.repo.workspace, [path for path in files if path not in tracked]
         )
         if clash := sorted((dirty & set(files)) | existing):
-            named = ", ".join(map(shown_name, clash[:10])) + (f" and {len(clash) - 10} more" if len(clash) > 10 else "")
+            named = ", ".join(map(displayed_name, clash[:10])) + (
+                f" and {len(clash) - 10} more" if len(clash) > 10 else ""
+            )
             raise ToolRefused(
                 f"the workspace has changes of its own that the merge would overwrite: {named}. Commit or move them "
                 "first (or ask the person to); nothing was merged"
@@ -534,33 +542,32 @@ class WorktreeMerge:
         return tuple(sorted(dirty))
 
     async def _forward(self, intent: WorktreeNoted, files: Sequence[str]) -> None:
-        """Move the workspace's branch and files to the tested commit, or change nothing. This is the only change of the
-        workspace."""
-        async with self.yard.books(self.repo):
+        """Move the workspace's branch and files to the tested commit, its only change, or change nothing."""
+        async with self.registry.books(self.repo):
             onto = await self.repo.branch()
             # The checks may have run for minutes, without any lock (test_a_person_who_is_quicker_than_the_tests_wins).
             if onto != intent.onto or await self.repo.commit_of(f"refs/heads/{onto}") != intent.base:
                 raise ToolRefused(f"{intent.onto} has moved while the merge was made and tested: merge again")
             await self._dirty(files)
-            await self.yard.note(intent)
-            # Without --no-overwrite-ignore git replaces ignored files of the user without a word.
+            await self.registry.note(intent)
+            # Without --no-overwrite-ignore git replaces ignored files of the user silently.
             await self.repo.ask("merge", "--ff-only", "--quiet", "--no-overwrite-ignore", intent.commit)
-        await self.yard.drop_merging(self.repo, self.tree.name)
-        await self.yard.note(intent.model_copy(update={"act": "merged", "at": self.yard.clock.now()}))
+        await self.registry.drop_merging(self.repo, self.tree.name)
+        await self.registry.note(intent.model_copy(update={"act": "merged", "at": self.registry.clock.now()}))
 
-    # The record
+    # Record
 
     async def _over(self) -> None:
         """Remove the folder of a merge without result, and record that."""
         with anyio.CancelScope(shield=True):
-            now = (await self.yard.read()).there.get(self.tree.name)
+            now = (await self.registry.read()).there.get(self.tree.name)
             if now is None or now.standing != "merging":
                 return
-            if now.intent is not None and now.intent.commit:  # the workspace was touched: it is looked at, not guessed
-                await self.yard.mend(now)
+            if now.intent is not None and now.intent.commit:  # the workspace was changed: read its state
+                await self.registry.repair(now)
                 return
-            await self.yard.drop_merging(self.repo, self.tree.name)
-            await self.yard.note(self._note("undone"))
+            await self.registry.drop_merging(self.repo, self.tree.name)
+            await self.registry.note(self._note("undone"))
 
     def _note(self, act: str, **fields: str) -> WorktreeNoted:
         origin = {
@@ -569,7 +576,7 @@ class WorktreeMerge:
             "call": self.author.call,
             "why": self.author.why,
         }
-        about = {"at": self.yard.clock.now(), "act": act, "name": self.tree.name, "branch": self.tree.branch}
+        about = {"at": self.registry.clock.now(), "act": act, "name": self.tree.name, "branch": self.tree.branch}
         return WorktreeNoted.model_validate({**about, **origin, **fields})
 
 
@@ -580,13 +587,13 @@ def _marked(spot: WorkingTree, conflicts: Sequence[str]) -> list[str]:
 
 def _has_marks(path: str) -> bool:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:  # noqa: PTH123 - a text that `_marked` joined
             lines = file.read(_LARGEST).splitlines()
     except OSError:
-        return False  # it was deleted: that is how it was solved
+        return False  # the conflict was resolved by deleting the file
     return any(line.startswith(_MARKS) for line in lines)
 
 
 def _existing(spot: WorkingTree, files: Sequence[str]) -> set[str]:
     """Return the files that exist although git does not know them: ignored ones."""
-    return {path for path in files if os.path.lexists(os.path.join(spot.folder, path))}  # noqa: PTH118
+    return {path for path in files if os.path.lexists(os.path.join(spot.folder, path))}  # noqa: PTH118 - names of git's

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import anyio.to_thread
 
-from callboard.adapters.mcp.session import ServerFailed, Wire
-from callboard.adapters.mcp.tools import Call, Declared, ServerTool, declared
+from callboard.adapters.mcp.session import McpSession, ServerFailed
+from callboard.adapters.mcp.tools import Call, ServerTool, ToolDeclaration, declared
 from callboard.core.mcp.limits import McpLimits
 from callboard.core.mcp.results import cut, one_line
 from callboard.core.mcp.tool_names import own_clashes
@@ -31,31 +31,33 @@ class ServerCapabilities:
 
 
 async def offer_of(
-    wire: Wire, entry: ServerEntry, limits: McpLimits, *, call: Call, before: ServerCapabilities
+    mcp_session: McpSession, entry: ServerEntry, limits: McpLimits, *, call: Call, before: ServerCapabilities
 ) -> ServerCapabilities:
-    """Read all lists. A tool whose declaration has not changed stays the same object. Raises `ServerFailed`."""
+    """Read all lists. A tool whose declaration has not changed remains the same object. Raises `ServerFailed`."""
     wrong: list[str] = []
-    tools = await _tools(wire, entry, limits, wrong)
+    tools = await _tools(mcp_session, entry, limits, wrong)
     if clash := own_clashes(entry.name, [tool.name for tool in tools]):
         raise ServerFailed(f"two of its tools could not be told apart: {clash}")
     objects = {tool.spec.name: _object_for(tool, before, call, limits) for tool in tools}
     return ServerCapabilities(
         objects,
-        await _prompts(wire, entry, wrong),
-        await _resources(wire, entry, wrong),
-        _version(wire.info),
-        cut(wire.info.get("instructions")),
+        await _prompts(mcp_session, entry, wrong),
+        await _resources(mcp_session, entry, wrong),
+        _version(mcp_session.info),
+        cut(mcp_session.info.get("instructions")),
         one_line("; ".join(wrong), 1_000),
     )
 
 
-async def _tools(wire: Wire, entry: ServerEntry, limits: McpLimits, wrong: list[str]) -> list[Declared]:
-    if not wire.offers("tools"):
+async def _tools(
+    mcp_session: McpSession, entry: ServerEntry, limits: McpLimits, wrong: list[str]
+) -> list[ToolDeclaration]:
+    if not mcp_session.offers("tools"):
         return []
     seconds = min(limits.call_of(entry.timeout), limits.idle_of(entry.transport, entry.timeout))
-    tools: list[Declared] = []
-    listed = await wire.listed("tools/list", "tools")
-    # Hundreds of schemas take a while to be looked through; all else goes on meanwhile.
+    tools: list[ToolDeclaration] = []
+    listed = await mcp_session.listed("tools/list", "tools")
+    # Checking hundreds of schemas takes time; other tasks run meanwhile.
     for tool in await anyio.to_thread.run_sync(lambda: [declared(entry.name, item, seconds) for item in listed]):
         if tool is None:
             wrong.append("a tool without a name is left out")
@@ -66,15 +68,15 @@ async def _tools(wire: Wire, entry: ServerEntry, limits: McpLimits, wrong: list[
     return tools
 
 
-def _object_for(tool: Declared, before: ServerCapabilities, call: Call, limits: McpLimits) -> ServerTool:
+def _object_for(tool: ToolDeclaration, before: ServerCapabilities, call: Call, limits: McpLimits) -> ServerTool:
     same = before.tools.get(tool.spec.name)
     if same is not None and same.declared == tool:
         return same
     return ServerTool(tool, call, limits.shown_of(tool.result_size))
 
 
-async def _prompts(wire: Wire, entry: ServerEntry, wrong: list[str]) -> tuple[McpPrompt, ...]:
-    prompts = await _optional(wire, "prompts", wrong)
+async def _prompts(mcp_session: McpSession, entry: ServerEntry, wrong: list[str]) -> tuple[McpPrompt, ...]:
+    prompts = await _optional(mcp_session, "prompts", wrong)
     return tuple(
         McpPrompt(entry.name, prompt["name"], one_line(prompt.get("description")), _arguments(prompt.get("arguments")))
         for prompt in prompts
@@ -89,8 +91,8 @@ def _arguments(value: object) -> tuple[tuple[str, str, bool], ...]:
     return tuple((entry["name"], one_line(entry.get("description")), entry.get("required") is True) for entry in named)
 
 
-async def _resources(wire: Wire, entry: ServerEntry, wrong: list[str]) -> tuple[McpResource, ...]:
-    resources = await _optional(wire, "resources", wrong)
+async def _resources(mcp_session: McpSession, entry: ServerEntry, wrong: list[str]) -> tuple[McpResource, ...]:
+    resources = await _optional(mcp_session, "resources", wrong)
     return tuple(
         McpResource(
             entry.name,
@@ -104,12 +106,12 @@ async def _resources(wire: Wire, entry: ServerEntry, wrong: list[str]) -> tuple[
     )
 
 
-async def _optional(wire: Wire, kind: str, wrong: list[str]) -> list[Json]:
-    """Return a list whose failure is not a failure of the server."""
-    if not wire.offers(kind):
+async def _optional(mcp_session: McpSession, kind: str, wrong: list[str]) -> list[Json]:
+    """Return a list whose failure does not count as a failure of the server."""
+    if not mcp_session.offers(kind):
         return []
     try:
-        return await wire.listed(f"{kind}/list", kind)
+        return await mcp_session.listed(f"{kind}/list", kind)
     except ServerFailed as error:
         if error.lost:
             raise

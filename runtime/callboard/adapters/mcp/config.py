@@ -1,7 +1,8 @@
 """Reader of the MCP servers of a session: of the command line, the user, the workspace, plugins and agents' files.
 
 A workspace's servers have the text that was trusted, or are listed as untrusted and never started. Of two servers with
-one name, the whole entry of the first source counts: `run`, `local`, `workspace`, `person`, `plugin`. Loads no SDK.
+one name, the whole entry of the first source counts: `run`, `local`, `workspace`, `person`, `plugin`. Does not import
+the SDK.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from callboard.adapters.system.regular_files import read_regular
 from callboard.core.mcp.config_entries import (
     KEYS,
     Approval,
-    Entries,
+    ConfigEntries,
     EntryFault,
     expanded,
     off_by,
     read_document,
     read_servers_node,
 )
+from callboard.core.permissions.sensitive_paths import claude_state_file
 from callboard.core.trust.yaml_nodes import YamlNode, json_node, node_of
 from callboard.types.errors import UsageError
 from callboard.types.mcp import ServerEntry, ServerScope, ServerState
@@ -34,13 +36,13 @@ WORKSPACE_FILE = ".mcp.json"
 PERSON_FILE = "mcp.json"
 """File in the user's own folder (`~/.config/callboard`)."""
 LARGEST = 64_000_000
-"""Most bytes of a file: `~/.claude.json` grows with the memory of its program."""
-UNTRUSTED = "the workspace brings it, and nobody has trusted what this workspace brings: `callboard trust` decides"
+"""Most bytes of a file. `~/.claude.json` grows with the history of its program."""
+UNTRUSTED = "the workspace defines it, and its content is not trusted: `callboard trust` decides"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSources:
-    """Sources of server entries. An omitted source has none."""
+    """Sources of server entries. An omitted source has no entries."""
 
     workspace: Path
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -49,8 +51,8 @@ class ServerSources:
     """The user's own folder (`~/.config/callboard`)."""
     home: Path | None = None
     """The user's home folder, for `~/.claude.json`."""
-    brought: str | None = None
-    """Text of the workspace's `.mcp.json`; None: there is none."""
+    workspace_text: str | None = None
+    """Text of the workspace's `.mcp.json`; None: it does not exist."""
     trusted: bool = False
     """True if the user trusted that text."""
     plugins: tuple[Plugin, ...] = ()
@@ -61,7 +63,7 @@ class ServerSources:
     strict: bool = False
     """True: use only `command_line` (`--strict-mcp-config`)."""
     approvals: tuple[Approval, ...] = ()
-    """Approvals of settings files; those of `~/.claude.json` are read here."""
+    """Approvals of settings files. Those of `~/.claude.json` are read here."""
     off: tuple[str, ...] = ()
     """Names of servers that Callboard's settings switch off (`mcp.off`)."""
 
@@ -77,14 +79,16 @@ class Configured:
 
 
 def read_servers(sources: ServerSources) -> Configured:
-    """Return all configured servers. Raises `UsageError` for an unreadable `--mcp-config`; any other problem is
-    a note."""
+    """Return all configured servers.
+
+    Raises `UsageError` for an unreadable `--mcp-config`; any other problem is a note.
+    """
     reading = _Reading(sources)
     reading.run(sources.command_line)
     if not sources.strict:
         claude = reading.claude_file()
         reading.local(claude)
-        reading.brought()
+        reading.workspace_text()
         reading.person(claude)
         for plugin in sources.plugins:
             reading.plugin(plugin)
@@ -118,7 +122,7 @@ class _Reading:
         self._approvals = list(sources.approvals)
         self._entries: dict[str, ServerEntry] = {}
         self._held: dict[str, tuple[ServerState, str]] = {}
-        self._untrusted: Entries | None = None
+        self._untrusted: ConfigEntries | None = None
         self.notes: list[DiscoveryNote] = []
 
     def run(self, values: Sequence[str]) -> None:
@@ -137,7 +141,7 @@ class _Reading:
         """Return `~/.claude.json` if it mentions servers."""
         if self._sources.home is None:
             return None
-        path = self._sources.home / ".claude.json"
+        path = claude_state_file(self._sources.home, self._sources.environment)
         text = self._text(path)
         if text is None or ("cpServers" not in text and "cpjsonServers" not in text):
             return None
@@ -148,15 +152,15 @@ class _Reading:
         project = _project(claude, self._sources.workspace)
         if project is None or self._sources.home is None:
             return
-        path = str(self._sources.home / ".claude.json")
+        path = str(claude_state_file(self._sources.home, self._sources.environment))
         for name, node in project.members or ():
             if name == "mcpServers":
                 self.take(read_servers_node(node, path, "local"), path)
             elif name in KEYS:
                 self._approvals.append(Approval(name, node, f"{path}:{node.line}"))
 
-    def brought(self) -> None:
-        text = self._sources.brought
+    def workspace_text(self) -> None:
+        text = self._sources.workspace_text
         if text is None:
             return
         node = self._node(text, WORKSPACE_FILE)
@@ -167,7 +171,7 @@ class _Reading:
             self.take(entries, WORKSPACE_FILE)
         else:
             self._untrusted = entries
-            self._tell(entries.faults, WORKSPACE_FILE)
+            self._report(entries.faults, WORKSPACE_FILE)
 
     def person(self, claude: YamlNode | None) -> None:
         """Read Callboard's own file, then the entries of `~/.claude.json` for all folders."""
@@ -175,7 +179,7 @@ class _Reading:
             path = self._sources.config / PERSON_FILE
             self._file(path, "person")
         if claude is not None and self._sources.home is not None:
-            path = self._sources.home / ".claude.json"
+            path = claude_state_file(self._sources.home, self._sources.environment)
             servers = dict(claude.members or ()).get("mcpServers")
             if servers is not None:
                 self.take(read_servers_node(servers, str(path), "person"), str(path))
@@ -195,9 +199,9 @@ class _Reading:
             path = str(plugin.root / ".claude-plugin" / "plugin.json")
             self.take(_of_plugin(read_servers_node(node, path, "plugin"), plugin), path, _root(plugin))
 
-    def take(self, entries: Entries, path: str, extra: Mapping[str, str] | None = None) -> None:
+    def take(self, entries: ConfigEntries, path: str, extra: Mapping[str, str] | None = None) -> None:
         """Add the result of one source: entries whose names no earlier source has, and its mistakes."""
-        self._tell(entries.faults, path)
+        self._report(entries.faults, path)
         variables = {**self._sources.environment, "CLAUDE_PROJECT_DIR": str(self._sources.workspace), **(extra or {})}
         for name, entry in entries.entries.items():
             line = entries.lines.get(name, 0)
@@ -256,7 +260,7 @@ class _Reading:
             self.notes.append(DiscoveryNote(path, "", "refused", f"cannot be understood: {error}"))
         return None
 
-    def _tell(self, faults: Iterable[EntryFault], path: str) -> None:
+    def _report(self, faults: Iterable[EntryFault], path: str) -> None:
         self.notes += [DiscoveryNote(path, fault.field, fault.verdict, fault.why, fault.line) for fault in faults]
 
 
@@ -283,7 +287,7 @@ def _project(claude: YamlNode | None, workspace: Path) -> YamlNode | None:
     return named.get(str(workspace)) or named.get(os.path.realpath(workspace))
 
 
-def _of_plugin(source: Entries, plugin: Plugin) -> Entries:
+def _of_plugin(source: ConfigEntries, plugin: Plugin) -> ConfigEntries:
     """Return the entries under the names of a plugin's servers."""
 
     def named(name: str) -> str:
@@ -291,7 +295,7 @@ def _of_plugin(source: Entries, plugin: Plugin) -> Entries:
 
     entries = {named(name): replace(entry, name=named(name)) for name, entry in source.entries.items()}
     lines = {named(name): line for name, line in source.lines.items()}
-    return Entries(entries, source.faults, lines, {named(name): reason for name, reason in source.off.items()})
+    return ConfigEntries(entries, source.faults, lines, {named(name): reason for name, reason in source.off.items()})
 
 
 def _root(plugin: Plugin) -> dict[str, str]:

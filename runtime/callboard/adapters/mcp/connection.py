@@ -4,14 +4,12 @@
                     |                        |
                   failed                 failed; a call, or a person, makes it try again
 
-A lost remote server is retried automatically, five times; a dead process is restarted by its next call, at most three
-times in 60 s. In both cases a running call ends with an error that says so: its effect is unknown, and it is never
-repeated.
+A lost remote server is retried automatically, five times. A dead process is restarted by its next call, at most three
+times in 60 s. In both cases a running call ends with an error that reports its unknown effect, and is never repeated.
 
-A server in the client of a headless run: its messages pass through the client's protocol, one at a time.
-
-`bridged` returns streams like those of the SDK's own transports. Each message is carried in a separate task, so that a
-long call does not delay others.
+A server in the client of a headless run has streams like those of the SDK's own transports (`bridged`): its messages
+pass through the client's protocol. Each message is carried in a separate task, so that a long call does not delay
+others.
 
 A remote server gets the headers of its entry, and those that its `headersHelper` prints.
 """
@@ -32,11 +30,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from callboard.adapters.mcp.capabilities import ServerCapabilities, offer_of
-from callboard.adapters.mcp.session import ServerFailed, Wire, first_of, handshake
+from callboard.adapters.mcp.session import McpSession, ServerFailed, first_of, handshake
 from callboard.adapters.mcp.starting import folder_of
 from callboard.adapters.mcp.stdio import tell
 from callboard.adapters.mcp.tools import CallInFlight
-from callboard.adapters.mcp.transports import ConnectionObservations, Place, Streams, prepare, remote, stdio
+from callboard.adapters.mcp.transports import ConnectionObservations, ServerEnvironment, Streams, prepare, remote, stdio
 from callboard.adapters.processes.programs import find_program, run_program
 from callboard.core.mcp import limits as limiting
 from callboard.core.mcp.limits import HELPER, McpLimits, wait_before_start
@@ -45,13 +43,13 @@ from callboard.ports.mcp import Bridge
 from callboard.ports.notifier import Notifier
 from callboard.ports.tool import CallContext
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import AnsweredBack, Elicitation, ServerEntry, ServerNow, ServerState
+from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerEntry, ServerState, ServerStatus
 from callboard.types.records import Json
 
 PONG = 5.0
 """Seconds to answer a ping for a server whose call timed out."""
 LOG_LINES = 200
-"""Most messages of one server's connection that are logged; the rest is counted."""
+"""Most messages of one server's connection that are logged. The rest is counted."""
 LEAVING = 2.0
 """Most seconds for notifying a remote server of the end of the session."""
 SETTLE = 0.5
@@ -64,15 +62,15 @@ MOST_BYTES = 100_000
 class ConnectionContext:
     """State shared by all servers of a session."""
 
-    place: Place
+    place: ServerEnvironment
     limits: McpLimits
-    clashes: Callable[[Link, ServerCapabilities], str]
+    clashes: Callable[[ServerConnection, ServerCapabilities], str]
     """Function that returns the reason why a server's offer conflicts with other servers; empty if it does not."""
     changed: Callable[[], None]
 
 
-class Link:
-    """The connection of one server; see the module."""
+class ServerConnection:
+    """Connection of one server; see the module."""
 
     def __init__(self, entry: ServerEntry, around: ConnectionContext, bridge: Bridge | None = None) -> None:
         """Store the entry. `bridge`: the connection to the client that runs the server, for the transport `sdk`."""
@@ -82,7 +80,7 @@ class Link:
         self.state: ServerState = "waiting"
         self.why = ""
         self.offer = ServerCapabilities()
-        self._wire: Wire | None = None
+        self._wire: McpSession | None = None
         self._calls: list[CallInFlight] = []
         self._changed = Notifier()
         self._wanted = False
@@ -99,14 +97,14 @@ class Link:
         self._starts: list[float] = []
         self._logged = 0
 
-    # What others see.
+    # State for others
 
     @property
-    def now(self) -> ServerNow:
+    def now(self) -> ServerStatus:
         """Return the server's present state."""
         visible = self.state in ("connected", "connecting", "failed")
         offer = self.offer if visible else ServerCapabilities()
-        return ServerNow(
+        return ServerStatus(
             self.entry.name,
             self.entry.transport,
             self.entry.scope,
@@ -126,7 +124,7 @@ class Link:
         """Return True if the server's tools may be called: it is connected, or a call would connect it again."""
         return self.state in ("connected", "connecting", "failed") and bool(self.offer.tools)
 
-    # What others want of it.
+    # Commands and requests
 
     def want(self) -> None:
         """Start to connect, unless it is connected or connecting."""
@@ -155,7 +153,7 @@ class Link:
         self._around.changed()
 
     def close(self, reason: str) -> None:
-        """Close its connection for good: its owner ends too."""
+        """Close its connection permanently: its owner ends too."""
         self._closed = True
         self.leave("off", reason)
         self._wanted = True
@@ -169,7 +167,7 @@ class Link:
         if self.state == "connecting" and self._scope is not None:
             self._scope.cancel()
 
-    async def wire(self) -> Wire:
+    async def mcp_session(self) -> McpSession:
         """Return the connection; reconnect if it is lost. Raises `ToolRefused`."""
         if self._wire is None:
             if self.state in ("off", "untrusted"):
@@ -182,10 +180,10 @@ class Link:
 
     async def ask(self, method: str, params: Json) -> Json:
         """Send a request other than a call. Raises `ToolRefused`."""
-        wire = await self.wire()
+        mcp_session = await self.mcp_session()
         try:
             with anyio.fail_after(limiting.LISTING):
-                return await wire.request(method, params)
+                return await mcp_session.request(method, params)
         except ServerFailed as error:
             self._note(error)
             raise ToolRefused(f"the MCP server {self.entry.name}: {error.why}") from None
@@ -196,18 +194,18 @@ class Link:
     async def call(self, tool: str, tool_input: Json, context: CallContext) -> ResultContent:
         """Call a tool by the server's own name for it. Raises `ToolRefused` with the outcome."""
         for attempt in range(2):
-            wire = await self.wire()
+            mcp_session = await self.mcp_session()
             try:
-                return await self._call(wire, tool, tool_input, context)
+                return await self._call(mcp_session, tool, tool_input, context)
             except ServerFailed as error:
                 self._note(error)
-                # Only a call that was certainly not sent is made again: its effect would happen twice
+                # Only a call that was certainly not sent is made again, because its effect could otherwise happen twice
                 # (test_a_status_is_told_and_a_call_that_was_taken_is_not_made_again).
                 if not error.unsent or attempt:
                     raise ToolRefused(self._failure_text(error)) from None
         raise AssertionError("the second attempt returns or raises")
 
-    async def _call(self, wire: Wire, tool: str, tool_input: Json, context: CallContext) -> ResultContent:
+    async def _call(self, mcp_session: McpSession, tool: str, tool_input: Json, context: CallContext) -> ResultContent:
         limits = self._around.limits
         own = self.entry.timeout
         call = CallInFlight(self.entry.name, context, limits.call_of(own), limits.idle_of(self.entry.transport, own))
@@ -215,35 +213,35 @@ class Link:
         try:
             with call.begin() as scope:
                 return answer_of(
-                    await wire.request("tools/call", {"name": tool, "arguments": tool_input}, call.progressed)
+                    await mcp_session.request("tools/call", {"name": tool, "arguments": tool_input}, call.progressed)
                 )
         finally:
             self._calls.remove(call)
         assert scope.cancelled_caught
-        # A silent call says nothing about the server: a slow tool is no reason to start it anew
+        # A silent call alone is no reason to restart the server: the tool may be slow
         # (test_a_silent_call_ends_and_the_server_is_told, test_a_server_that_answers_no_ping_either_is_started_anew).
-        await self._doubt(wire)
+        await self._doubt(mcp_session)
         raise ServerFailed(f"{call.reason}. The call was cancelled; what it has done until then is not known")
 
     def _failure_text(self, error: ServerFailed) -> str:
-        ended = ". What the call has done is not known, and it was not made again" if error.lost else ""
+        ended = ". The effect of the call is unknown, and it was not repeated" if error.lost else ""
         return f"the MCP server {self.entry.name}: {error.why}{ended}"
 
-    async def _doubt(self, wire: Wire) -> None:
+    async def _doubt(self, mcp_session: McpSession) -> None:
         """Ping a server whose call timed out, and give it up if it does not answer."""
         try:
             with anyio.fail_after(PONG):
-                await wire.request("ping", {})
+                await mcp_session.request("ping", {})
         except TimeoutError:
             self._lose("it did not answer a ping")
         except ServerFailed as error:
-            self._note(error)  # an error is an answer, unless it says that the connection is gone
+            self._note(error)  # an error is an answer, unless it reports that the connection is gone
 
     def _note(self, error: ServerFailed) -> None:
         if error.lost:
             self._lose(error.why)
 
-    # What the server says by itself.
+    # Messages of the server
 
     def changed(self, kind: str) -> None:
         """See `Listener`."""
@@ -256,13 +254,16 @@ class Link:
         if self._logged <= LOG_LINES:
             tell("server_said", server=self.entry.name, level=level, text=text)
 
-    async def elicit(self, question: Elicitation) -> AnsweredBack:
-        """See `Listener`. The protocol does not say which call a question belongs to, so the newest call is assumed."""
+    async def elicit(self, question: Elicitation) -> ElicitationAnswer:
+        """See `Listener`.
+
+        The protocol does not state which call a question belongs to, so the newest call is assumed.
+        """
         if not self._calls:
-            return AnsweredBack("decline")
+            return ElicitationAnswer("decline")
         return await self._calls[-1].ask(question)
 
-    # Its owner.
+    # Owner
 
     async def own(self) -> None:
         """Own its connection for as long as the session lives. Exactly one task for each server."""
@@ -287,7 +288,7 @@ class Link:
                 pauses = list(limiting.RECONNECTS)
 
     async def _one_connection(self) -> bool:
-        """Connect, serve and clean up. Return True if it was connected. `state` and `why` say how it ended."""
+        """Connect, serve and clean up. Return True if it was connected. `state` and `why` describe the end."""
         if self.state in ("off", "untrusted"):
             return False
         self._set("connecting", "")
@@ -308,7 +309,7 @@ class Link:
             )
             hint = ". Its next call starts it again" if connected and self.entry.transport == "stdio" else ""
             self._set("failed", reason + hint)
-        if not self._wanted:  # else it was wanted again since it was lost: whoever waits, waits for that
+        if not self._wanted:  # else it was wanted again since it was lost: its waiters wait for the next attempt
             self._settled = True
             self._changed.notify()
         return connected
@@ -326,22 +327,24 @@ class Link:
                 # Set after the pause of `_brake`, and removed once the server is connected
                 # (test_one_that_never_gets_ready_is_ended_when_its_time_is_over).
                 scope.deadline = anyio.current_time() + self._around.limits.start
-                async with self._connection(seen) as wire:
-                    await self._hold(wire, scope)
+                async with self._connection(seen) as mcp_session:
+                    await self._hold(mcp_session, scope)
         except BaseException as error:
             if not self._explained(error):
                 raise
         return self.offer is not stood
 
-    async def _hold(self, wire: Wire, scope: anyio.CancelScope) -> None:
+    async def _hold(self, mcp_session: McpSession, scope: anyio.CancelScope) -> None:
         """Read the server's offer, then serve the connection until it is lost."""
-        offer = await offer_of(wire, self.entry, self._around.limits, call=self.call, before=ServerCapabilities())
+        offer = await offer_of(
+            mcp_session, self.entry, self._around.limits, call=self.call, before=ServerCapabilities()
+        )
         scope.deadline = math.inf
         if wrong := self._around.clashes(self, offer):
             self._lost = wrong
             return
-        self._stand(wire, offer)
-        await self._serve(wire)
+        self._serve_session(mcp_session, offer)
+        await self._serve(mcp_session)
         scope.deadline = anyio.current_time() + LEAVING
 
     def _explained(self, error: BaseException) -> bool:
@@ -352,7 +355,7 @@ class Link:
         elif isinstance(cause, ToolRefused):
             self._lost = str(cause)
         elif isinstance(cause, Exception):
-            # Whatever the transports raise: refused connections, TLS, a server that speaks no HTTP.
+            # Any exception of the transports: refused connections, TLS, a server that does not speak HTTP.
             tell("connection_failed", server=self.entry.name, error=f"{type(cause).__name__}: {cause}"[:2_000])
             self._lost = self._lost or f"{type(cause).__name__}: {one_line(str(cause))}"
         else:
@@ -360,7 +363,7 @@ class Link:
         return True
 
     @asynccontextmanager
-    async def _connection(self, seen: ConnectionObservations) -> AsyncGenerator[Wire]:
+    async def _connection(self, seen: ConnectionObservations) -> AsyncGenerator[McpSession]:
         async with AsyncExitStack() as stack:
             streams = await stack.enter_async_context(await self._streams(seen))
             yield await stack.enter_async_context(handshake(streams, self._around.place.workspace, self, seen))
@@ -374,11 +377,11 @@ class Link:
         if entry.transport != "sdk":
             return remote(entry, await headers_of(entry, place), seen)
         if self._bridge is None:
-            raise ServerFailed("its client does not serve it any more")
+            raise ServerFailed("its client no longer serves it")
         return bridged(self._bridge)
 
     async def _brake(self) -> None:
-        """Refuse to restart a process that keeps dying. Raises `ServerFailed`."""
+        """Refuse to restart a process that ends again and again. Raises `ServerFailed`."""
         if self.entry.transport != "stdio":
             return
         now = anyio.current_time()
@@ -395,28 +398,28 @@ class Link:
         await anyio.sleep(pause)
         self._starts.append(anyio.current_time())
 
-    def _stand(self, wire: Wire, offer: ServerCapabilities) -> None:
-        self._wire = wire
+    def _serve_session(self, mcp_session: McpSession, offer: ServerCapabilities) -> None:
+        self._wire = mcp_session
         self.offer = offer
         self._set("connected", offer.wrong)
         self._settled = True
         self._changed.notify()
 
-    async def _serve(self, wire: Wire) -> None:
+    async def _serve(self, mcp_session: McpSession) -> None:
         """Read changed lists again until the connection is lost."""
         while not self._gone:
             await self._changed.until(lambda: self._gone or bool(self._dirty))
             if self._dirty and not self._gone:
-                # Servers announce each tool of a new list on its own; the list is read once.
+                # Servers announce each tool of a new list separately; the list is read once.
                 await anyio.sleep(SETTLE)
                 self._dirty.clear()
-                await self._read_again(wire)
+                await self._read_again(mcp_session)
 
-    async def _read_again(self, wire: Wire) -> None:
-        """Read its present lists. If they conflict with another server's tools, they stay as they were."""
+    async def _read_again(self, mcp_session: McpSession) -> None:
+        """Read its present lists. If they conflict with another server's tools, the old lists stay."""
         try:
             with anyio.fail_after(limiting.LISTING):
-                offer = await offer_of(wire, self.entry, self._around.limits, call=self.call, before=self.offer)
+                offer = await offer_of(mcp_session, self.entry, self._around.limits, call=self.call, before=self.offer)
         except (TimeoutError, ServerFailed) as error:
             self._set("connected", f"its lists changed and could not be read again: {one_line(str(error))}")
             return
@@ -457,7 +460,7 @@ async def bridged(bridge: Bridge) -> AsyncGenerator[Streams]:
 async def _carry(bridge: Bridge, outgoing: MemoryObjectReceiveStream[SessionMessage], into: Into) -> None:
     async with anyio.create_task_group() as group:
         async for message in outgoing:
-            # A long call must not hold up the answer to a ping or a cancellation.
+            # A long call must not delay the answer to a ping or a cancellation.
             group.start_soon(_carry_one, bridge, message, into)
 
 
@@ -471,7 +474,7 @@ async def _carry_one(bridge: Bridge, sent: SessionMessage, into: Into) -> None:
                 return
             raise ValueError("the client gave no answer")
         back = types.jsonrpc_message_adapter.validate_python(answer, by_name=False)
-    except Exception as error:  # noqa: BLE001 - whatever the other end does to us becomes the answer of this message
+    except Exception as error:  # noqa: BLE001 - any failure of the other end becomes the answer to this message
         if not isinstance(message, types.JSONRPCRequest):
             return
         data = types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client did not carry it: {error}")
@@ -482,14 +485,17 @@ async def _carry_one(bridge: Bridge, sent: SessionMessage, into: Into) -> None:
 # Headers of a remote server
 
 
-async def headers_of(entry: ServerEntry, place: Place) -> Mapping[str, str]:
-    """Return the headers for one connection; the helper's win. Raises `ServerFailed` if the helper returns none."""
+async def headers_of(entry: ServerEntry, place: ServerEnvironment) -> Mapping[str, str]:
+    """Return the headers for one connection.
+
+    Those of the helper take precedence. Raises `ServerFailed` if the helper returns none.
+    """
     if not entry.headers_helper:
         return entry.headers
     return entry.headers | await _helped(entry, place)
 
 
-async def _helped(entry: ServerEntry, place: Place) -> dict[str, str]:
+async def _helped(entry: ServerEntry, place: ServerEnvironment) -> dict[str, str]:
     extra = {"CLAUDE_CODE_MCP_SERVER_NAME": entry.name, "CLAUDE_CODE_MCP_SERVER_URL": entry.url}
     shell = find_program("sh", place.workspace, place.environment.get("PATH"))
     if shell is None:

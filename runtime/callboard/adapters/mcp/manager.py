@@ -1,6 +1,7 @@
-"""The servers of a session: the port `Servers`, on the official SDK.
+"""Servers of a session: the port `Servers`, on the official SDK.
 
-    manager = Manager(entries, Place(workspace, environment, logs, runs_workspace_code=starts_workspace_code))
+    place = ServerEnvironment(workspace, environment, logs, runs_workspace_code=starts_workspace_code)
+    manager = Manager(entries, place)
     async with manager.running():
         await manager.ready()
         manager.tools()["mcp__time__get_current_time"]
@@ -20,41 +21,47 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard.adapters.mcp.capabilities import ServerCapabilities
-from callboard.adapters.mcp.connection import LEAVING, ConnectionContext, Link
+from callboard.adapters.mcp.connection import LEAVING, ConnectionContext, ServerConnection
 from callboard.adapters.mcp.stdio import words_of_sdk
-from callboard.adapters.mcp.transports import Place
+from callboard.adapters.mcp.transports import ServerEnvironment
 from callboard.core.mcp.limits import McpLimits
 from callboard.core.mcp.results import blocks_of, resource_blocks
 from callboard.core.mcp.tool_names import clashes_with
 from callboard.ports.mcp import Bridge
 from callboard.ports.notifier import Notifier
 from callboard.ports.tool import Tool
+from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import ServerEntry, ServerNow, ServerState
+from callboard.types.mcp import ServerEntry, ServerState, ServerStatus
 from callboard.types.records import Json
 
 
 class Manager:
-    """Servers of a session; see the module. Entries are in order of precedence: of two with one name the first
-    counts."""
+    """Servers of a session; see the module.
+
+    Entries are in order of precedence: of two with one name the first counts.
+    """
 
     def __init__(
         self,
         entries: Sequence[ServerEntry],
-        place: Place,
+        place: ServerEnvironment,
         *,
         limits: McpLimits | None = None,
         held: Mapping[str, tuple[ServerState, str]] | None = None,
         bridges: Mapping[str, Bridge] | None = None,
     ) -> None:
-        """Store the servers. `held`: those that must not be connected -> `off` or `untrusted`, and the reason.
-        `bridges`: those of servers whose transport is `sdk`, by name."""
+        """Store the servers.
+
+        `held`: those that must not be connected -> `off` or `untrusted`, and the reason. `bridges`: those of servers
+        whose transport is `sdk`, by name.
+        """
         self._around = ConnectionContext(place, limits or McpLimits(), self._clashes, self._moved)
         self._bridges: Mapping[str, Bridge] = bridges if bridges is not None else {}
         self._changed = Notifier()
         self._tools: Mapping[str, Tool] | None = None
         self._group: TaskGroup | None = None
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ServerConnection] = {}
         for entry in entries:
             if entry.name not in self._links:
                 link = self._links[entry.name] = self._new(entry)
@@ -80,13 +87,13 @@ class Manager:
                 link.quit()
             group.cancel_scope.deadline = anyio.current_time() + LEAVING
 
-    # The port.
+    # Port
 
     @property
     def revision(self) -> int:
         return self._changed.changes
 
-    def now(self) -> Sequence[ServerNow]:
+    def now(self) -> Sequence[ServerStatus]:
         return [self._links[name].now for name in sorted(self._links)]
 
     def tools(self) -> Mapping[str, Tool]:
@@ -104,7 +111,7 @@ class Manager:
             if link.state in ("waiting", "connecting"):
                 await link.settled()
 
-    async def connect(self, name: str) -> ServerNow:
+    async def connect(self, name: str) -> ServerStatus:
         link = self._link(name)
         if link.state == "untrusted":
             raise ToolRefused(f"the MCP server {name} is not trusted: {link.why}")
@@ -119,7 +126,7 @@ class Manager:
             raise ToolRefused(f"the MCP server {name} cannot be reached: {link.why}")
         return link.now
 
-    async def switch_off(self, name: str) -> ServerNow:
+    async def switch_off(self, name: str) -> ServerStatus:
         link = self._link(name)
         if link.state != "untrusted":
             link.leave("off", "it was switched off in this session")
@@ -152,26 +159,25 @@ class Manager:
             self._links.pop(name).close("it was removed")
             self._moved()
 
-    # Its own.
+    # Private parts
 
-    def _new(self, entry: ServerEntry) -> Link:
-        return Link(entry, self._around, self._bridges.get(entry.name))
+    def _new(self, entry: ServerEntry) -> ServerConnection:
+        return ServerConnection(entry, self._around, self._bridges.get(entry.name))
 
-    def _hold(self, link: Link) -> None:
-        """Start the task that owns the server, if this runs."""
+    def _hold(self, link: ServerConnection) -> None:
+        """Start the task that owns the server, if the manager is running."""
         if self._group is not None:
             self._group.start_soon(link.own)
             if link.state == "waiting":
                 link.want()
 
-    def _link(self, name: str) -> Link:
+    def _link(self, name: str) -> ServerConnection:
         if name not in self._links:
-            names = ", ".join(sorted(self._links)) or "none is configured"
-            raise ToolRefused(f"there is no MCP server {name!r}; there are: {names}")
+            raise ToolRefused(unknown("MCP server", name, sorted(self._links)))
         return self._links[name]
 
-    def _clashes(self, link: Link, offer: ServerCapabilities) -> str:
-        """Return the conflict with the tools of an earlier entry, which win."""
+    def _clashes(self, link: ServerConnection, offer: ServerCapabilities) -> str:
+        """Return the conflict with the tools of an earlier entry, which take precedence."""
         names = list(self._links)
         position = names.index(link.entry.name) if link.entry.name in names else len(names)
         standing = {name: other.offer.tools for name, other in self._links.items() if other.state == "connected"}

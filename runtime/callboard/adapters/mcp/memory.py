@@ -14,16 +14,20 @@ from dataclasses import replace
 
 from callboard.ports.notifier import Notifier
 from callboard.ports.tool import Tool
+from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerNow, ServerState
+from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerState, ServerStatus
 from callboard.types.records import Json
 
 
 class MemoryServers:
-    """Implements `Servers`. Call `put(..., state="waiting")` first for a server that `connect` connects."""
+    """Servers in memory.
+
+    Implements `Servers`. Call `put(..., state="waiting")` first for a server that `connect` connects.
+    """
 
     def __init__(self) -> None:
-        self._now: dict[str, ServerNow] = {}
+        self._now: dict[str, ServerStatus] = {}
         self._tools: dict[str, dict[str, Tool]] = {}
         self._mapping: Mapping[str, Tool] = {}
         self._prompts: dict[tuple[str, str], Sequence[Json]] = {}
@@ -45,7 +49,7 @@ class MemoryServers:
     ) -> None:
         """Add or replace a server. `tools`: each with its full name, `mcp__server__tool`."""
         self._tools[name] = {tool.spec.name: tool for tool in tools}
-        self._now[name] = ServerNow(
+        self._now[name] = ServerStatus(
             name, "stdio", "run", "(memory)", state, instructions=instructions, always_load=always_load
         )
         self._change()
@@ -82,7 +86,7 @@ class MemoryServers:
     def revision(self) -> int:
         return self._changed.changes
 
-    def now(self) -> Sequence[ServerNow]:
+    def now(self) -> Sequence[ServerStatus]:
         return tuple(self._now.values())
 
     def tools(self) -> Mapping[str, Tool]:
@@ -92,10 +96,10 @@ class MemoryServers:
         return await self._changed.changed(since)
 
     async def ready(self) -> None:
-        """Connect the servers that were added as `connecting`; others do not connect by themselves."""
+        """Connect the servers that were added as `connecting`. Others do not connect by themselves."""
         await self._changed.until(lambda: all(now.state != "connecting" for now in self._now.values()))
 
-    async def connect(self, name: str) -> ServerNow:
+    async def connect(self, name: str) -> ServerStatus:
         now = self._state_of(name)
         if now.state == "untrusted":
             raise ToolRefused(f"{name} is not trusted")
@@ -104,14 +108,14 @@ class MemoryServers:
         self._change()
         return self._now[name]
 
-    async def switch_off(self, name: str) -> ServerNow:
+    async def switch_off(self, name: str) -> ServerStatus:
         self._now[name] = replace(self._state_of(name), state="off", why="switched off")
         self._change()
         return self._now[name]
 
     async def add(self, entry: ServerEntry) -> None:
         self._tools[entry.name] = {tool.spec.name: tool for tool in self.coming.get(entry.name, ())}
-        self._now[entry.name] = ServerNow(entry.name, entry.transport, entry.scope, entry.path, "connected")
+        self._now[entry.name] = ServerStatus(entry.name, entry.transport, entry.scope, entry.path, "connected")
         self._change()
 
     async def remove(self, name: str) -> None:
@@ -129,7 +133,7 @@ class MemoryServers:
             raise ToolRefused(f"{server} has no resource {uri!r}")
         return self._texts[server, uri]
 
-    def _state_of(self, name: str) -> ServerNow:
+    def _state_of(self, name: str) -> ServerStatus:
         if name not in self._now:
-            raise ToolRefused(f"there is no MCP server {name!r}; there are: {', '.join(self._now) or 'none'}")
+            raise ToolRefused(unknown("MCP server", name, self._now))
         return self._now[name]

@@ -1,13 +1,12 @@
-"""An MCP server made from plain callables: over stdio, or over HTTP on this machine. Independent of sessions.
+"""MCP server made from plain callables: over stdio, or over HTTP on this machine. Independent of sessions.
 
-Mistakes that a client can correct become an error result with a text. So do internal errors, so that the connection
-continues. Only a cancelled call is cancelled.
+A mistake that a client can correct becomes an error result with a text. So does an internal error, so that the
+connection continues. Only a cancelled call is cancelled.
 
-stdin and stdout are the only connection of an MCP server: one JSON-RPC message per line.
-
-During that time the process's own descriptors 0 and 1 lead elsewhere (to nothing, and to stderr), so that no stray
-print and no child can write to the connection. Reading and writing wait for the descriptor and never in a thread: a
-thread that reads stdin cannot be cancelled, and SIGTERM would wait for the client's next message.
+With stdio, stdin and stdout are the only connection: one JSON-RPC message per line. Meanwhile the process's own
+descriptors 0 and 1 lead elsewhere (to nothing, and to stderr), so that no stray print and no child can write to the
+connection. Reading and writing wait for the descriptor and never in a thread: a thread that reads stdin cannot be
+cancelled, and SIGTERM would wait for the client's next message.
 """
 
 from __future__ import annotations
@@ -42,12 +41,14 @@ from mcp.types import (
 )
 
 from callboard.core.json_schema import check_input
+from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError
 from callboard.types.records import Json
 
 Report = Callable[[float, str], Awaitable[None]]
 """Function that reports the progress of a call to the client: an increasing number, and a line. Nothing is sent if the
-client did not ask for it."""
+client did not ask for it.
+"""
 
 _Context = ServerRequestContext[Any, Any]
 _GRACE = 2
@@ -55,9 +56,11 @@ _GRACE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """One tool. `call` returns the structured result; it raises `CallboardError` for mistakes that the client can
-    correct."""
+class OfferedTool:
+    """One tool.
+
+    `call` returns the structured result, and raises `CallboardError` for mistakes that the client can correct.
+    """
 
     name: str
     title: str
@@ -73,12 +76,12 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class McpService:
-    """A server: its name, version, instructions and tools."""
+    """Server: its name, version, instructions and tools."""
 
     name: str
     version: str
     instructions: str
-    tools: Sequence[Offered]
+    tools: Sequence[OfferedTool]
 
 
 async def serve_stdio(service: McpService) -> None:
@@ -90,9 +93,11 @@ async def serve_stdio(service: McpService) -> None:
 
 @asynccontextmanager
 async def serving_http(service: McpService, host: str, port: int) -> AsyncGenerator[int]:
-    """Serve clients at `/mcp` of a loopback address while the block runs; yield the port. Other hosts and origins than
-    those of this machine are refused, because a web page could use a name that leads here. Raises `OSError` for an
-    address in use."""
+    """Serve clients at `/mcp` of a loopback address while the block runs; yield the port.
+
+    Hosts and origins other than those of this machine are refused, because a web page could use a name that leads here.
+    Raises `OSError` for an address in use.
+    """
     app = server_of(service).streamable_http_app(host=host)
     config = uvicorn.Config(
         app, host, port, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=_GRACE
@@ -108,13 +113,13 @@ async def serving_http(service: McpService, host: str, port: int) -> AsyncGenera
 
 
 async def _serve(server: uvicorn.Server, listening: socket) -> None:
-    """Run the server until `should_exit` ends it: a cancellation would leave its connections open."""
+    """Run the server until `should_exit` ends it. A cancellation would leave its connections open."""
     with anyio.CancelScope(shield=True):
         await server.serve([listening])
 
 
 class _Quiet(uvicorn.Server):
-    """A web server that leaves signals to its caller."""
+    """Web server that leaves signals to its caller."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -131,7 +136,7 @@ def server_of(service: McpService) -> Server[Any]:
     async def call_tool(context: _Context, params: CallToolRequestParams) -> CallToolResult:
         tool = tools.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; available: {', '.join(tools)}")
+            raise MCPError(INVALID_PARAMS, unknown("tool", params.name, tools))
         return await _called(tool, params.arguments or {}, context)
 
     return Server(
@@ -143,7 +148,7 @@ def server_of(service: McpService) -> Server[Any]:
     )
 
 
-def _declared(tool: Offered) -> Tool:
+def _declared(tool: OfferedTool) -> Tool:
     hints = ToolAnnotations(
         title=tool.title,
         read_only_hint=tool.reads,
@@ -161,7 +166,7 @@ def _declared(tool: Offered) -> Tool:
     )
 
 
-async def _called(tool: Offered, arguments: Mapping[str, object], context: _Context) -> CallToolResult:
+async def _called(tool: OfferedTool, arguments: Mapping[str, object], context: _Context) -> CallToolResult:
     async def report(grows: float, line: str) -> None:
         await context.session.report_progress(grows, message=line)
 
@@ -172,7 +177,7 @@ async def _called(tool: Offered, arguments: Mapping[str, object], context: _Cont
         result = await tool.call(dict(arguments), report)
     except CallboardError as refused:
         return _refused(str(refused))
-    except Exception as fault:  # noqa: BLE001 - a fault of ours is an answer too: the client's other calls go on
+    except Exception as fault:  # noqa: BLE001 - an internal error is an answer too: the client's other calls continue
         structlog.get_logger("callboard.mcp").exception("a tool of ours failed", tool=tool.name)
         return _refused(f"a fault of callboard itself ({type(fault).__name__}: {fault}); its log has the details")
     return CallToolResult(
@@ -185,13 +190,13 @@ def _refused(message: str) -> CallToolResult:
 
 
 LONGEST_LINE = 32_000_000
-"""Most bytes of one message; a longer one is answered as unreadable."""
+"""Most bytes of one message. A longer one is answered as unreadable."""
 _UNREADABLE = b"\0"
 _AT_ONCE = 65_536
 _FITS = 4_096
 """Bytes that a writable pipe accepts without waiting (PIPE_BUF of Linux, pipe(7))."""
 _LAST_WORDS = 2.0
-"""Seconds that a client that closed our stdin has to read pending output."""
+"""Seconds that a client that closed this server's stdin has to read pending output."""
 
 Into = MemoryObjectReceiveStream[SessionMessage | Exception]
 Out = MemoryObjectSendStream[SessionMessage]
@@ -204,7 +209,7 @@ async def own_pipes() -> AsyncGenerator[tuple[Into, Out]]:
     out, leaves = anyio.create_memory_object_stream[SessionMessage](0)
     reading = anyio.CancelScope()
     written = anyio.Event()
-    # A signal may cancel all of this before anything closed its end of a stream.
+    # A signal may cancel all of this before either end of a stream is closed.
     with _claimed() as (stdin, stdout), arrives, into, out, leaves:
         async with anyio.create_task_group() as group:
             group.start_soon(_read, stdin, arrives, reading)
@@ -236,7 +241,7 @@ def _claimed() -> Generator[tuple[int, int]]:
 async def _read(
     stdin: int, arrives: MemoryObjectSendStream[SessionMessage | Exception], reading: anyio.CancelScope
 ) -> None:
-    """Pass on each line as a message, or as the error that it contains."""
+    """Pass on each line as a message, or as the error that the line contains."""
     buffer = bytearray()
     with reading:
         while data := await _some(stdin):
@@ -247,7 +252,7 @@ async def _read(
                 buffer.clear()
             buffer += last
             if len(buffer) > LONGEST_LINE:
-                buffer = bytearray(_UNREADABLE)  # what follows to the end of its line is not a message either
+                buffer = bytearray(_UNREADABLE)  # the rest of its line is not a message either
     await arrives.aclose()
 
 
@@ -271,7 +276,7 @@ async def _some(stdin: int) -> bytes:
 async def _write(
     stdout: int, leaves: MemoryObjectReceiveStream[SessionMessage], reading: anyio.CancelScope, written: anyio.Event
 ) -> None:
-    """Write each message as a line. If no one reads any more, end the connection."""
+    """Write each message as a line. If the client no longer reads, end the connection."""
     try:
         async with leaves:
             async for message in leaves:
@@ -292,5 +297,5 @@ async def _ready(wait: Callable[[int], Awaitable[None]], descriptor: int) -> Non
     """Return when the descriptor can be read or written without waiting."""
     try:
         await wait(descriptor)
-    except PermissionError:  # a file or /dev/null: the selector takes none, and it never makes anybody wait
+    except PermissionError:  # a file or /dev/null: the selector accepts neither, and neither causes a wait
         await anyio.lowlevel.checkpoint()

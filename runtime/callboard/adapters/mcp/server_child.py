@@ -1,15 +1,16 @@
-"""Process between the runtime and an MCP server. It starts the server, keeps its standard error, and ends it with all
-its processes when the runtime asks for that or is gone.
+"""Process between the runtime and an MCP server.
 
-Run as a script by `transports.py` with only the standard library. It leads its own session and reaps all processes that
-the server leaves. Standard input and output belong to the server, and this process never uses them. The server is not
-sandboxed: the user trusted its command (docs/mcp.md).
+It starts the server, keeps its standard error, and ends it with all its processes when the runtime requests that or is
+gone.
+
+`transports.py` runs it as a script with only the standard library. It leads its own session and reaps all processes
+that the server leaves. Standard input and output belong to the server, and this process never uses them. The server is
+not sandboxed: the user trusted its command (docs/mcp.md).
 
 argv: LOG LIMIT FOLDER PROGRAM WORDS... The end of descriptor 3 means that the host wants the server to end, or is gone
 itself. The environment is the server's.
 """
-# ruff: noqa: PTH100, PTH120
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH100, PTH120 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ import resource
 import signal
 import sys
 
-if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+if __name__ == "__main__":  # a package of that name without its `__init__`, which would import unneeded modules
     package = type(sys)("callboard")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.processes.sandbox.watching import CONTROL, Watch, descendants, signal_all
+from callboard.adapters.processes.sandbox.watching import CONTROL, Watch, descendants, end_descendants, signal_all
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 
@@ -36,8 +37,10 @@ NOT_RUN = 126
 
 
 def prepare() -> None:
-    """Set up level L0 except for the umask, which is the user's: the mark of tools, no new privileges, no core dumps,
-    and adoption of orphans."""
+    """Set up level L0 except for the umask, which is the user's.
+
+    The level is the mark of tools, no new privileges, no core dumps, and adoption of orphans.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     mark_process()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -59,18 +62,6 @@ def become_server(watch: Watch) -> None:
         os.write(2, f"{sys.argv[4]} could not be started: {error}\n".encode(errors="replace"))
     finally:
         os._exit(NOT_RUN)
-
-
-def end_all(watch: Watch) -> None:
-    """Send TERM, wait, send KILL, until no process is left."""
-    signal_all(signal.SIGTERM)
-    signal_all(signal.SIGCONT)
-    if watch.until_quiet(GRACE):
-        return
-    for _ in range(50):
-        signal_all(signal.SIGKILL)
-        if watch.until_quiet(0.1):
-            return
 
 
 def on_signal(number: int, frame: object) -> None:
@@ -99,7 +90,7 @@ def main() -> int:
     while watch.code is None and not watch.stopping:
         watch.turn(None)
     if watch.stopping or descendants():
-        end_all(watch)
+        end_descendants(watch, GRACE)
     watch.drain()
     if watch.dropped:
         os.write(log, f"\n[{watch.dropped} more bytes were dropped.]\n".encode())

@@ -1,7 +1,7 @@
 """One connection to one server, on the SDK: the handshake, requests as plain JSON, and the server's requests.
 
 Requests and responses are plain JSON, not the SDK's models, so that an invalid entry in a server's list or result costs
-only that entry. Sampling is refused, because a stranger would spend the user's money.
+only that entry. Sampling is refused, because the server would spend the user's money.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from callboard import __version__
 from callboard.adapters.mcp.transports import ConnectionObservations, Streams
 from callboard.core.mcp.results import cut, one_line
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json
 
 MOST_PAGES = 50
@@ -34,7 +34,7 @@ _FORGOTTEN = re.compile(
     r"\bsession( id)? (not found|expired)|no valid session|(unknown|invalid) session", re.IGNORECASE
 )
 _BY_STATUS = "Server returned an error response"
-"""The SDK's text for an HTTP status of 400 and above whose body says no more."""
+"""The SDK's text for an HTTP status of 400 and above whose body has no details."""
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -59,13 +59,13 @@ class Listener(Protocol):
         """Handle a message for the log."""
         ...
 
-    async def elicit(self, question: Elicitation) -> AnsweredBack:
+    async def elicit(self, question: Elicitation) -> ElicitationAnswer:
         """Return the user's answer to a question."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class McpSession:
     """A connection after its handshake."""
 
     dispatcher: JSONRPCDispatcher[Any]
@@ -78,8 +78,10 @@ class Wire:
         return isinstance(self.info["capabilities"].get(kind), dict)
 
     async def request(self, method: str, params: Json, progress: Progress | None = None) -> Json:
-        """Send a request and return the response unchanged. A cancellation is sent to the server. Raises
-        `ServerFailed`."""
+        """Send a request and return the response unchanged.
+
+        A cancellation is sent to the server. Raises `ServerFailed`.
+        """
         options: dict[str, Any] = {} if progress is None else {"on_progress": progress}
         try:
             return await self.dispatcher.send_raw_request(method, params, cast("Any", options))
@@ -104,7 +106,7 @@ class Wire:
 @asynccontextmanager
 async def handshake(
     streams: Streams, workspace: Path, listener: Listener, seen: ConnectionObservations
-) -> AsyncGenerator[Wire]:
+) -> AsyncGenerator[McpSession]:
     """Perform the handshake over the streams of a transport. Raises `ServerFailed`."""
     dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(*streams)
     session = ClientSession(
@@ -121,8 +123,8 @@ async def handshake(
         except MCPError as error:
             raise failed(error, seen) from None
         except (ValidationError, RuntimeError) as error:
-            raise ServerFailed(f"its answer to `initialize` is none: {one_line(str(error))}") from None
-        yield Wire(dispatcher, seen, result.model_dump(by_alias=True, mode="json", exclude_none=True))
+            raise ServerFailed(f"its answer to `initialize` is invalid: {one_line(str(error))}") from None
+        yield McpSession(dispatcher, seen, result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
 def failed(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
@@ -130,7 +132,7 @@ def failed(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
     message = one_line(error.error.message, 2_000) or "no reason given"
     if error.error.code == types.CONNECTION_CLOSED:
         return ServerFailed(f"the connection ended: {message}", lost=True)
-    # The transport's word for a bare 404, and what the SDKs' servers answer for a session that they know no more.
+    # The transport's text for a bare 404, and the answer of the SDKs' servers about a session that they no longer know.
     if message == "Session terminated" or (error.error.code in _NO_SESSION and _FORGOTTEN.search(message)):
         return ServerFailed("the server has forgotten this session", lost=True, unsent=True)
     if message == _BY_STATUS and seen.statuses:
@@ -174,7 +176,7 @@ def _elicitation(listener: Listener) -> Any:
         try:
             return types.ElicitResult(action="accept", content=cast("Any", answer.content))
         except ValidationError:
-            return types.ElicitResult(action="cancel")  # an answer that the protocol has no form for
+            return types.ElicitResult(action="cancel")  # an answer for which the protocol has no form
 
     return elicit
 

@@ -36,7 +36,7 @@ Sent = MemoryObjectSendStream[SessionMessage | Exception]
 
 
 @dataclass(slots=True)
-class Pace:
+class InputRate:
     """Amount of input in the current second."""
 
     began: float = 0.0
@@ -58,7 +58,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Lines:
-    """Splitter of bytes into whole lines. Of a line over `LONGEST` only its beginning and end are kept."""
+    """Splitter of bytes into whole lines. Of a line over `LONGEST` only the beginning and end are kept."""
 
     longest: int = LONGEST
     _held: bytearray = field(default_factory=bytearray)
@@ -88,10 +88,12 @@ class Lines:
 
 
 async def read_lines(stdout: int, into: Sent, refused: Callable[[str], None]) -> None:
-    """Pass on the server's output until it ends, then close `into`. `refused`: called with each line that is not a
-    message."""
+    """Pass on the server's output until it ends, then close `into`.
+
+    `refused`: called with each line that is not a message.
+    """
     lines = Lines()
-    pace = Pace()
+    pace = InputRate()
     async with into:
         while data := await _read(stdout):
             complete = lines.take(data)
@@ -99,7 +101,7 @@ async def read_lines(stdout: int, into: Sent, refused: Callable[[str], None]) ->
                 await _pass_on(line, into, refused)
             while lines.dropped:
                 await _answer_dropped(*lines.dropped.pop(), into, refused)
-            # Not reading is what slows a server down: its pipe fills, and it waits.
+            # Reading pauses to slow the server down: its pipe fills, and it waits.
             await pace.keep(len(complete), len(data))
 
 
@@ -128,10 +130,11 @@ async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callab
 
 
 def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
-    """Return an error response in place of a response that was too long, if its id is visible at its beginning
-    or end."""
-    # The call that waits for this answer needs an end, too
-    # (test_an_answer_that_is_too_long_is_an_error_of_its_own_call).
+    """Return an error response in place of a response that was too long.
+
+    None unless the id of the response is visible at its beginning or end.
+    """
+    # The call that waits for this answer must end too (test_an_answer_that_is_too_long_is_an_error_of_its_own_call).
     match = _FIRST_ID.search(first) or _LAST_ID.search(last)
     if match is None:
         return None
@@ -144,16 +147,16 @@ def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
 async def _read(stdout: int) -> bytes:
     """Return the next bytes; empty at the end. Always lets other tasks run first."""
     while True:
-        # Not a read in a thread: that could not be cancelled.
+        # A read in a thread could not be cancelled.
         await anyio.wait_readable(stdout)
         try:
             return os.read(stdout, _CHUNK)
         except BlockingIOError:
-            continue  # woken for nothing
+            continue  # woken without data
 
 
 async def _write(stdin: int, data: bytes) -> bool:
-    """Write all of it; return False if no one reads any more."""
+    """Write all of it. Return False if the reader has gone."""
     remaining = memoryview(data)
     while remaining:
         try:
@@ -170,7 +173,10 @@ _SDK_LOGGERS = ("mcp", "client", "httpx2")
 
 
 def tell(event: str, *, debug: bool = False, **fields: str) -> None:
-    """Write a line to the log, if there is one. The logger is fetched each time, because an older one might print."""
+    """Write a line to the log, if the session has one.
+
+    The logger is fetched each time, because an older one might print.
+    """
     if structlog.is_configured():
         log = structlog.get_logger("callboard.mcp")
         (log.debug if debug else log.info)(event, **fields)

@@ -3,10 +3,8 @@
 A server's annotations are its own claims: `readOnlyHint` only allows a call to run again after a crash. Every other
 tool of a server has an unknown effect: after a crash this is reported, and the call is never run again.
 
-A call of a server's tool has two timeouts, progress, and the server's questions to the user.
-
-It ends by its hard timeout or after a silence, whichever comes first. Progress ends a silence, and the time that the
-user takes to answer counts for neither.
+A call ends by its hard timeout or after a silence, whichever comes first. Progress ends a silence. The time that the
+user takes to answer the server's questions counts for neither.
 
 A server's schema is repaired, because the service refuses a whole request for one invalid schema. Parts that the
 metaschema of draft 2020-12 refuses are removed, and so are references that lead nowhere or to themselves, and fields
@@ -30,7 +28,7 @@ from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, 
 from callboard.core.mcp.tool_names import tool_name
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json
 
 Call = Callable[[str, Json, CallContext], Awaitable[ResultContent]]
@@ -38,13 +36,13 @@ Call = Callable[[str, Json, CallContext], Awaitable[ResultContent]]
 ROUNDS = 8
 """Most times that a schema is checked again after a removal."""
 _FIELD = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""Names of fields that the Messages API accepts; its refusal of a request quotes this pattern."""
+"""Names of fields that the Messages API accepts. Its refusal of a request quotes this pattern."""
 _REFERENCES = ("$ref", "$dynamicRef")
 SchemaPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class ToolDeclaration:
     """A tool as declared by its server. Equal declarations are the same tool."""
 
     server: str
@@ -52,17 +50,17 @@ class Declared:
     """The server's own name for it."""
     spec: ToolSpec
     result_size: object = None
-    """Characters of a result that the tool asks to be shown."""
+    """Characters of a result that the tool requests to be shown."""
     schema: str = ""
-    """Mistakes in the tool's schema; empty if there are none."""
+    """Mistakes in the tool's schema; empty for none."""
 
 
-def declared(server: str, entry: Json, seconds: float) -> Declared | None:
+def declared(server: str, entry: Json, seconds: float) -> ToolDeclaration | None:
     """Return a tool of a `tools/list`; None if it has no name. `seconds`: the longest silence of a call."""
     name = entry.get("name")
     if not isinstance(name, str) or not name.strip():
         return None
-    schema, wrong = sound(entry.get("inputSchema"))
+    schema, wrong = repaired_schema(entry.get("inputSchema"))
     hints = _object(entry.get("annotations"))
     meta = _object(entry.get("_meta"))
     reads = hints.get("readOnlyHint") is True
@@ -72,19 +70,20 @@ def declared(server: str, entry: Json, seconds: float) -> Declared | None:
         schema,
         "read" if reads else "unknown",
         "shared" if reads else "exclusive",
-        # A tool that says nothing may destroy (the protocol's default), and that alone is what `unknown` means already.
+        # A tool without annotations may destroy data (the protocol's default), which is exactly the meaning of
+        # `unknown`.
         destructive=hints.get("destructiveHint") is True and not reads,
         person_only=meta.get("anthropic/requiresUserInteraction") is True,
         always_load=meta.get("anthropic/alwaysLoad") is True,
         seconds=seconds,
     )
-    return Declared(server, name, spec, meta.get("anthropic/maxResultSizeChars"), wrong)
+    return ToolDeclaration(server, name, spec, meta.get("anthropic/maxResultSizeChars"), wrong)
 
 
 class ServerTool:
-    """The port `Tool` for one tool of a server."""
+    """One tool of a server. Implements the port `Tool`."""
 
-    def __init__(self, declared: Declared, call: Call, most_characters: int) -> None:
+    def __init__(self, declared: ToolDeclaration, call: Call, most_characters: int) -> None:
         """Store the tool. `most_characters`: the most characters of a result that are shown."""
         self.declared = declared
         self._call = call
@@ -167,7 +166,7 @@ class CallInFlight:
 
     @property
     def reason(self) -> str:
-        """Return a text for the user that says which timeout ended the call."""
+        """Return a text for the user with the timeout that ended the call."""
         if anyio.current_time() >= self._ends:
             return f"it took longer than {self.most:g} s"
         return f"the server said nothing for {self.silence:g} s"
@@ -181,8 +180,8 @@ class CallInFlight:
         counted = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
         self.context.progress(f"{counted} {one_line(message)}".strip())
 
-    async def ask(self, question: Elicitation) -> AnsweredBack:
-        """Ask the user a question of the server; the timeouts are paused until the answer."""
+    async def ask(self, question: Elicitation) -> ElicitationAnswer:
+        """Ask the user a question of the server. The timeouts are paused until the answer."""
         began = anyio.current_time()
         self._asking += 1
         self._wind()
@@ -197,9 +196,11 @@ class CallInFlight:
         self.scope.deadline = math.inf if self._asking else min(self._ends, anyio.current_time() + self.silence)
 
 
-def sound(schema: object) -> tuple[Json, str]:
-    """Return the schema in a form that any request can contain, and its mistakes; empty if there are none. Takes about
-    a millisecond."""
+def repaired_schema(schema: object) -> tuple[Json, str]:
+    """Return the schema in a form that any request can contain, and its mistakes; empty for none.
+
+    Takes about a millisecond.
+    """
     result, wrong = schema_for_model(schema)
     if wrong:
         return result, wrong
@@ -226,7 +227,7 @@ def _note(removed: list[str]) -> str:
     if not removed:
         return ""
     suffix = f" and {len(removed) - 3} more" if len(removed) > 3 else ""
-    return f"of its schema this is left out, as it is none or cannot be sent: {', '.join(removed[:3])}{suffix}"
+    return f"parts of its schema are invalid or cannot be sent, and were removed: {', '.join(removed[:3])}{suffix}"
 
 
 def _refused(validator: Draft202012Validator, schema: Json) -> Iterator[SchemaPath]:
@@ -303,7 +304,7 @@ def _take_out(schema: Json, path: SchemaPath) -> None:
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
-            return  # it went with what it stood in
+            return  # it was removed together with the part that contained it
     try:
         del value[path[-1]]
     except (KeyError, IndexError, TypeError):

@@ -2,10 +2,9 @@
 
 Each is entered and left in the one task that owns the connection (`connection.py`), as the SDK's task groups require.
 
-Each server process has its own session behind `server_child.py`, which ends all its processes with it.
-
-The runtime holds three descriptors: the server's input, its output, and one whose end ends the server. So a killed
-runtime leaves no server behind. Standard error goes to a file of limited size.
+Each server process has its own session behind `server_child.py`, which ends all its processes with it. The runtime
+holds three descriptors: the server's input, its output, and one whose end ends the server. So a killed runtime leaves
+no server behind. Standard error goes to a file of limited size.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import math
 import os
 import re
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +43,7 @@ Streams = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerEnvironment:
     """Workspace, environment and log folder of a session's servers."""
 
     workspace: Path
@@ -53,9 +52,11 @@ class Place:
     logs: Path
     """Folder for servers' standard error."""
     digests: Mapping[str, str] | None = None
-    """Trusted digests of the workspace's files that servers run: other files are not run. None: no check."""
+    """Trusted digests of the workspace's files that servers run. Other files are not run. None: no check."""
     runs_workspace_code: RunsWorkspaceCode = field(kw_only=True)
-    """Function that finds out whether files of the workspace determine the code that a `headersHelper` runs."""
+    """Function that returns True if files of the workspace determine the code that a `headersHelper` runs."""
+    variables: Collection[str] = ()
+    """Names of further variables that servers receive."""
 
     @property
     def empty(self) -> Path:
@@ -90,8 +91,8 @@ class ConnectionObservations:
         return reasons
 
 
-class Bounded(httpx2.AsyncByteStream):
-    """The body of a response, limited to this number of bytes."""
+class BoundedBody(httpx2.AsyncByteStream):
+    """Body of a response, limited to this number of bytes."""
 
     def __init__(self, body: httpx2.AsyncByteStream, most: int) -> None:
         self._body = body
@@ -111,7 +112,7 @@ class Bounded(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def stdio(
-    entry: ServerEntry, place: Place, seen: ConnectionObservations, ended: Callable[[], None]
+    entry: ServerEntry, place: ServerEnvironment, seen: ConnectionObservations, ended: Callable[[], None]
 ) -> AsyncGenerator[Streams]:
     """Start the server's process and communicate over its pipes. `ended`: called when it closes its output.
 
@@ -166,15 +167,17 @@ async def remote(
             seen.statuses.append(response.status_code)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             packed = response.headers.get("content-encoding", "identity") != "identity"
-            response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream), PACKED if packed else LONGEST)
+            response.stream = BoundedBody(
+                cast("httpx2.AsyncByteStream", response.stream), PACKED if packed else LONGEST
+            )
 
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
-        # Silence is watched by the calls, which know about progress; a read time-out here would end the connection.
+        # The calls limit silence, because they know about progress; a read timeout here would end the connection.
         wait = httpx2.Timeout(30.0, read=None)
         return httpx2.AsyncClient(
-            # A compressed body has no size that can be limited before it is unpacked
+            # The size of a compressed body cannot be limited before it is unpacked
             # (test_an_answer_that_is_too_large_is_not_read).
             headers={"accept-encoding": "identity", **(headers or {})},
             timeout=wait,
@@ -195,9 +198,11 @@ async def remote(
         yield streams
 
 
-def prepare(entry: ServerEntry, place: Place) -> dict[str, str]:
-    """Return the environment of a server's process: the allow-list without the workspace on any path, the folder of the
-    project, and the variables of its entry.
+def prepare(entry: ServerEntry, place: ServerEnvironment) -> dict[str, str]:
+    """Return the environment of a server's process.
+
+    The environment has the allow-list without the workspace on any path, the folder of the project, and the variables
+    of the server's entry.
 
     Raises `ToolRefused` if the entry runs a file that is not the trusted one. Reads the disk.
     """
@@ -206,19 +211,23 @@ def prepare(entry: ServerEntry, place: Place) -> dict[str, str]:
     place.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = folder_of(entry, place.workspace, place.empty, runs_workspace_code=place.runs_workspace_code)
     own = {"CLAUDE_PROJECT_DIR": str(place.workspace), "PWD": str(folder)}
-    return environment_away(clean_environment(place.environment), entry, place.workspace) | own | entry.env
+    return (
+        environment_away(clean_environment(place.environment, place.variables), entry, place.workspace)
+        | own
+        | entry.env
+    )
 
 
 def program_of(command: str, workspace: Path, path: str) -> str:
     """Return the program of a command: a path (relative to the workspace), or a name on PATH. Raises `ToolRefused`."""
     if "/" in command:
         candidate = os.path.join(workspace, os.path.expanduser(command))  # noqa: PTH111, PTH118 - a text of a file
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112 - the text that is returned
             return candidate
         raise ToolRefused(f"its command {command} is not a program that can be run (seen from {workspace})")
     for entry in path.split(os.pathsep):
-        candidate = os.path.join(entry, command)  # noqa: PTH118
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
+        candidate = os.path.join(entry, command)  # noqa: PTH118 - text of PATH
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112 - the text that is returned
             return candidate
     raise ToolRefused(f"its command `{command}` was not found on PATH: install it, or write its whole path")
 
@@ -243,7 +252,7 @@ _CONTROL = 3
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server's process. `pid`: that of Callboard's process that watches it. The owner closes the descriptors."""
+    """Process of a server. `pid`: that of Callboard's process that watches it. The owner closes the descriptors."""
 
     pid: int
     watched: int
@@ -268,7 +277,7 @@ def start(
         for _ in range(3):
             ends += os.pipe()
         server_in, stdin, stdout, server_out, control_read, control = ends
-        # Above the numbers that the child gets, so that none of them is overwritten before it is used.
+        # Above the numbers that the child gets, so that none of them is overwritten before its use.
         child_ends = [os.dup(end) if end < 4 else end for end in (server_in, server_out, control_read)]
         ends += [end for end in child_ends if end not in ends]
         pid = _spawn(arguments, environment, child_ends)
@@ -312,7 +321,7 @@ async def end(started: ServerProcess, *, died: bool = False) -> int | None:
     code = None
     alone = False
     with anyio.CancelScope(shield=True):
-        # Before its input is closed: an exit code counts only if the server ended by itself
+        # Read before the input is closed: an exit code counts only if the server ended by itself
         # (test_a_dead_process_tells_its_exit_code_and_comes_back).
         alone = died and await _over(started.watched, POLITE)
         os.close(started.stdin)

@@ -1,10 +1,10 @@
 """Sandbox of the programs that the runtime itself starts, mainly git: the best that this machine supports.
 
-These programs read files that agents and repositories wrote, so they get less than the commands of agents: no network
-and no sockets of any kind, write access only to the folders of the call, and no credentials. bubblewrap is used if it
-works, else Landlock and the system call filter, else only the caller's own measures (git's configuration).
+These programs read files that agents and repositories wrote, so they get fewer rights than the commands of agents: no
+network and no sockets of any kind, write access only to the folders of the call, and no credentials. bubblewrap is used
+if it works, else Landlock and the system call filter, else only the caller's own measures (git's configuration).
 
-It does not depend on `sandbox.level`, which is for the commands of agents.
+The sandbox does not depend on `sandbox.level`, which is for the commands of agents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import platformdirs
 
-from callboard.adapters.processes.programs import Confined, is_within
+from callboard.adapters.processes.programs import ConfinedCommand, is_within
 from callboard.adapters.processes.sandbox.calls import NO_FAMILIES, call_filter
 from callboard.adapters.processes.sandbox.ground import CREDENTIALS, OF_THE_MACHINE
 from callboard.adapters.processes.sandbox.levels import around
@@ -31,7 +31,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The sandbox of one of the runtime's own programs."""
+    """Sandbox of one of the runtime's own programs."""
 
     machine: Machine
     hidden: tuple[str, ...] = ()
@@ -42,9 +42,11 @@ class Confinement:
         """Return 2 for bubblewrap, 1 for Landlock, 0 for none."""
         return 2 if self.machine.bwrap else 1 if self.machine.abi >= LEAST_ABI else 0
 
-    def around(self, command: Sequence[str], *, read: Sequence[str] = (), write: Sequence[str] = ()) -> Confined:
-        """Return the command line for a program that may change only `write`. Both lists may contain hidden paths.
-        Reads the disk."""
+    def around(self, command: Sequence[str], *, read: Sequence[str] = (), write: Sequence[str] = ()) -> ConfinedCommand:
+        """Return the command line for a program that may change only `write`.
+
+        Both lists may contain hidden paths. Reads the disk.
+        """
         writable = [os.path.realpath(path) for path in write]
         readable = [os.path.realpath(path) for path in read]
         match self.level:
@@ -53,28 +55,31 @@ class Confinement:
             case 1:
                 return self._landlock(command, readable, writable)
             case _:
-                return Confined(tuple(command))
+                return ConfinedCommand(tuple(command))
 
-    def _bubblewrap(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> Confined:
-        """Return the arguments of bubblewrap. A later argument covers an earlier one: hidden paths cover writable ones,
-        and requested paths in a hidden folder cover that folder."""
+    def _bubblewrap(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> ConfinedCommand:
+        """Return the arguments of bubblewrap.
+
+        A later argument covers an earlier one: hidden paths cover writable ones, and requested paths in a hidden folder
+        cover that folder.
+        """
         arguments = [*_APART, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         for path in write:
             arguments += [] if self._hides(path) else ["--bind", path, path]
         for path in self._shown_hidden():
-            arguments += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]  # noqa: PTH112
+            arguments += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]  # noqa: PTH112 - an argument of bubblewrap, which is text
         for kind, paths in (("--ro-bind", read), ("--bind", write)):
             for path in paths:
                 arguments += [kind, path, path] if self._hides(path) else []
         program = call_filter(NO_FAMILIES, alone=True)
-        return Confined((self.machine.bwrap, *arguments), program, tuple(command))
+        return ConfinedCommand((self.machine.bwrap, *arguments), program, tuple(command))
 
-    def _landlock(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> Confined:
+    def _landlock(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> ConfinedCommand:
         program = call_filter(NO_FAMILIES, alone=False)
         readable = [*around("/", self._shown_hidden()), *(path for path in (*read, *write) if self._hides(path))]
         walls = [f"abi={self.machine.abi}", f"filter={program.hex()}"]
         walls += [*(f"read={path}" for path in readable), *(f"write={path}" for path in (*write, *_DEVICES))]
-        return Confined((*release.child_python(), _CHILD, *walls, "--", *command))
+        return ConfinedCommand((*release.child_python(), _CHILD, *walls, "--", *command))
 
     def _hides(self, path: str) -> bool:
         return any(is_within(path, each) for each in self.hidden)
@@ -93,8 +98,10 @@ def _is_there(path: str) -> bool:
 
 
 def confinement_of(workspace: Path, environment: Mapping[str, str]) -> Confinement:
-    """Return the sandbox for Callboard's own programs on this machine. Tries the machine's abilities (about 10 ms).
-    Blocks."""
+    """Return the sandbox for Callboard's own programs on this machine.
+
+    Tests the machine's abilities (about 10 ms). Blocks.
+    """
     return Confinement(examine(workspace, environment), tuple(dict.fromkeys(_hidden(environment))))
 
 

@@ -1,18 +1,17 @@
 """Process between the runtime and a command: it restricts itself (level L0), starts the command, and outlives it.
 
-Run as a script by `launcher.py` with only the standard library, before any package can be imported. It leads its own
+`launcher.py` runs it as a script with only the standard library, before any package can be imported. It leads its own
 session and reaps all processes that the command leaves, even those in other sessions. The command's output goes through
 one pipe into the output file, so that both streams keep their order and `> /dev/stderr` truncates nothing. When this
 process has ended, no process of the command is alive.
 
-argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND WALL... MODE `hold`: it ends with its host, or when the host says so;
-`free`: it continues after the host's death, and leaves `OUTPUT.exit`. Each WALL is `NAME=VALUE`, in order, and says
-what the command may do (`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors` are
-files: standard input, and the target of standard error, which is otherwise part of the output. Descriptor 3: one byte
-means go, its end means that the host is gone. Nothing runs if the host died before saying go.
+argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND WALL... MODE `hold`: it ends with its host, or when the host requests it;
+`free`: it continues after the host's death, and leaves `OUTPUT.exit`. Each WALL is `NAME=VALUE`, in order, and sets a
+limit or a right of the command (`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors`
+are files: standard input, and the target of standard error, which is otherwise part of the output. Descriptor 3: one
+byte starts the command, its end means that the host is gone. Nothing runs if the host died before sending that byte.
 """
-# ruff: noqa: PTH100, PTH104, PTH108, PTH114, PTH120, PTH123
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH100, PTH104, PTH108, PTH114, PTH120, PTH123 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ import signal
 import sys
 from collections import defaultdict
 
-if __name__ == "__main__":  # a package of that name without its `__init__`, which imports what is of no use here
+if __name__ == "__main__":  # a package of that name without its `__init__`, which would import unneeded modules
     package = type(sys)("callboard")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
@@ -33,7 +32,14 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
 from callboard.adapters.processes.sandbox import created_paths as guarding
 from callboard.adapters.processes.sandbox import keeping
 from callboard.adapters.processes.sandbox import walls as walling
-from callboard.adapters.processes.sandbox.watching import CONTROL, ErrorStream, Watch, descendants, signal_all
+from callboard.adapters.processes.sandbox.watching import (
+    CONTROL,
+    ErrorStream,
+    Watch,
+    descendants,
+    end_descendants,
+    signal_all,
+)
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 
@@ -52,40 +58,35 @@ EXIT_ROOM = 8
 
 
 def end_all(watch: Watch) -> None:
-    """Send TERM, wait, send KILL, until no process is left; the next round finds processes created in between."""
+    """End all processes of the command, in its own namespace or among the descendants."""
     if watch.inside:
         keeping.end_all(watch, GRACE)
         keeping.release(watch)
-        return
-    signal_all(signal.SIGTERM)
-    # A stopped process handles TERM only once it continues.
-    signal_all(signal.SIGCONT)
-    if watch.until_quiet(GRACE):
-        return
-    for _ in range(50):
-        signal_all(signal.SIGKILL)
-        if watch.until_quiet(0.1):
-            return
+    else:
+        end_descendants(watch, GRACE)
 
 
 def become_shell(
     watch: Watch,
-    keeper: keeping.Keeper | None,
+    keeper: keeping.InnerPipes | None,
     *,
     group: walling.ControlGroup | None,
     walls: Walls,
     failed: int,
     errors: ErrorStream | None,
 ) -> None:
-    """Turn this forked process into the restricted command. Does not return. `failed`: closed on success, else it gets
-    the reason. `errors`: the stream of standard error if that is not part of the output."""
+    """Turn this forked process into the restricted command.
+
+    Does not return. `failed`: closed on success, else it gets the reason. `errors`: the stream of standard error if it
+    is separate from the output.
+    """
     folder, shell, command = sys.argv[4:7]
     program = shell
     arguments = ["bash", "--noprofile", "--norc", "-c", command]
     try:
-        # The descriptor is shared with the process that watches: a signal here would wake it there.
+        # The descriptor is shared with the process that watches, which a signal here would wake.
         signal.set_wakeup_fd(-1)
-        # A group of its own: `kill 0` in the command does not reach this process
+        # A separate group, so that `kill 0` in the command does not reach this process
         # (test_it_has_a_session_and_a_process_group_of_its_own).
         os.setpgid(0, 0)
         os.dup2(watch.writer, 1)
@@ -99,9 +100,10 @@ def become_shell(
             program = walls["bwrap"][0]
             arguments = keeping.fill_covers(walls["bwrap"], walls["cover"], walls["late"])
         last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
-        # At the highest number, so that one range closes all others. A successful exec closes it, which means success.
+        # At the highest number, so that one range closes all others. A successful exec closes it, which reports
+        # success.
         failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, last)
-        # Open files of the host are not for the command (test_the_command_runs_at_level_l0).
+        # The command must not have open files of the host (test_the_command_runs_at_level_l0).
         os.closerange(6 if keeper else 3, last)
         # Python ignores SIGPIPE, and an ignored signal stays ignored after exec
         # (test_a_closed_pipe_ends_a_writer_as_in_any_shell).
@@ -113,7 +115,7 @@ def become_shell(
             walling.drop_capabilities()
             walling.landlock(int(walls["abi"][0]), walls["read"], walls["write"], bool(walls["network"]))
             walling.filter_calls(bytes.fromhex(walls["filter"][0]))
-        os.execv(program, arguments)  # noqa: S606 - judged before
+        os.execv(program, arguments)  # noqa: S606 - permission was decided before
     except BaseException as error:  # noqa: BLE001 - this process has no caller to raise to
         os.write(failed, str(error).encode(errors="replace")[:1000])
     finally:
@@ -130,9 +132,12 @@ def read_walls(arguments: list[str]) -> Walls:
 
 
 def prepare() -> None:
-    """Set up level L0: the mark of tools, no new privileges, no core dumps, a limit of open files, private files, and
-    adoption of orphans."""
-    # Orphans become children of this process, also those in sessions of their own
+    """Set up level L0.
+
+    The level is the mark of tools, no new privileges, no core dumps, a limit of open files, private files, and adoption
+    of orphans.
+    """
+    # Orphans become children of this process, even those in other sessions
     # (test_a_time_out_ends_grandchildren_in_sessions_of_their_own).
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     mark_process()
@@ -153,7 +158,7 @@ def leave(path: str, text: str) -> None:
 
 
 def save_room(output: str) -> None:
-    """Reserve disk space for the exit code in advance, so that a full disk does not make the command a lost one."""
+    """Reserve disk space for the exit code in advance, so that a full disk does not lose the result of the command."""
     descriptor = os.open(output + ".exit.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, b" " * EXIT_ROOM)
@@ -163,8 +168,10 @@ def save_room(output: str) -> None:
 
 
 def leave_code(output: str, code: int) -> None:
-    """Write the exit code into the reserved space. If even that fails, a living host gets the code from this
-    process."""
+    """Write the exit code into the reserved space.
+
+    If even that fails, a living host gets the code from this process.
+    """
     try:
         descriptor = os.open(output + ".exit.part", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -177,8 +184,11 @@ def leave_code(output: str, code: int) -> None:
 
 
 def finish(watch: Watch, left_behind: int, guard: guarding.PathGuard | None, earlier: str, *, plain: bool) -> None:
-    """Write the end of the output file: paths that were moved aside, processes that were left and ended, output that
-    did not fit. `earlier`: the host's text to add. `plain`: add nothing, because a program reads the output."""
+    """Write the end of the output file.
+
+    The end names paths that were moved aside, processes that remained and were ended, and output that did not fit.
+    `earlier`: the host's text to add. `plain`: add nothing, because a program reads the output.
+    """
     notes = "".join(f"\n{text}" for text in (guard.report() if guard else "", earlier) if text)
     if guard and guard.exceeded:
         notes += "[The command was ended: it went on creating such files.]\n"
@@ -188,13 +198,13 @@ def finish(watch: Watch, left_behind: int, guard: guarding.PathGuard | None, ear
         return
     if left_behind:
         notes += f"\n[Processes that the command left behind were ended ({left_behind}). "
-        notes += "What is meant to go on needs run_in_background.]\n"
+        notes += "A process that should continue needs run_in_background.]\n"
     if watch.dropped:
         notes += f"\n[{watch.dropped} more bytes of output were dropped.]\n"
     try:
         os.write(watch.output, notes.encode())
     except OSError:
-        return  # a full disk: the exit code still tells how the command ended
+        return  # a full disk: the exit code still shows the result of the command
 
 
 def wake(number: int, frame: object) -> None:
@@ -202,8 +212,10 @@ def wake(number: int, frame: object) -> None:
 
 
 def take_place(output: str) -> int:
-    """Open the output file and write the identity of this process next to it, so that it can be found even if the host
-    dies at once."""
+    """Open the output file, and write the identity of this process next to it.
+
+    With that identity the process can be found even if the host dies at once.
+    """
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open("/proc/self/stat", encoding="utf-8") as file:
         started = file.read().rpartition(")")[2].split()[19]
@@ -260,7 +272,7 @@ def main() -> int:
     descriptor = take_place(output)
     if mode == "free":
         save_room(output)
-    # Without this, a background command could run although its host died before it recorded the command.
+    # Otherwise a background command could run although its host died before recording it.
     if not os.read(CONTROL, 1):
         return NOT_RUN
     code = run(Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold"), walls)
@@ -269,7 +281,7 @@ def main() -> int:
     try:
         os.unlink(output + ".pid")
     except OSError:
-        return code  # its folder was removed under us
+        return code  # its folder was removed meanwhile
     return code
 
 
@@ -277,7 +289,7 @@ def run(watch: Watch, walls: Walls) -> int:
     """Start the command, wait for its end, and return its exit code."""
     guard, record = begin_guard(watch, walls)
     group = walling.ControlGroup(*walls["group"][0].rsplit(":", 1)) if walls["group"] else None
-    keeper = keeping.Keeper(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
+    keeper = keeping.InnerPipes(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
     errors = ErrorStream(walls["errors"][0], int(sys.argv[2])) if walls["errors"] else None
     reason, failed = os.pipe()
     watch.shell = os.fork()
@@ -292,9 +304,9 @@ def run(watch: Watch, walls: Walls) -> int:
     try:
         code = see_through(watch, guard, "".join(walls["note"]), errors)
         if not watch.begun:
-            watch.turn(0)  # its word may have come with its end
-        text = os.read(reason, 1000)  # its other end is closed: the command is gone
-        # A command may itself end with any exit code, so the code alone does not tell
+            watch.turn(0)  # its report may have arrived together with its end
+        text = os.read(reason, 1000)  # the other end is closed: the command has ended
+        # A command may itself end with any exit code, so the code alone is ambiguous
         # (test_an_exit_code_of_the_command_is_never_taken_for_that).
         if text or not (watch.begun or watch.stopping):
             os.write(watch.output, b"The command was not run: " + (text or b"its sandbox could not be started") + b"\n")
@@ -309,8 +321,11 @@ def run(watch: Watch, walls: Walls) -> int:
 
 
 def begin_guard(watch: Watch, walls: Walls) -> tuple[guarding.PathGuard | None, str]:
-    """Guard absent paths; return the guard and its record. Paths created since the restrictions were computed become
-    read-only like the rest."""
+    """Guard absent paths.
+
+    Return the guard and its record. Paths created since the restrictions were computed become read-only like the other
+    protected paths.
+    """
     if not walls["guard"]:
         return None, ""
     # The folders are opened before the command exists, so that no rename or link can redirect a check.
@@ -331,7 +346,10 @@ def begin_guard(watch: Watch, walls: Walls) -> tuple[guarding.PathGuard | None, 
 
 
 def tell(output: str, error: BaseException) -> None:
-    """Write at the end of the output why it is incomplete. If that fails, only the exit code is available."""
+    """Write at the end of the output the reason why it is incomplete.
+
+    If that fails, only the exit code is available.
+    """
     try:
         with open(output, "a", encoding="utf-8", errors="replace") as file:
             file.write(f"The command could not be started or watched: {type(error).__name__}: {error}\n")
@@ -342,7 +360,7 @@ def tell(output: str, error: BaseException) -> None:
 if __name__ == "__main__":
     try:
         outcome = main()
-    except BaseException as error:  # noqa: BLE001 - the host reads it from the exit code, a person from the output
+    except BaseException as error:  # noqa: BLE001 - the host reads it from the exit code, a user from the output
         signal_all(signal.SIGKILL)
         tell(sys.argv[1], error)
         outcome = NOT_RUN

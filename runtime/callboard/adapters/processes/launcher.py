@@ -1,11 +1,11 @@
-"""The launcher: starts the sandboxed commands of tools, and ensures that none of their processes remain.
+"""Launcher of the sandboxed commands of tools. It ensures that no process of a command remains.
 
 Each command has a process between it and the runtime (`launch_child.py`), which leads its session, collects its output
 and ends all its processes. So the runtime waits on one descriptor, reads no stream, and may be killed at any time: a
-foreground command then ends, a background command continues and leaves its exit code.
+foreground command then ends; a background command continues and leaves its exit code.
 
 Permission was checked before; the sandbox limits the command's abilities (docs/sandbox.md). If the requested sandbox is
-unavailable, nothing runs. Level L0 is not a security boundary; docs/tools.md says what it stops.
+unavailable, nothing runs. Level L0 is not a security boundary; docs/tools.md lists what it stops.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from callboard.adapters.processes.programs import clean_environment, find_progra
 from callboard.adapters.processes.sandbox.created_paths import add_grants, check_records
 from callboard.adapters.processes.sandbox.levels import SandboxLimits
 from callboard.adapters.processes.sandbox.openings import clear_placeholders
-from callboard.adapters.processes.sandbox.proxy import WaysOut
-from callboard.adapters.processes.sandbox.sandbox import Reach, Sandbox, explain
+from callboard.adapters.processes.sandbox.proxy import SessionProxies
+from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, explain
 from callboard.adapters.processes.tool_ancestry import TOOL_MARK
 from callboard.adapters.system import release
 from callboard.ports.tool import Finished
@@ -41,7 +41,7 @@ SHOWN = 50_000
 SAID = 1_000_000
 """Most bytes that are kept of each stream of a command that communicates with a program of Callboard."""
 WHOLE = 1 << 30
-"""Most bytes of an output that are kept in its file; the rest is counted and dropped."""
+"""Most bytes of an output that are kept in its file. The rest is counted and dropped."""
 _CHILD = str(Path(__file__).with_name("launch_child.py"))
 _CONTROL = 3
 _NOT_RUN = 125
@@ -73,14 +73,14 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class ShellLauncher:
-    """The `Launcher` of a workspace. `environment` is the user's, before the allow-list; names in `extra` pass too."""
+    """`Launcher` of a workspace. `environment`: the user's, before the allow-list; names in `extra` pass too."""
 
     workspace: Path
     environment: Mapping[str, str]
     extra: tuple[str, ...] = ()
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Sandbox of the commands; default: level L0."""
-    ways_out: WaysOut = field(default_factory=WaysOut)
+    ways_out: SessionProxies = field(default_factory=SessionProxies)
 
     @property
     def level(self) -> int:
@@ -93,8 +93,10 @@ class ShellLauncher:
         return self.sandbox.network
 
     def showing(self, folders: Sequence[Path]) -> ShellLauncher:
-        """Return a launcher with more folders that commands may read and run even if they are otherwise hidden, and
-        never change: sessions load skills and plugins from them."""
+        """Return a launcher with more folders that commands may read and run, and may never change.
+
+        The folders are visible even if they are otherwise hidden: sessions load skills and plugins from them.
+        """
         ground = self.sandbox.ground
         if ground is None:
             return self
@@ -120,7 +122,7 @@ class ShellLauncher:
         made = await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder)) if grants else []
         try:
             return await self._run(command, folder, timeout=timeout, keep=keep, grants=grants)
-        except CommandNotRun:  # a socket that was to be covered may have gone at that moment
+        except CommandNotRun:  # a socket to be covered may have been removed at that moment
             return await self._run(command, folder, timeout=timeout, keep=keep, grants=grants)
         finally:
             clear_placeholders(made)
@@ -144,8 +146,9 @@ class ShellLauncher:
     async def converse(
         self, command: str, folder: Path, *, timeout: float, streams: Streams, grants: Sequence[Grant] = ()
     ) -> int | None:
-        """Run a command that reads and writes the files of `streams`. Return its exit code, or None after a timeout. At
-        most a megabyte of each stream is kept, with nothing added.
+        """Run a command that reads and writes the files of `streams`.
+
+        Return its exit code, or None after a timeout. At most a megabyte of each stream is kept, with nothing added.
 
         Raises `CommandNotRun`, `ToolRefused` if the requested sandbox is unavailable, and OSError.
         """
@@ -159,11 +162,13 @@ class ShellLauncher:
             raise CommandNotRun(reason)
         return None if timed_out else code
 
-    async def _see_through(self, job: _Job, reach: Reach, timeout: float) -> tuple[int | None, bool]:
-        """Run a command to its end. Return its exit code, and True if it timed out. After a cancellation no process of
-        it remains."""
+    async def _see_through(self, job: _Job, reach: NetworkReach, timeout: float) -> tuple[int | None, bool]:
+        """Run a command to its end.
+
+        Return its exit code, and True if it timed out. After a cancellation no process of the command remains.
+        """
         pid, control = await self._spawn(job, reach)
-        # Before anything reaps the child: until then no other process can have its pid.
+        # Before the child is reaped: until then no other process can have its pid.
         watched = os.pidfd_open(pid)
         timed_out = False
         code = None
@@ -189,7 +194,7 @@ class ShellLauncher:
             await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder))
         pid, control = await self._spawn(_Job(command, folder, output, "free", grants), await self._reach(grants))
         try:
-            # Before the go: a command that ends at once could otherwise leave nothing to identify it by.
+            # Before the start: otherwise a command that ends at once could leave nothing to identify it by.
             started = _start_of(pid)
             _let_go(control)
         finally:
@@ -207,12 +212,12 @@ class ShellLauncher:
                 os.close(watched)
             code = reap(pid)
         if pid > 0:
-            # If nobody watched the child, its number may have been reused as the session of other programs
+            # If the child was not watched, its number may have been reused as the session of other programs
             # (test_a_pid_that_is_another_process_by_now_is_waited_for_by_nobody_and_never_ended).
             mark = "" if watched is not None else f"{TOOL_MARK}=1"
             await anyio.to_thread.run_sync(_sweep, pid, output, self._records, mark)
         noted = exit_code(output)
-        # A full disk: what our own child told us then counts, but for what its own end by a signal looks like.
+        # On a full disk the exit code of the child counts, unless its own end by a signal may have caused that code.
         return code if noted is None and code is not None and code < _NOT_RUN else noted
 
     def report(self, output: Path) -> str:
@@ -231,24 +236,24 @@ class ShellLauncher:
             add_grants(self._records, map(str, paths))
 
     async def end(self, pid: int, started: float) -> bool:
-        """See the port. Also ends the rest of the process's session if that process itself was killed."""
+        """See the port. Also ends the rest of the process's session if the process itself was killed."""
         watched = open_pid(pid, started)
         if watched is None:
             return False
         with anyio.CancelScope(shield=True):
-            _tell(watched, signal.SIGTERM)
+            _send_signal(watched, signal.SIGTERM)
             await _ended(watched)
             reap(pid)
             await anyio.to_thread.run_sync(kill_session, pid)
         return True
 
-    async def _reach(self, grants: Sequence[Grant]) -> Reach:
+    async def _reach(self, grants: Sequence[Grant]) -> NetworkReach:
         """Return the network that a command reaches, with the proxy for it."""
         reach = self.sandbox.reach(grants)
         return replace(reach, socket=await self.ways_out.open(reach.hosts)) if reach.hosts else reach
 
-    async def _spawn(self, job: _Job, reach: Reach) -> tuple[int, int]:
-        """Start the process for a command, which waits for its go. Return its pid, and the descriptor for the go."""
+    async def _spawn(self, job: _Job, reach: NetworkReach) -> tuple[int, int]:
+        """Start the process for a command, which waits for a byte. Return its pid, and the descriptor for that byte."""
         command = job.command
         folder = job.folder
         output = job.output
@@ -259,7 +264,7 @@ class ShellLauncher:
         if shell is None:
             raise FileNotFoundError("bash was not found on PATH outside the workspace; install it")
         await anyio.Path(output.parent).mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Files of an earlier command with the same output would be read as those of this one.
+        # Otherwise files of an earlier command with the same output would be read as those of this command.
         for ending in (".exit", ".failed", ".report"):
             await anyio.Path(f"{output}{ending}").unlink(missing_ok=True)
         if replaced := release.OURS.replaced():
@@ -308,7 +313,7 @@ def _spawn_child(arguments: list[str], environment: dict[str, str]) -> tuple[int
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     reader, writer = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
-    # A dup2 of a descriptor to itself may leave it to be closed on exec.
+    # A dup2 of a descriptor to itself may leave it set to be closed on exec.
     if reader == _CONTROL:
         os.set_inheritable(reader, True)
     else:
@@ -333,12 +338,12 @@ def _spawn_child(arguments: list[str], environment: dict[str, str]) -> tuple[int
     return pid, writer
 
 
-def _tell(watched: int, number: int) -> None:
+def _send_signal(watched: int, number: int) -> None:
     """Send a signal to exactly the process of the descriptor."""
     try:
         signal.pidfd_send_signal(watched, number)
     except ProcessLookupError:
-        return  # it has ended, and somebody else who waited for it was quicker
+        return  # it has ended, and was already reaped
 
 
 def _let_go(control: int) -> None:
@@ -346,7 +351,7 @@ def _let_go(control: int) -> None:
     try:
         os.write(control, b"g")
     except BrokenPipeError:
-        return  # it has died before that; whoever waits for it sees how
+        return  # it has already died: the wait for it reports how
 
 
 def _start_of(pid: int) -> float:
@@ -355,13 +360,15 @@ def _start_of(pid: int) -> float:
 
 
 async def _ended(watched: int) -> None:
-    """Wait until the process has ended, which it is doing or was told to do; kill it if it does not. Closes the
-    descriptor."""
+    """Wait until the process has ended, because it is ending or was told to end; kill it if it does not.
+
+    Closes the descriptor.
+    """
     try:
         with anyio.move_on_after(_PATIENCE) as scope:
             await anyio.wait_readable(watched)
         if scope.cancelled_caught:
-            _tell(watched, signal.SIGKILL)
+            _send_signal(watched, signal.SIGKILL)
             await anyio.wait_readable(watched)
     finally:
         os.close(watched)
@@ -369,7 +376,9 @@ async def _ended(watched: int) -> None:
 
 def _sweep(pid: int, output: Path, records: str, environment: str = "") -> None:
     """Clean up after a child process that was killed before it could do so itself: its mark still exists then.
-    `environment` (`NAME=value`): a variable in the environment of its remaining processes."""
+
+    `environment` (`NAME=value`): a variable in the environment of its remaining processes.
+    """
     marked = _marked(output)
     if marked is None or marked[0] != pid or started_at(pid) is not None:
         return
@@ -401,7 +410,7 @@ def _read_back(keep: Path, code: int | None, timed_out: bool) -> Finished:
         with keep.open("rb") as file:
             head, tail, total = _ends(file, SHOWN // 2)
     except FileNotFoundError:
-        # our process died before it made the file
+        # the process died before it created the file
         head = ""
         tail = ""
         total = 0

@@ -68,14 +68,16 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 def find_program(name: str, outside: Path, path: str | None = None) -> str | None:
-    """Return the absolute path of a program on PATH outside the folder, with every link resolved; None if there is
-    none."""
+    """Return the absolute path of a program on PATH outside the folder; None if it is not found.
+
+    Links are resolved for the comparison with the folder.
+    """
     forbidden = os.path.realpath(outside)
     for entry in (path if path is not None else os.environ.get("PATH", os.defpath)).split(os.pathsep):
         if not os.path.isabs(entry):  # noqa: PTH117 - text of PATH; an empty or relative entry means the current folder
             continue
-        program = os.path.join(entry, name)  # noqa: PTH118
-        if not os.access(program, os.X_OK) or os.path.isdir(program):  # noqa: PTH112
+        program = os.path.join(entry, name)  # noqa: PTH118 - text of PATH
+        if not os.access(program, os.X_OK) or os.path.isdir(program):  # noqa: PTH112 - the text that is returned
             continue
         real = os.path.realpath(program)
         if not (is_within(real, forbidden) or is_within(os.path.normpath(program), forbidden)):
@@ -84,18 +86,21 @@ def find_program(name: str, outside: Path, path: str | None = None) -> str | Non
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return True if the path is the folder or beneath it. Compares text only: both must be absolute, with links
-    resolved."""
+    """Return True if the path is the folder or beneath it.
+
+    Compares text only: both must be absolute, with links resolved.
+    """
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def clean_environment(source: Mapping[str, str], extra: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment of a tool's process: the allow-list, `LC_*`, and the names in `extra` from the user's
-    settings.
+    """Return the environment of a tool's process.
+
+    The environment has the allow-list, `LC_*`, and the names in `extra` from the user's settings.
 
     A name that looks like a credential passes only by `extra`, where the user wrote it; the model service's own
     credentials never pass. A proxy passes unless its URL contains a credential. `CALLBOARD_TOOL=1` marks the process:
-    the command line refuses to answer requests for it.
+    the command line refuses to answer requests for such a process.
     """
     named = {name for name in extra if not name.startswith(_SERVICE)}
     allowed = {
@@ -124,7 +129,7 @@ def environment_outside(environment: Mapping[str, str], workspace: Path) -> dict
     restricted = {**environment, "PYTHONSAFEPATH": "1"}
     for name in _SEARCHED & environment.keys():
         entries = environment[name].split(os.pathsep)
-        outside = [entry for entry in entries if os.path.isabs(entry) and not is_within(os.path.realpath(entry), real)]  # noqa: PTH117
+        outside = [entry for entry in entries if os.path.isabs(entry) and not is_within(os.path.realpath(entry), real)]  # noqa: PTH117 - text of variables such as PATH
         restricted[name] = os.pathsep.join(outside)
     return {**restricted, "PATH": restricted.get("PATH") or os.defpath}
 
@@ -140,9 +145,10 @@ class ProgramResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Confined:
-    """Command line that starts a program in a sandbox (`confinement.py`): the arguments of the sandbox, then the
-    program's own.
+class ConfinedCommand:
+    """Command line that starts a program in a sandbox (`confinement.py`).
+
+    The arguments of the sandbox come first, then the program's own.
 
     With a system call filter, bubblewrap gets the filter's descriptor as a further argument.
     """
@@ -162,7 +168,7 @@ class Confined:
 
 
 async def run_program(
-    arguments: Sequence[str] | Confined,
+    arguments: Sequence[str] | ConfinedCommand,
     environment: Mapping[str, str],
     *,
     stdin: bytes = b"",
@@ -171,10 +177,10 @@ async def run_program(
 ) -> ProgramResult:
     """Run one of the runtime's programs in its own session with `stdin` as its standard input, and collect its output.
 
-    Its group is ended by a cancellation, after `timeout` seconds, and after more than `most` bytes of output; the
-    output so far is returned. Raises OSError if it cannot be started.
+    A cancellation, the end of `timeout` seconds, or more than `most` bytes of output ends its group; the output so far
+    is returned. Raises OSError if it cannot be started.
     """
-    command, descriptors = arguments.start() if isinstance(arguments, Confined) else (list(arguments), ())
+    command, descriptors = arguments.start() if isinstance(arguments, ConfinedCommand) else (list(arguments), ())
     try:
         process = await anyio.open_process(
             command,
@@ -203,7 +209,7 @@ async def run_program(
 
 
 async def _converse(process: Process, *, stdin: bytes, out: bytearray, err: bytearray, most: int) -> None:
-    """Write its input, read its output, and wait for its end; return early after too much output."""
+    """Write its input, read its output, and wait for its end. Return early after too much output."""
     async with anyio.create_task_group() as group:
         stop = group.cancel_scope.cancel
         group.start_soon(_feed, process, stdin)
@@ -218,7 +224,7 @@ async def _feed(process: Process, stdin: bytes) -> None:
         await process.stdin.send(stdin)
         await process.stdin.aclose()
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return  # it has ended without wanting all of it
+        return  # it has ended without reading all of its input
 
 
 async def _collect(stream: ByteReceiveStream | None, into: bytearray, most: int, stop: Callable[[], None]) -> None:
@@ -236,4 +242,4 @@ def _end(process: Process) -> None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            return  # it ended in this moment
+            return  # it has just ended

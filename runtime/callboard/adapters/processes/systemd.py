@@ -19,7 +19,7 @@ from callboard.adapters.processes.programs import find_program
 from callboard.types.errors import WorkspaceUnusable
 
 MARK = "# Written by `callboard service install`, which overwrites any change."
-"""First line of a unit by Callboard: only such a file is overwritten or removed."""
+"""First line of a unit by Callboard. Only such a file is overwritten or removed."""
 KEPT = ("PATH", "LANG", "LC_ALL", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 """Variables that the service gets from the installing user's environment: the locations of its store and of
 programs."""
@@ -28,7 +28,7 @@ _SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SystemdUnit:
     """A service for one workspace."""
 
     name: str
@@ -80,8 +80,10 @@ class Unit:
 
 
 def quoted(word: str, *, variables: bool = False) -> str:
-    """Return a word for a unit file, quoted so that no character has a special meaning. `variables`: the word is in a
-    place where `$` begins a variable, which is everywhere in a command line except in the program's path."""
+    """Return a word for a unit file, quoted so that no character has a special meaning.
+
+    `variables`: `$` begins a variable in this place, as everywhere in a command line except in the program's path.
+    """
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
@@ -98,7 +100,7 @@ def _character(character: str) -> str:
 def _globbed(path: str) -> str:
     """Return a path for a setting that accepts patterns, and no quotes."""
     if any(not character.isprintable() for character in path):
-        raise WorkspaceUnusable(f"{path!r} cannot stand in a unit: choose another XDG_CONFIG_HOME")
+        raise WorkspaceUnusable(f"{path!r} cannot be written in a unit: choose another XDG_CONFIG_HOME")
     return "".join(f"\\{character}" if character in "*?[\\" else character for character in path).replace("%", "%%")
 
 
@@ -109,8 +111,10 @@ def _setuid_sandbox(environ: Mapping[str, str]) -> bool:
 
 
 def callboard_command() -> tuple[str, ...]:
-    """Return the command that starts this Callboard again: its program next to this Python, or Python with the
-    module."""
+    """Return the command that starts this Callboard again.
+
+    The command is the program next to this Python, or Python with the module.
+    """
     program = Path(sys.executable).with_name("callboard")
     return (str(program),) if os.access(program, os.X_OK) else (sys.executable, "-P", "-m", "callboard")
 
@@ -120,18 +124,23 @@ def unit_file(config_home: Path, name: str) -> Path:
     return config_home / "systemd" / "user" / name
 
 
-def is_ours(file: Path) -> bool:
-    """Return True if Callboard wrote the file. Raises `OSError`; `FileNotFoundError` if there is no file."""
+def is_own_unit(file: Path) -> bool:
+    """Return True if Callboard wrote the file.
+
+    Raises `OSError`, for example `FileNotFoundError` if the file does not exist.
+    """
     with file.open(encoding="utf-8", errors="replace") as opened:
         return opened.readline().rstrip("\n") == MARK
 
 
 def write_unit(file: Path, text: str) -> bool:
-    """Write the text atomically, and return True if anything changed. Raises `WorkspaceUnusable` for a file that
-    Callboard did not write, and if it cannot be written."""
+    """Write the text atomically, and return True if anything changed.
+
+    Raises `WorkspaceUnusable` for a file that Callboard did not write, and if it cannot be written.
+    """
     try:
         if file.is_symlink() or file.exists():
-            if file.is_symlink() or not is_ours(file):
+            if file.is_symlink() or not is_own_unit(file):
                 raise WorkspaceUnusable(f"{file} was not written by callboard: move it away, or change it yourself")
             if file.read_text(encoding="utf-8", errors="replace") == text:
                 return False
@@ -146,12 +155,14 @@ def write_unit(file: Path, text: str) -> bool:
 
 
 def remove_unit(file: Path) -> bool:
-    """Remove the file; return False if there is none. Raises `WorkspaceUnusable` for one that Callboard did not
-    write."""
+    """Remove the file; return False if it does not exist.
+
+    Raises `WorkspaceUnusable` for one that Callboard did not write.
+    """
     try:
         if not file.is_symlink() and not file.exists():
             return False
-        if file.is_symlink() or not is_ours(file):
+        if file.is_symlink() or not is_own_unit(file):
             raise WorkspaceUnusable(f"{file} was not written by callboard: remove it yourself")
         file.unlink()
     except OSError as error:
@@ -165,8 +176,10 @@ def systemctl(*arguments: str) -> tuple[int, str] | None:
 
 
 def run_tool(line: Sequence[str]) -> tuple[int, str] | None:
-    """Run a program of the system. Return its exit code and the first line of its output; None if it is not
-    installed."""
+    """Run a program of the system.
+
+    Return its exit code and the first line of its output; None if it is not installed.
+    """
     program = find_program(line[0], Path.cwd())
     if program is None:
         return None

@@ -1,18 +1,17 @@
 """Parser of shell scripts for the permission judge: Callboard's own reader for plain commands, shfmt for the rest.
 
-Unusual characters and sizes are refused before any parser sees them, because parsers and bash disagree about them.
-Plain commands use the fast path (`shell_plain`, about 0.1 ms), with which tree-sitter-bash must agree. All scripts with
-expansions or nesting go to shfmt (about 3 ms), whose tree hides nothing that bash would run. A failure, a timeout or an
-unknown form gives `Unparsed`, which asks the user. Nothing is ever run here, and nothing is raised.
+Unusual characters and sizes are refused before any parser sees them, because parsers and bash disagree about them. A
+failure, a timeout or an unknown form gives `UnparsedScript`, which asks the user. Nothing is ever run here, and nothing
+is raised.
 
-The fast path reads words, quotes without expansions, pipes and lists of them, and output to nowhere.
+Plain commands use the fast path (`PlainReader`, about 0.05 ms; a run of shfmt takes 3 ms). It reads words, quotes
+without expansions, pipes and lists of them, and output to nowhere, and accepts only scripts that are plainly within
+this small language. tree-sitter's grammar reads each of them a second time: if both see another number of commands or
+another form, shfmt decides. A test compares the result with shfmt's.
 
-It takes about 0.05 ms, a run of shfmt 3 ms. It accepts only scripts that are plainly within this small language, and
-tree-sitter's grammar reads each of them a second time: if both see another number of commands or another form, shfmt
-decides. A test compares the result with shfmt's.
-
-shfmt's JSON tree is converted to the values that the permission judge reads. Every node type that can contain code is
-listed here; any other type raises `NotUnderstood`, so that a newer grammar can never hide a command from the judge.
+All scripts with expansions or nesting go to shfmt, whose tree hides nothing that bash would run. Its JSON tree is
+converted to the values that the permission judge reads. Every node type that can contain code is listed here; any other
+type raises `UnknownSyntax`, so that a newer grammar can never hide a command from the judge.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from callboard.adapters.processes.programs import find_program
 from callboard.core.permissions.command_table import names
 from callboard.core.permissions.values import (
     Assign,
-    Dynamic,
+    DynamicPart,
     Function,
     Group,
     Node,
@@ -45,17 +44,17 @@ from callboard.core.permissions.values import (
     Script,
     Simple,
     Text,
-    Unparsed,
+    UnparsedScript,
     Word,
 )
 from callboard.core.permissions.word_expansion import NUMBER, decode_ansi_c
 
 MOST_CHARACTERS = 10_000
 MOST_OPERATORS = 300
-"""Most characters `&` and `|`: chains of them nest, and the tree of a long chain grows with its square."""
+"""Most characters `&` and `|`, because chains of them nest, and the tree of a long chain grows with its square."""
 SECONDS = 5.0
 REMEMBERED = 256
-"""Scripts that a parser caches: an agent runs the same few repeatedly."""
+"""Most scripts that a parser caches: an agent runs the same few repeatedly."""
 
 _ODD_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 
@@ -67,7 +66,7 @@ _INVISIBLE = re.compile(
 
 
 _SPLIT_SIGN = re.compile(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
-"""A sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
+"""Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
 Json = Mapping[str, Any]
 DEEPEST = 60
 _NUMBERS = frozenset("?#$")
@@ -82,7 +81,7 @@ def find_shfmt() -> str | None:
 
 
 class BashParser:
-    """The production `ShellParser`. `shfmt` is the program's path; without it only plain scripts are understood.
+    """`ShellParser` for production. `shfmt` is the program's path; without it only plain scripts are parsed.
 
     `plain`: use the fast path if possible.
     """
@@ -95,7 +94,7 @@ class BashParser:
         self._parsed = lru_cache(maxsize=REMEMBERED)(self._parse)
 
     def parse(self, source: str) -> Parsed:
-        """Return the script as bash would read it, or `Unparsed` with the reason. Never raises."""
+        """Return the script as bash would read it, or `UnparsedScript` with the reason. Never raises."""
         return self._parsed(source)
 
     def _parse(self, source: str) -> Parsed:
@@ -105,7 +104,7 @@ class BashParser:
 
     def _with_shfmt(self, source: str) -> Parsed:
         if self._shfmt is None:
-            return Unparsed("the parser shfmt is not installed: reinstall the package")
+            return UnparsedScript("the parser shfmt is not installed: reinstall the package")
         try:
             done = subprocess.run(
                 [self._shfmt, "--to-json", "-ln", "bash"],
@@ -114,35 +113,35 @@ class BashParser:
                 timeout=SECONDS,
                 check=False,
                 env={},
-                cwd="/",  # it looks for .editorconfig from there up
+                cwd="/",  # it searches for .editorconfig from this folder upwards
             )
             if done.returncode != 0:
-                return Unparsed("it is not a valid script: " + done.stderr.decode(errors="replace").strip()[:200])
+                return UnparsedScript("it is not a valid script: " + done.stderr.decode(errors="replace").strip()[:200])
             tree: Any = json.loads(done.stdout)
             return script_from_tree(tree)
         except (OSError, subprocess.TimeoutExpired, ValueError, RecursionError) as error:
-            return Unparsed(f"the parser failed ({type(error).__name__})")
-        except NotUnderstood as form:
-            return Unparsed(f"it uses {form}, which is not understood")
+            return UnparsedScript(f"the parser failed ({type(error).__name__})")
+        except UnknownSyntax as form:
+            return UnparsedScript(f"it uses {form}, which is not understood")
 
 
-def _refuse(source: str) -> Unparsed | None:
-    # Bash drops the character and reads on, where a parser may stop (test_a_nul_is_marked).
+def _refuse(source: str) -> UnparsedScript | None:
+    # Bash drops the character and reads on, but a parser may stop (test_a_nul_is_marked).
     if "\0" in source:
-        return Unparsed("it holds a NUL character", nul=True)
+        return UnparsedScript("it holds a NUL character", nul=True)
     if len(source) > MOST_CHARACTERS:
-        return Unparsed(f"it is longer than {MOST_CHARACTERS:,} characters")
+        return UnparsedScript(f"it is longer than {MOST_CHARACTERS:,} characters")
     if sum(map(source.count, "&|")) > MOST_OPERATORS:
-        return Unparsed("it joins too many commands")
+        return UnparsedScript("it joins too many commands")
     if source.isascii():
         odd = next((c for c in source if (c < " " and c not in "\t\n") or c == "\x7f"), None)
     else:
         odd = next((c for c in source if c not in "\t\n " and unicodedata.category(c) in _ODD_CATEGORIES), None)
         odd = odd or next((match[0] for match in _INVISIBLE.finditer(source)), None)
     if _SPLIT_SIGN.search(source):
-        return Unparsed("a line continuation splits what may be one sign of the shell")
+        return UnparsedScript("a line continuation splits what may be one sign of the shell")
     if odd is not None:
-        return Unparsed(f"it holds an invisible or odd character (U+{ord(odd):04X})")
+        return UnparsedScript(f"it holds an invisible or odd character (U+{ord(odd):04X})")
     return None
 
 
@@ -178,7 +177,7 @@ class PlainReader:
         if script is None:
             return None
         root = self._grammar.parse(source.encode()).root_node
-        # Two independent readers have to agree, or shfmt decides: what one of them overlooks would run unseen
+        # Two independent readers must agree, or shfmt decides: a command that one of them overlooks would run unseen
         # (test_the_quick_way_and_the_whole_grammar_agree).
         if root.has_error:
             return None
@@ -229,12 +228,12 @@ class _Command:
     """One simple command while its words are read."""
 
     def __init__(self) -> None:
-        self._words: list[list[Text | Dynamic]] = []
+        self._words: list[list[Text | DynamicPart]] = []
         self._redirects: list[Redirect] = []
         self._open = False
 
     def take(self, token: re.Match[str]) -> bool:
-        """Add a token; return False for one that is not valid here."""
+        """Add a token. Return False for one that is not valid here."""
         if token["space"]:
             self._open = False
             return True
@@ -247,7 +246,7 @@ class _Command:
             self._redirects.append(Redirect(op, Word((Text(target, quoted=False),)), descriptor))
             return True
         if self._redirects or (token["other"] and self._open):
-            return False  # words after a redirect, braces and brackets within a word: left to shfmt
+            return False  # words after a redirect, braces and brackets within a word: shfmt reads these
         if not self._open:
             self._words.append([])
         self._open = True
@@ -259,14 +258,14 @@ class _Command:
         if not self._words:
             return None
         first = "".join(part.text for part in self._words[0] if isinstance(part, Text))
-        # A keyword or an assignment changes what the other words mean
+        # A keyword or an assignment changes the meaning of the other words
         # (test_the_quick_way_leaves_grammar_to_the_grammar).
         if first in _RESERVED or "=" in first or not first or first == "\\":
             return None
         return Simple((), tuple(Word(tuple(parts)) for parts in self._words), tuple(self._redirects))
 
 
-def _parts(token: re.Match[str]) -> Iterator[Text | Dynamic]:
+def _parts(token: re.Match[str]) -> Iterator[Text | DynamicPart]:
     if token["single"] is not None:
         yield Text(token["single"], quoted=True)
     elif token["double"] is not None:
@@ -295,18 +294,18 @@ def _joined(commands: Sequence[Simple], ends: Sequence[str]) -> Script:
     return Script(tuple(done))
 
 
-class NotUnderstood(Exception):
+class UnknownSyntax(Exception):
     """The tree contains an unknown form, which the text names."""
 
 
 def script_from_tree(tree: Json) -> Script:
-    """Return the script. Raises `NotUnderstood`, or RecursionError on absurd nesting."""
+    """Return the script. Raises `UnknownSyntax`, or RecursionError for extreme nesting."""
     return Script(_statements(tree.get("Stmts"), 0))
 
 
 def _statements(stmts: Any, depth: int) -> tuple[Node, ...]:
     if depth > DEEPEST:
-        raise NotUnderstood("too deep nesting")
+        raise UnknownSyntax("too deep nesting")
     return tuple(_statement(stmt, depth + 1) for stmt in stmts or ())
 
 
@@ -320,7 +319,7 @@ def _statement(stmt: Json, depth: int) -> Node:
     else:
         make = _COMMANDS.get(command["Type"])
         if make is None:
-            raise NotUnderstood(command["Type"])
+            raise UnknownSyntax(command["Type"])
         node = make(command, depth)
         if redirects:
             node = Group("list", (node,), redirects=redirects)
@@ -330,7 +329,7 @@ def _statement(stmt: Json, depth: int) -> Node:
 
 def _binary(c: Json, depth: int) -> Node:
     if depth > DEEPEST:
-        raise NotUnderstood("too deep nesting")
+        raise UnknownSyntax("too deep nesting")
     sides = _statement(c["X"], depth + 1), _statement(c["Y"], depth + 1)
     return Pipeline(_flat(sides)) if c["Op"] in ("|", "|&") else Group("list", sides)
 
@@ -433,11 +432,11 @@ def _redirect(r: Json, depth: int) -> Redirect:
     op: str = r["Op"]
     descriptor: Json = r.get("N") or {"Value": ""}
     if descriptor["Value"].startswith("{"):
-        raise NotUnderstood("a redirect that sets a variable")
+        raise UnknownSyntax("a redirect that sets a variable")
     if op not in ("<<", "<<-"):
         return Redirect(op, _word(r["Word"], depth), descriptor["Value"])
     delimiter: list[Json] = r["Word"].get("Parts") or []
-    # A delimiter with quotes: bash expands nothing in the text.
+    # After a delimiter with quotes, bash expands nothing in the text.
     raw = any(p["Type"] != "Lit" or "\\" in p.get("Value", "") for p in delimiter)
     body = _word(r.get("Hdoc") or {"Parts": ()}, depth, quotes="raw" if raw else "heredoc")
     if op == "<<-":
@@ -445,7 +444,7 @@ def _redirect(r: Json, depth: int) -> Redirect:
     return Redirect("<<", body, descriptor["Value"])
 
 
-def _without_tabs(part: Text | Dynamic) -> Text | Dynamic:
+def _without_tabs(part: Text | DynamicPart) -> Text | DynamicPart:
     return Text(re.sub(r"(?m)^\t+", "", part.text), quoted=True) if isinstance(part, Text) else part
 
 
@@ -461,7 +460,7 @@ def _word(word: Json, depth: int, quotes: str = "none") -> Word:
     return Word(tuple(piece for part in word.get("Parts") or () for piece in _part(part, depth, quotes)))
 
 
-def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | Dynamic]:
+def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | DynamicPart]:
     kind: str = part["Type"]
     if kind == "Lit":
         yield from literal_parts(part.get("Value", ""), quotes)
@@ -472,17 +471,17 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | Dynamic]:
         for inner in part.get("Parts") or ():
             yield from _part(inner, depth, "double")
     elif kind == "ExtGlob":
-        yield Text("*", quoted=False)  # valid only where `extglob` is on, and turning that on asks
+        yield Text("*", quoted=False)  # valid only if `extglob` is on, and a command that sets it asks
     elif kind == "ParamExp":
         yield _parameter(part, depth)
     elif kind in ("CmdSubst", "ProcSubst"):
         if part.get("TempFile") or part.get("ReplyVar"):
-            raise NotUnderstood("a function substitution")
-        yield Dynamic(kind, scripts=(Script(_statements(part.get("Stmts"), depth + 1)),), runs_only=True)
+            raise UnknownSyntax("a function substitution")
+        yield DynamicPart(kind, scripts=(Script(_statements(part.get("Stmts"), depth + 1)),), runs_only=True)
     elif kind == "ArithmExp":
         yield _dynamic(part, depth, runs_only=not _names(part))
     else:
-        raise NotUnderstood(kind)
+        raise UnknownSyntax(kind)
 
 
 def literal_parts(value: str, quotes: str) -> Iterator[Text]:
@@ -503,33 +502,33 @@ def literal_parts(value: str, quotes: str) -> Iterator[Text]:
     yield Text(value[at:], quoted=quotes != "none")
 
 
-def _single(part: Json) -> Iterator[Text | Dynamic]:
+def _single(part: Json) -> Iterator[Text | DynamicPart]:
     value: str = part.get("Value", "")
     text = decode_ansi_c(value) if part.get("Dollar") else value
-    yield Dynamic("$'...'") if text is None else Text(text, quoted=True)
+    yield DynamicPart("$'...'") if text is None else Text(text, quoted=True)
 
 
-def _parameter(part: Json, depth: int) -> Text | Dynamic:
+def _parameter(part: Json, depth: int) -> Text | DynamicPart:
     name: str = (part.get("Param") or {"Value": ""})["Value"]
     simple = not set(part) - _POSITIONS
     if simple and name in _NUMBERS:
-        return Dynamic(NUMBER, runs_only=True)
+        return DynamicPart(NUMBER, runs_only=True)
     if simple and name:
-        return Dynamic(name, name=name)
-    if name == "HOME" and set(part) - _POSITIONS == {"Exp"}:  # `${HOME:?}`, `${HOME%/}`: near enough to deny by
-        return Dynamic(name, name=name, scripts=_dynamic(part, depth).scripts)
+        return DynamicPart(name, name=name)
+    if name == "HOME" and set(part) - _POSITIONS == {"Exp"}:  # `${HOME:?}`, `${HOME%/}`: close enough for deny rules
+        return DynamicPart(name, name=name, scripts=_dynamic(part, depth).scripts)
     return _dynamic(part, depth)
 
 
-def _dynamic(tree: Json, depth: int, *, runs_only: bool = False) -> Dynamic:
+def _dynamic(tree: Json, depth: int, *, runs_only: bool = False) -> DynamicPart:
     nested = _nested(tree, depth)
-    return Dynamic(str(tree.get("Type", "")), scripts=(Script(nested),) if nested else (), runs_only=runs_only)
+    return DynamicPart(str(tree.get("Type", "")), scripts=(Script(nested),) if nested else (), runs_only=runs_only)
 
 
 def _nested(tree: Any, depth: int) -> tuple[Node, ...]:
     """Return everything that runs anywhere beneath `tree`, inside any forms."""
     if depth > DEEPEST:
-        raise NotUnderstood("too deep nesting")
+        raise UnknownSyntax("too deep nesting")
     if isinstance(tree, Mapping):
         node = cast("Json", tree)
         if "Stmts" in node:

@@ -1,9 +1,9 @@
 """Resolution of paths as in the kernel, and walks over all paths that a command reads.
 
 `PathJudge` answers the questions of the permission judge: it follows links, `..` and globs on the real file system, and
-says which of the known folders contains the result. Its answer can be outdated a moment later, so files are opened with
-`open_beneath` (`system/regular_files.py`): the kernel itself then refuses to leave the folder, whatever was changed in
-between.
+finds the known folder that contains the result. Its answer can be outdated a moment later, so files are opened with
+`open_beneath` (`system/regular_files.py`): the kernel itself then refuses to leave the folder, whatever was changed
+meanwhile.
 
 A walk goes over every name that a shell pattern could match, or over every file beneath a folder. It opens only files
 of ignore rules, and it is bounded: a walk that reaches its limit reports that.
@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from callboard.adapters.git.premise import git_is_quiet, in_repository, names_commit, tracked_paths
+from callboard.adapters.processes.programs import is_within
 from callboard.core.permissions import globs
 from callboard.core.permissions.gitignore import folded
 from callboard.core.permissions.sensitive_paths import (
@@ -49,7 +50,7 @@ _LARGEST_RULES = 100_000
 
 
 class PathJudge:
-    """The production `PathFacts`, for one agent's folder.
+    """`PathFacts` for production, for one agent's folder.
 
     `root` is the folder. `readable` are folders outside that may be read (an agent's own large results). `own` are the
     runtime's files and folders, which no agent may use. `loaded` are folders outside from which sessions load skills
@@ -66,39 +67,33 @@ class PathJudge:
         home: Path | None = None,
         git: Path | None = None,
     ) -> None:
-        seen: dict[str, int] = {}  # these folders share most of their parents: each is looked at once here
+        seen: dict[str, int] = {}  # these folders share most of their parents: each is checked once here
 
-        def real(path: Path) -> str:
+        def real(path: Path | str) -> str:
             return _lead(str(path), seen)[0]
 
         self._git = (real(git),) if git is not None else ()
         self._root = real(root)
         self._above = {at: mode for at, mode in seen.items() if self._root.startswith(at + "/")}
-        """Folders above the root, which are checked now; those beneath it are checked for each call."""
+        """Folders above the root, which are checked now. Those beneath it are checked for each call."""
         self._readable = tuple(real(path) for path in readable)
         self._own = tuple(real(path) for path in own)
-        self._shown = tuple(
-            path for path in self._readable if any(_within(path, folder) is not None for folder in self._own)
-        )
+        self._shown = tuple(path for path in self._readable if any(is_within(path, folder) for folder in self._own))
         """Readable folders inside a folder of the runtime."""
         self._settings = (real(root / ".callboard"),)
         self._home = str(home or Path.home())
         self._claude = tuple(real(folder) for folder in claude_folders(self._home, os.environ))
-        files = [Path(self._home, ".claude.json"), *(Path(at, ".claude.json") for at in self._claude)]
-        files += [Path(at, name) for at in self._claude for name in CLAUDE_LOADED]
-        brought = (path for path in loaded if _within(self._root, real(path)) is None)
+        files = [os.path.join(at, ".claude.json") for at in (self._home, *self._claude)]  # noqa: PTH118 - every call makes a judge, and texts are cheaper
+        files += [os.path.join(at, name) for at in self._claude for name in CLAUDE_LOADED]  # noqa: PTH118 - as above
+        outside_paths = (path for path in loaded if not is_within(self._root, real(path)))
         self.folds = _folds(self._root)
         """True if the file system is case-insensitive."""
-        loaded_paths = tuple(dict.fromkeys(real(path) for path in (*files, *brought)))
+        loaded_paths = tuple(dict.fromkeys(real(path) for path in (*files, *outside_paths)))
         # Two dozen paths, compared with each path of each call: as sets and prefixes they cost one look-up.
         self._loaded = frozenset(self._compared(path) for path in (*self._claude, *loaded_paths))
         self._loaded_prefixes = tuple(self._compared(path).rstrip("/") + "/" for path in loaded_paths)
-        self._beneath: dict[str, list[str]] = {}
-        """Folder -> paths of the runtime and of what sessions load, at or beneath it."""
-        for path in self._own + self._settings + loaded_paths:
-            compared = Path(self._compared(path))
-            for folder in (compared, *compared.parents):
-                self._beneath.setdefault(str(folder), []).append(path)
+        self._kept = tuple((self._compared(path) + "/", path) for path in (*self._own, *self._settings, *loaded_paths))
+        """Paths of the runtime and of what sessions load, each also in the form to compare."""
 
     @property
     def root(self) -> str:
@@ -122,13 +117,12 @@ class PathJudge:
 
     @property
     def git_quiet(self) -> bool:
-        """Return True if the repository's own configuration runs no program, or if there is no repository at
-        the root."""
+        """Return True if the repository's own configuration runs no program, or the root has no repository."""
         return git_is_quiet(Path(self._root))
 
     def look(self, queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:
         """Return one fact for each query. Never raises."""
-        tracked = cache(lambda: tracked_paths(Path(self._root)))  # a command asks for many paths: one read of the index
+        tracked = cache(lambda: tracked_paths(Path(self._root)))  # a command contains many paths: one read of the index
         return {query: self._fact(query, tracked) for query in queries}
 
     def _fact(self, query: PathQuery, tracked: Tracked) -> PathFact:
@@ -143,12 +137,12 @@ class PathJudge:
         segments = query.text.split("/")
         wild = next((at for at, each in enumerate(segments) if globs.is_pattern(each)), len(segments))
         head = globs.unescape("/".join(segments[:wild])) or ("/" if query.text.startswith("/") else ".")
-        # Bash leaves a pattern that matches nothing as it is, so a program may create a file of that very name.
-        as_written = self._judge_path(globs.unescape(query.text), tracked)  # kept by bash where it matches nothing
+        # Bash keeps a pattern without a match unchanged, so a program may create a file of exactly that name.
+        as_written = self._judge_path(globs.unescape(query.text), tracked)  # kept by bash without a match
         facts = [self._judge_path(head, tracked), as_written]
         try:
             paths = list(matches(self._root, query.text, MOST_MATCHES))
-        except TooMany:
+        except TooManyMatches:
             return PathFact("malformed", why="the pattern has too many matches to be judged")
         facts += [self._judge_path(match, tracked, query) for match in paths]
         worst = max(facts, key=lambda fact: _WORST.index(fact.place))
@@ -169,7 +163,7 @@ class PathJudge:
         text.encode("utf-8")  # lone surrogates raise ValueError here
         if not text or "\0" in text or len(os.fsencode(text)) > _LONGEST:
             return PathFact("malformed", why="it is empty, too long or holds a NUL character")
-        full = os.path.join(self._root, text)  # noqa: PTH118 - Path would drop what the kernel sees (`a/../b`)
+        full = os.path.join(self._root, text)  # noqa: PTH118 - Path would drop parts that the kernel sees (`a/../b`)
         if harmless_device(full):
             return PathFact("readable", full, device=True, exists=True)
         resolved, kind = _lead(full, dict(self._above))
@@ -202,7 +196,7 @@ class PathJudge:
             device=kind is not None and (stat.S_ISBLK(kind) or stat.S_ISCHR(kind)),
             directory=directory,
             exists=kind is not None,
-            holds_own=any(os.path.lexists(path) for path in self._beneath.get(self._compared(resolved), ())),
+            holds_own=self._holds_own(resolved),
             loaded=self._is_loaded(resolved, os.path.normpath(full)),
             beneath=beneath,
             beneath_cut=cut,
@@ -211,18 +205,18 @@ class PathJudge:
         )
 
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
-        # The path as written counts too: a link can lead from a protected name to an ordinary file, and change its
+        # The written path counts too, because a link can lead from a protected name to an ordinary file, and change its
         # target.
         both = (resolved,) if resolved == written else (resolved, written)
-        if any(self._within(path, own) is not None for own in self._own for path in both):
-            if all(any(self._within(path, folder) is not None for folder in self._shown) for path in both):
-                return self._shown_place(resolved)
+        if any(self._is_in(path, self._own) for path in both):
+            if all(self._is_in(path, self._shown) for path in both):
+                return self._runtime_folder_of(resolved)
             return "own", "it belongs to the runtime"
-        if any(self._within(path, folder) is not None for folder in self._settings for path in both):
+        if any(self._is_in(path, self._settings) for path in both):
             return "settings", "it holds the runtime's settings"
         parts = self._within(resolved, self._root)
         if parts is None or any(path.startswith(_OWN_PROCESS) for path in both):
-            if any(self._within(resolved, git) is not None for git in self._git):
+            if self._is_in(resolved, self._git):
                 return "protected", "it is git's own"
             for readable in self._readable:
                 if (parts := self._within(resolved, readable)) is not None:
@@ -237,30 +231,52 @@ class PathJudge:
 
     def _is_loaded(self, *paths: str) -> bool:
         """Return True if sessions load the path from the user's `.claude`, or from a folder of skills or a plugin.
-        `.claude` itself counts, because files copied into it may have any name."""
+
+        `.claude` itself counts, because files copied into it may have any name.
+        """
         compared = {self._compared(path) for path in paths}
         return any(path in self._loaded or path.startswith(self._loaded_prefixes) for path in compared)
 
-    def _shown_place(self, resolved: str) -> tuple[Place, str]:
+    def _runtime_folder_of(self, resolved: str) -> tuple[Place, str]:
         """Return the place of a readable path in a folder of the runtime: a skill in the user's own settings."""
         parts = next(parts for folder in self._shown if (parts := self._within(resolved, folder)) is not None)
         return ("secret", _HOLDS_SECRETS) if is_secret(parts) else ("settings", "it holds the runtime's settings")
 
     def _named_secret(self, path: str) -> bool:
-        """Return True if a tracked file has the name of a secret, in the agent's folder or elsewhere in its
-        repository."""
+        """Return True if a tracked file has the name of a secret.
+
+        The file is in the agent's folder or elsewhere in its repository.
+        """
         parts = self._within(path, self._root)
         if parts is None:
             parts = self._within(path, os.path.commonpath((path, self._root)))
         return is_secret(parts or ())
 
     def _unreadable(self, resolved: str, written: str) -> bool:
-        """Return True if a file of a tree must not be read without asking: a secret, the runtime's own, or a link that
-        leads out."""
+        """Return True if a file of a tree must not be read without asking.
+
+        Such a file is a secret, the runtime's own, or a link that leads out.
+        """
         return self._place(resolved, written)[0] in ("secret", "outside", "own")
 
+    def _is_in(self, path: str, folders: Iterable[str]) -> bool:
+        """Return True if the path is one of the folders or beneath one."""
+        compared = self._compared(path)
+        return any(is_within(compared, self._compared(folder)) for folder in folders)
+
     def _within(self, path: str, folder: str) -> tuple[str, ...] | None:
-        return _within(self._compared(path), self._compared(folder))
+        """Return the components of `path` beneath `folder`, or None if it is not inside."""
+        path = self._compared(path)
+        folder = self._compared(folder)
+        if path == folder:
+            return ()
+        prefix = folder.rstrip("/") + "/"
+        return tuple(path[len(prefix) :].split("/")) if path.startswith(prefix) else None
+
+    def _holds_own(self, resolved: str) -> bool:
+        """Return True if a path of the runtime, or of what sessions load, exists at or beneath this one."""
+        above = self._compared(resolved).rstrip("/") + "/"
+        return any(compared.startswith(above) and os.path.lexists(path) for compared, path in self._kept)
 
     def _compared(self, path: str) -> str:
         """Return the path in the form in which two names of one file are equal."""
@@ -276,19 +292,13 @@ def _folds(folder: str) -> bool:
         return False
 
 
-def _within(path: str, folder: str) -> tuple[str, ...] | None:
-    """Return the components of `path` beneath `folder`, or None if it is not inside."""
-    if path == folder:
-        return ()
-    prefix = folder.rstrip("/") + "/"
-    return tuple(path[len(prefix) :].split("/")) if path.startswith(prefix) else None
-
-
 def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:
-    """Return the target of a path (absolute, without links) and the mode of the file there; None if there is no file.
+    """Return the target of a path (absolute, without links) and the mode of the file there.
 
-    Each component is checked once, except those in `seen`, which grows. If no component is a link, that is all the
-    kernel would do. Otherwise, or if the path is not plain, the library follows it. Raises OSError.
+    The mode is None if the file does not exist.
+
+    Each component is checked once, except those in `seen`, which grows. If no component is a link, the kernel would do
+    no more. Otherwise, or if the path is not plain, the library follows it. Raises OSError.
     """
     parts = [part for part in path.split("/") if part]
     if not parts or not path.startswith("/") or path.startswith("//") or "." in parts or ".." in parts:
@@ -301,7 +311,7 @@ def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:
         try:
             mode = os.lstat(at).st_mode if cached_mode is None else cached_mode
         except (FileNotFoundError, NotADirectoryError):
-            return "/" + "/".join(parts), None  # beneath what is not there, there are no links
+            return "/" + "/".join(parts), None  # beneath a missing folder there are no links
         except OSError:
             return _followed(path)
         if stat.S_ISLNK(mode):
@@ -317,7 +327,7 @@ def _followed(path: str) -> tuple[str, int | None]:
 
 def _kind(path: str) -> int | None:
     try:
-        return os.stat(path).st_mode  # noqa: PTH116
+        return os.stat(path).st_mode  # noqa: PTH116 - once for each path of a command: a Path costs more than the call
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
@@ -327,12 +337,15 @@ def _kind(path: str) -> int | None:
 # Walks.
 
 
-class TooMany(Exception):
-    """A pattern has more matches than can be judged."""
+class TooManyMatches(Exception):
+    """A pattern has more matches than can be checked."""
 
 
 def matches(root: str, pattern: str, most: int) -> Iterator[str]:
-    """Yield every path that a shell pattern could match now, in the pattern's notation. Raises `TooMany`, OSError."""
+    """Yield every path that a shell pattern could match now, in the pattern's notation.
+
+    Raises `TooManyMatches`, OSError.
+    """
     start = "/" if pattern.startswith("/") else ""
     paths = [start]
     seen = 0
@@ -347,12 +360,12 @@ def matches(root: str, pattern: str, most: int) -> Iterator[str]:
             entries = _names(os.path.join(root, path) if path else root)  # noqa: PTH118 - as the kernel joins
             seen += len(entries)
             if seen > MOST_ENTRIES:
-                raise TooMany
+                raise TooManyMatches
             fresh += [_joined(path, name) for name in (*dots, *entries) if name in dots or fits(name)]
             if len(fresh) > most:
-                raise TooMany
+                raise TooManyMatches
         paths = fresh
-    yield from (path for path in paths if os.path.lexists(os.path.join(root, path)))  # noqa: PTH118
+    yield from (path for path in paths if os.path.lexists(os.path.join(root, path)))  # noqa: PTH118 - as the kernel joins
 
 
 def _joined(path: str, name: str) -> str:
@@ -378,20 +391,22 @@ class Tree:
 
 
 Tracked = Callable[[], tuple[str, ...] | None]
-"""Function that returns the absolute paths that git tracks; None if that is unknown (`tracked_paths`)."""
+"""Function that returns the absolute paths that git tracks; None if they are unknown (`tracked_paths`)."""
 
 
 def tree_beneath(
     folder: str, root: str, *, left_out: LeftOut, bad: Callable[[str, str], bool], tracked: Tracked
 ) -> Tree:
-    """Return everything that a command reads beneath `folder`. `bad`: returns True if a path (real, as written) must
-    not be read."""
+    """Return everything that a command reads beneath `folder`.
+
+    `bad`: returns True if a path (real, as written) must not be read.
+    """
     tree = Tree()
     if left_out == "untracked" and in_repository(Path(root)):
         _tracked(tree, folder, tracked(), bad)
         return tree
     if left_out == "untracked" and folder == "/":
-        folder = root  # outside a repository git compares any two folders, and no other
+        folder = root  # outside a repository git reads only the named folders
     ignored = _Ignored(root) if left_out == "ignored" else None
     todo = [(folder, ignored.above(folder) if ignored else _Rules())]
     while todo:
@@ -443,7 +458,7 @@ class _Rules:
 
 
 class _Ignored:
-    """The plain rules of ignore files, as ripgrep follows them. A rule that is not plain excludes nothing."""
+    """Plain rules of ignore files, as ripgrep follows them. A rule that is not plain excludes nothing."""
 
     def __init__(self, root: str) -> None:
         self._root = root

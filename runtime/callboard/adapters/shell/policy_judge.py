@@ -1,11 +1,10 @@
-"""The production `PermissionPolicy`: parses commands, looks up paths, and calls the pure judge.
+"""`PermissionPolicy` for production: parses commands, looks up paths, and calls the pure judge.
 
 It refuses nothing by itself, and never raises: an unknown fact leads to a question.
 
-Decisions on hypothetical calls, for `callboard policy`. Reads the disk, runs nothing.
-
-Uses the same pure judge, parser and path facts as for agents' calls. The workspace is the boundary. If the agent's own
-folder is another one, relative paths begin there, and it counts as readable.
+It also decides on hypothetical calls, for `callboard policy`, with the same pure judge, parser and path facts as for
+agents' calls. This reads the disk and runs nothing. The workspace is the boundary. If the agent's own folder is another
+one, relative paths begin there, and that folder counts as readable.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from callboard.adapters.shell.paths import PathJudge
 from callboard.core.approvals.plan_gate import SUBMIT
 from callboard.core.messaging.authority import for_person
 from callboard.core.permissions import globs
-from callboard.core.permissions.call_input import GivenCall, Misread, ToolTraits
+from callboard.core.permissions.call_input import EnteredCall, InvalidCall, ToolTraits
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.grants import grants_of, network_grants
 from callboard.core.permissions.judge import judge_call, only_reads
 from callboard.core.permissions.modes import of_turn
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.suggest_rules import lifted, propose
+from callboard.core.permissions.suggest_rules import propose, with_overrides
 from callboard.core.permissions.values import (
     AgentPolicy,
     Decision,
-    Floor,
+    HardRules,
     Parsed,
     PathFact,
     PathQuery,
@@ -46,20 +45,28 @@ from callboard.core.permissions.values import (
     Rule,
     Verdict,
 )
-from callboard.ports.environment import PermissionQuery, Ruling
+from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import PermissionRules
 from callboard.types.errors import SettingsError
 from callboard.types.records import PermissionMode
 
 _Outcome = TypeVar("_Outcome")
-_ONE_PATH = frozenset({"read_file", "write_file", "edit_file", "todo_write", "load_skill", "compact"})
+_ONE_PATH = frozenset(
+    {
+        *("read_file", "write_file", "edit_file", "multi_edit", "list_folder", "read_notebook", "edit_notebook"),
+        *("todo_write", "load_skill", "compact"),
+    }
+)
 """Tools whose calls name at most one path."""
 
 
 def parse_rules(texts: Sequence[str], where: str, bases: Sequence[str] = ()) -> tuple[Rule, ...]:
-    """Parse permission rules as users write them. `bases`: for each rule, the absolute folder for a leading `/` of a
-    path; empty: the agent's own. Raises `SettingsError` with the invalid rule."""
+    """Parse permission rules as users write them.
+
+    `bases`: for each rule, the absolute folder for a leading `/` of a path; empty: the agent's own. Raises
+    `SettingsError` with the invalid rule.
+    """
     rules: list[Rule] = []
     for number, text in enumerate(texts):
         try:
@@ -115,11 +122,11 @@ def _bounded(call: ProposedCall, bound: AgentPolicy, facts: CallFacts, verdict: 
 
 
 class PolicyJudge:
-    """One set of rules for all agents of a session; each agent's mode and further rules are its own.
+    """One set of rules for all agents of a session. Each agent's mode and further rules are its own.
 
-    `sandbox` tells the level in force for commands; without it there is none. `scheduled`: see `TurnRights`.
+    `sandbox` returns the level in force for commands; without it no sandbox is in force. `scheduled`: see `TurnRights`.
     `network_open` returns True if commands have the machine's network without an approval. `git_trusted` returns True
-    if a person trusted the git settings of the repository at a folder; it is called if they are not quiet.
+    if a user trusted the git settings of the repository at a folder; it is called if they are not quiet.
     """
 
     def __init__(
@@ -127,14 +134,14 @@ class PolicyJudge:
         allow: Sequence[Rule],
         ask: Sequence[Rule],
         deny: Sequence[Rule],
-        floor: Floor | None = None,
+        hard_rules: HardRules | None = None,
         *,
         sandbox: Callable[[], int] = lambda: 0,
         scheduled: TurnRights | None = None,
         network_open: Callable[[], bool] = lambda: False,
         git_trusted: Callable[[str], bool] | None = None,
     ) -> None:
-        self._policy = AgentPolicy("default", tuple(allow), tuple(ask), tuple(deny), floor or Floor())
+        self._policy = AgentPolicy("default", tuple(allow), tuple(ask), tuple(deny), hard_rules or HardRules())
         self._sandbox = sandbox
         self._scheduled = scheduled or TurnRights()
         self._parser = BashParser()
@@ -142,7 +149,7 @@ class PolicyJudge:
         self._network_open = network_open
         self._git_trusted = git_trusted or _nobody
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         """Decide one call."""
         return await self._run_with_facts(query, partial(self._decide, query))
 
@@ -153,24 +160,26 @@ class PolicyJudge:
     async def _run_with_facts(
         self, query: PermissionQuery, then: Callable[[ProposedCall, CallFacts], _Outcome]
     ) -> _Outcome:
-        """Return the result of `then` for the call and its facts. Tools without a path or shell are judged immediately,
-        the others in a thread."""
+        """Return the result of `then` for the call and its facts.
+
+        Tools without a path or shell are decided immediately, the others in a thread.
+        """
         tool = query.tool
         judged = ProposedCall(query.call.name, query.call.input, tool.effect, query.authority)
         if tool.effect in ("store", "attach"):
             return then(judged, CallFacts(destructive=tool.destructive, person_only=tool.person_only))
-        if judged.name in _ONE_PATH:  # a few looks at one path cost less than a thread
+        if judged.name in _ONE_PATH:  # a few checks of one path cost less than a thread
             return then(judged, self._facts(judged, query))
         return await anyio.to_thread.run_sync(lambda: then(judged, self._facts(judged, query)))
 
     def _facts(self, call: ProposedCall, query: PermissionQuery) -> CallFacts:
         folders = query.folders
         paths = self._paths_of(folders)
-        starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in pieces only asks
+        starts_git = call.name == "bash" and "git" in str(call.input.get("command"))  # a name in parts only asks
         quiet = starts_git and (paths.git_quiet or self._git_trusted(paths.root))
         sandbox = self._sandbox()
         network_open = self._network_open()
-        needs_remotes = starts_git and sandbox and not network_open  # only the sandbox opens single hosts
+        needs_remotes = starts_git and sandbox and not network_open  # only the sandbox can open single hosts
         start = CallFacts(
             root=paths.root,
             home=paths.home,
@@ -182,32 +191,35 @@ class PolicyJudge:
             network_open=network_open,
             remotes=remotes_of(folders.root, folders.git, Path(paths.home)) if needs_remotes else {},
         )
-        return find_facts(call, start, self._parser.parse, paths.look, floor=self._policy.floor)
+        return find_facts(call, start, self._parser.parse, paths.look, hard_rules=self._policy.hard_rules)
 
     def _propose(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> tuple[str, ...]:
         policy = self._policy_for(query)
-        lifted_rules = _readable([lift.rule for lift in query.lifts])
+        lifted_rules = _readable([override.rule for override in query.overrides])
         return propose(call, replace(policy, allow=(*policy.allow, *lifted_rules)), facts)
 
-    def _decide(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> Ruling:
+    def _decide(self, query: PermissionQuery, call: ProposedCall, facts: CallFacts) -> PermissionDecision:
         policy = self._policy_for(query)
         verdict = judge_call(call, policy, facts)
-        if query.lifts:
-            verdict = lifted(call, policy, facts, verdict=verdict, lifts=query.lifts)
+        if query.overrides:
+            verdict = with_overrides(call, policy, facts, verdict=verdict, overrides=query.overrides)
         if query.spec.unasked and verdict.decision == "allow":
             bound = replace(policy, mode="default", allow=_readable(query.spec.unasked))
             verdict = _bounded(call, bound, facts, verdict)
         reads = call.name == "bash" and _only_reads(call, facts, verdict)
         person_only = verdict.rule == "T" or bool(for_person(call.name, call.input))
         paths = () if verdict.decision == "deny" else grants_of(call, facts)
-        grants = (*paths, *network_grants(call, policy, facts, verdict))
-        return Ruling(
+        lifted = replace(policy, allow=(*policy.allow, *_readable([each.rule for each in query.overrides])))
+        grants = (*paths, *network_grants(call, lifted, facts, verdict))
+        return PermissionDecision(
             verdict.decision, verdict.rule, verdict.why, reads, person_only, policy.mode, facts.sandbox, grants
         )
 
     def _policy_for(self, query: PermissionQuery) -> AgentPolicy:
-        """Return the rules for all agents, the agent's own and those of the turn. Across all scopes, deny applies
-        first, then ask."""
+        """Return the rules for all agents, the agent's own and those of the turn.
+
+        Across all scopes, deny applies first, then ask.
+        """
         spec = query.spec
         turn = self._scheduled if query.authority == "schedule" else _NO_MORE
         mode = of_turn(spec.permission_mode, turn.mode, query.authority)
@@ -237,8 +249,8 @@ _KEPT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """The verdict on a call, and all facts on which it is based."""
+class JudgedCall:
+    """Verdict on a call, and all facts on which it is based."""
 
     verdict: Verdict
     call: ProposedCall
@@ -247,8 +259,11 @@ class Judged:
 
 
 class Explainer:
-    """Explainer for one workspace. `own`: the runtime's folders. `level`: function that returns the sandbox level for
-    commands; called only if it matters. Used by one thread."""
+    """Explainer for one workspace.
+
+    `own`: the runtime's folders. `level`: function that returns the sandbox level for commands; called only if the
+    level matters. Used by one thread.
+    """
 
     def __init__(
         self,
@@ -256,21 +271,24 @@ class Explainer:
         own: Sequence[Path],
         tools: Mapping[str, ToolTraits],
         *,
-        floor: Floor | None = None,
+        hard_rules: HardRules | None = None,
         level: Callable[[], int] = lambda: 0,
         git_trusted: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`git_trusted` returns True if a person trusted what the git settings of the repository at a folder run."""
+        """Store the parts.
+
+        `git_trusted` returns True if a user trusted the programs in the git settings of the repository at a folder.
+        """
         self._paths = PathJudge(workspace, readable=(), own=own)
         self._tools = tools
-        self._floor = floor or Floor()
+        self._hard_rules = hard_rules or HardRules()
         self._level = level
         self._parser = BashParser()
         self._parsed: dict[str, Parsed] = {}
         self._git_trusted = git_trusted
 
-    def judge(self, request: GivenCall) -> Judged:
-        """Judge the call only by the rules passed with it. Raises `Misread` for an invalid folder."""
+    def judge(self, request: EnteredCall) -> JudgedCall:
+        """Judge the call only by the rules passed with it. Raises `InvalidCall` for an invalid folder."""
         tool = self._tools.get(request.tool, ToolTraits("unknown"))
         call = ProposedCall(request.tool, request.input, tool.effect)
         policy = self._policy(request)
@@ -284,7 +302,7 @@ class Explainer:
             return judged
         return replace(judged, verdict=replace(folder_verdict, why=f"it works in another folder: {folder_verdict.why}"))
 
-    def _judge(self, call: ProposedCall, policy: AgentPolicy, base: str, tool: ToolTraits) -> Judged:
+    def _judge(self, call: ProposedCall, policy: AgentPolicy, base: str, tool: ToolTraits) -> JudgedCall:
         start = CallFacts(
             root=base,
             home=self._paths.home,
@@ -298,19 +316,19 @@ class Explainer:
             return self._look(queries, base)
 
         facts = find_facts(call, start, self._parse, look)
-        return Judged(judge_call(call, policy, facts), call, policy, facts)
+        return JudgedCall(judge_call(call, policy, facts), call, policy, facts)
 
     def _folder(self, text: str) -> str:
         """Return the agent's folder as the kernel knows it, without links. It need not exist."""
         try:
             return os.path.realpath(posixpath.join(self._paths.root, text)) if text else self._paths.root
         except (OSError, ValueError) as wrong:
-            raise Misread(f"`cwd` cannot be a folder ({type(wrong).__name__})") from wrong
+            raise InvalidCall(f"`cwd` cannot be a folder ({type(wrong).__name__})") from wrong
 
-    def _policy(self, request: GivenCall) -> AgentPolicy:
+    def _policy(self, request: EnteredCall) -> AgentPolicy:
         lists = (request.rules.allow, request.rules.ask, request.rules.deny)
         allow, ask, deny = (tuple(self._anchored(rule, request.folder) for rule in each) for each in lists)
-        return AgentPolicy(request.mode, allow, ask, deny, self._floor, request.rules.read_only)
+        return AgentPolicy(request.mode, allow, ask, deny, self._hard_rules, request.rules.read_only)
 
     def _anchored(self, rule: Rule, folder: str) -> Rule:
         """Resolve `/x` relative to the workspace, even for an agent that works elsewhere."""
@@ -327,7 +345,7 @@ class Explainer:
     def _look(self, queries: Iterable[PathQuery], base: str) -> Mapping[PathQuery, PathFact]:
         if base == self._paths.root:
             return self._paths.look(queries)
-        placed = {query: _placed(query, base) for query in queries}
+        placed = {query: _absolute(query, base) for query in queries}
         facts = self._paths.look(set(placed.values()))
         return {query: facts[placed_query] for query, placed_query in placed.items()}
 
@@ -340,7 +358,7 @@ class Explainer:
         return parsed
 
 
-def _placed(query: PathQuery, base: str) -> PathQuery:
+def _absolute(query: PathQuery, base: str) -> PathQuery:
     """Return the query with an absolute path, unless it is malformed or names a commit."""
     if not query.text or query.commit:
         return query

@@ -1,14 +1,14 @@
-"""Waiting for `follow` and `watch`: a feed reads what exists, then sleeps until it is rung.
+"""Feeds for `follow` and `watch`, and the doorbell between processes.
 
-A feed never polls. It reads from its position until nothing is left and then waits; each commit rings the bells of the
-streams and keys that it changed. A ring may be spurious, and several rings count as one: new data is always read from
-the store and never carried by the ring. So a lost or spurious ring can delay a reader, but never give it wrong data.
+A feed never polls. It reads from its position until nothing is left, then sleeps until it is rung; each commit rings
+the bells of the streams and keys that it changed. New data is always read from the store and never carried by the ring,
+and several rings count as one. So a lost or spurious ring can delay a reader, but never give it wrong data.
 
-A `Doorbell` carries rings between processes that share a store: a datagram socket for each, in the store's `run`
-folder. A datagram names the streams and keys that changed; their content is read from the store. Rings may get lost (a
-full queue, a file system without sockets), so while a reader follows, the listener asks once a second for a check of
-the store. The folder belongs to the store and is not $XDG_RUNTIME_DIR, which a scheduled process lacks: all processes
-must find the same one.
+A `Doorbell` carries rings between processes that share a store: a datagram socket for each process, in the store's
+`run` folder. A datagram names the streams and keys that changed. Rings may get lost (a full queue, a file system
+without sockets), so while a reader follows, the listener asks once a second for a check of the store. The folder
+belongs to the store and is not $XDG_RUNTIME_DIR, which a scheduled process lacks: all processes must find the same
+folder.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ Fetch = Callable[[int], Awaitable[tuple[Sequence[T], int]]]
 """Position -> the items after it, and the next position."""
 EVERYTHING = b"*"
 LOOK_SECONDS = 1.0
-_LARGEST = 16_384  # bytes of names in one ring; more than that rings for everything
+_LARGEST = 16_384  # bytes of names in one ring; beyond that a ring is for everything
 _LONGEST_PATH = 100  # bytes; the kernel takes 107 (man 7 unix)
 _FULL_QUEUE = 8  # rings found at once; the kernel holds 10 or more before it drops one
-_SETTLED_SECONDS = 0.1  # a folder may change twice within one tick of its time stamp
+_SETTLED_SECONDS = 0.1  # seconds in which a folder may change twice within one tick of its time stamp
 
 
 class Feed(AsyncIterator[T], Generic[T]):
-    """Everything that `fetch` returns, now and later, each item once. Belongs to the event loop that created it."""
+    """Feed of everything that `fetch` returns, now and later, each item once.
+
+    Belongs to the event loop that created it.
+    """
 
     def __init__(self, fetch: Fetch[T], position: int) -> None:
         self._fetch = fetch
@@ -66,12 +69,12 @@ class Feed(AsyncIterator[T], Generic[T]):
         return ready
 
     async def __anext__(self) -> T:
-        # Cancelled here, nothing is lost: the position moves and the rows are kept in one go, without an await between.
+        # A cancellation here loses nothing: there is no await between the new position and the stored rows.
         await checkpoint()
         while not self._ready:
             if self._ended:
                 raise StopAsyncIteration
-            # Read before the fetch: a ring that comes during it makes the loop look again instead of getting lost.
+            # Read before the fetch, so that a ring during the fetch repeats it instead of getting lost.
             rings = self._rings.changes
             items, self._position = await self._fetch(self._position)
             self._ready.extend(items)
@@ -80,7 +83,7 @@ class Feed(AsyncIterator[T], Generic[T]):
         return self._ready.popleft()
 
 
-class Bells(Generic[T]):
+class Sleepers(Generic[T]):
     """Sleepers to wake, by stream or key. A sleeper may be of any type. Thread-safe."""
 
     def __init__(self) -> None:
@@ -97,7 +100,7 @@ class Bells(Generic[T]):
                 self._prefixes.setdefault(prefix, set()).add(sleeper)
 
     def remove(self, sleeper: T) -> None:
-        """Stop waking it. Idempotent."""
+        """Stop waking the sleeper. Idempotent."""
         with self._lock:
             for table in (self._streams, self._prefixes):
                 _take_out(sleeper, table)
@@ -114,6 +117,11 @@ class Bells(Generic[T]):
                         *(followers_of for prefix, followers_of in self._prefixes.items() if key.startswith(prefix))
                     )
         return followers
+
+    def streams(self) -> tuple[str, ...]:
+        """Return the streams that have sleepers."""
+        with self._lock:
+            return tuple(self._streams)
 
     def everyone(self) -> set[T]:
         """Return all sleepers."""
@@ -142,14 +150,14 @@ class Doorbell:
         self._rung = rung
         self._look = look
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        # Non-blocking: the queue of a stopped process is full, and would stop every writer.
+        # Non-blocking, because the queue of a stopped process is full and would stop every writer.
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        # its thread is woken by a pair of its own: the socket's name may be swept away, or never have been there
+        # a socket pair wakes its thread, because the named socket may be deleted or missing
         self._wakes, self._woken = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for channel in (self._socket, self._wakes, self._woken):
             channel.setblocking(False)
         self._directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._name = f"{os.getpid()}-{os.urandom(4).hex()}.sock"  # two containers on one folder may have equal pids
+        self._name = f"{os.getpid()}-{os.urandom(4).hex()}.sock"  # containers that share a folder may have equal pids
         self._bound = False
         self._listening = self._stopped = False
         self._thread: threading.Thread | None = None
@@ -162,7 +170,7 @@ class Doorbell:
         if not active or self._stopped:
             return
         if self._thread is None:
-            with contextlib.suppress(OSError):  # no sockets on this file system, or no room: the looks remain
+            with contextlib.suppress(OSError):  # no sockets here, or no space: the checks once a second remain
                 self._socket.bind(self._address(self._name))
                 self._bound = True
             self._thread = threading.Thread(target=self._run, name="callboard-store-doorbell", daemon=True)
@@ -200,12 +208,12 @@ class Doorbell:
         path = str(self._folder / name)
         if len(os.fsencode(path)) <= _LONGEST_PATH:
             return path
-        # A socket's path may have 107 bytes. Through the open folder any folder is reached
+        # The path of a socket may have 107 bytes. Through the open folder any folder can be used
         # (test_a_folder_with_a_very_long_path_has_a_doorbell_too).
         return f"/proc/self/fd/{self._directory}/{name}"
 
     def _registered(self) -> tuple[str, ...]:
-        """Return the socket names of other processes; the folder is read again only after it changed."""
+        """Return the socket names of other processes. The folder is read again only after it changed."""
         try:
             changed_at = self._folder.stat().st_mtime_ns
             if changed_at != self._others_at:
@@ -214,21 +222,21 @@ class Doorbell:
                 self._others = tuple(names - {self._name})
                 self._others_at = changed_at if settled else -1
         except OSError:
-            return ()  # the folder is gone: nobody can be rung, and the looks remain
+            return ()  # the folder is gone: no process can be rung, and the checks remain
         return self._others
 
     def _send(self, message: bytes, other: str) -> None:
         try:
             self._out.sendto(message, self._address(other))
         except ConnectionRefusedError:
-            with contextlib.suppress(OSError):  # its process is dead; another one may have swept it up already
+            with contextlib.suppress(OSError):  # its process is dead; another process may have deleted it already
                 # Killed processes leave their names (test_sockets_of_the_dead_are_swept_up).
                 (self._folder / other).unlink()
         except OSError:
             return  # its queue is full, so it wakes anyway, or it just left
 
     def _nudge(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # nudged often enough already
+        with contextlib.suppress(BlockingIOError):  # the thread was woken often enough
             self._wakes.send(b"")
 
     def _run(self) -> None:
@@ -241,7 +249,7 @@ class Doorbell:
                 wait = max(0.0, looked + LOOK_SECONDS - time.monotonic()) if self._listening else None
                 ready.select(wait)
                 self._receive(self._woken)
-                self._hear(self._receive(self._socket))
+                self._listen(self._receive(self._socket))
                 if not self._listening:
                     looked = time.monotonic()
                 elif time.monotonic() - looked >= LOOK_SECONDS:
@@ -251,14 +259,14 @@ class Doorbell:
                     self._look()
 
     def _receive(self, bell: socket.socket) -> list[bytes]:
-        """Return all waiting datagrams, up to a limit; remaining ones wake the thread again."""
+        """Return all waiting datagrams, up to a limit. Remaining ones wake the thread again."""
         rings: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
             while len(rings) < 10 * _FULL_QUEUE:
                 rings.append(bell.recv(2 * _LARGEST))
         return rings
 
-    def _hear(self, rings: list[bytes]) -> None:
+    def _listen(self, rings: list[bytes]) -> None:
         if EVERYTHING in rings or len(rings) >= _FULL_QUEUE:
             self._rung(None)
             return

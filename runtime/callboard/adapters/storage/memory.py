@@ -1,4 +1,4 @@
-"""The in-memory store: the twin of the SQLite one, for tests and simulation. Its contents end with the process.
+"""In-memory store, the twin of the SQLite store for tests and simulation. Its contents end with the process.
 
 It runs on any event loop, without threads, files or clocks, so a simulated run depends only on its seed. It can be
 killed at any write (`crash_after`), and `reopen` opens its contents again, as a new process would. It has no lock and
@@ -16,7 +16,7 @@ from typing import Literal
 
 from anyio.lowlevel import checkpoint
 
-from callboard.adapters.storage.feed import Bells, Feed
+from callboard.adapters.storage.feed import Feed, Sleepers
 from callboard.ports.store import (
     Append,
     Changes,
@@ -37,7 +37,7 @@ CrashPoint = Literal["before", "after"]
 
 
 class Crashed(BaseException):
-    """The simulated death of the process. Like a kill, it passes every `except Exception`."""
+    """Simulated death of the process. Like a kill, it passes every `except Exception`."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Contents:
     fences: dict[str, int] = field(default_factory=dict[str, int])
     revision: int = 0
     held: dict[str, MemoryLease] = field(default_factory=dict[str, "MemoryLease"])
-    bells: Bells[Feed[Record] | Feed[Row]] = field(default_factory=Bells[Feed[Record] | Feed[Row]])
+    bells: Sleepers[Feed[Record] | Feed[Row]] = field(default_factory=Sleepers[Feed[Record] | Feed[Row]])
     opened: int = 0
 
 
@@ -84,7 +84,7 @@ class _Draft:
         for stream, records in self.streams.items():
             self.contents.streams.setdefault(stream, []).extend(records)
         self.contents.ids |= self.ids
-        for key, row in self.rows.items():  # the newest stand last, so that a watcher walks only what is new
+        for key, row in self.rows.items():  # the newest come last, so that a watcher reads only new rows
             self.contents.rows.pop(key, None)
             self.contents.rows[key] = row
         self.contents.revision += bool(self.rows)
@@ -138,7 +138,7 @@ class MemoryLease(Lease):
 
 
 class MemoryStore:
-    """A `Store` in memory. `crash_after=N` kills it at its Nth write, before or after that write took effect.
+    """Store in memory. `crash_after=N` kills it at its Nth write, before or after that write took effect.
 
     Commits, new blobs and taken leases count as writes (`writes` is their number). A killed store raises `Crashed` from
     every call. While `full` is set, every write raises `StoreFull`, as on a full disk.
@@ -166,7 +166,7 @@ class MemoryStore:
         return self._another(crash_after, crash_point)
 
     def kill(self) -> None:
-        """Die now: leases are freed; followers and all later calls raise `Crashed`."""
+        """Kill the store now: leases are freed; followers and all later calls raise `Crashed`."""
         self._dead = True
         self._drop_leases()
         for feed in self._feeds:
@@ -222,7 +222,7 @@ class MemoryStore:
             new = takewhile(lambda row: row.revision > position, reversed(self._contents.rows.values()))
             rows = [row for row in new if row.key.startswith(prefix)]
             newer = sorted(rows, key=lambda row: (row.revision, row.key))
-            if position == 0:  # the first look: what there is, and nothing of what there was
+            if position == 0:  # the first check: existing rows, no deleted ones
                 rows_now = sorted((row for row in newer if row.value is not None), key=lambda row: row.key)
                 return rows_now, max((row.revision for row in rows), default=0)
             return newer, newer[-1].revision if newer else position

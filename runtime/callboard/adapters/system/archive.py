@@ -6,12 +6,15 @@ Refuses to write into a folder of another user.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import anyio.to_thread
+import structlog
 
 from callboard.adapters.system.regular_files import read_regular
 from callboard.ports.tool import Folders
@@ -26,10 +29,69 @@ _ENDS = 5
 """Number of first and of last lines of a background command's output in its notification."""
 _LINE = 500
 _READ = 64 * 1024
+_LONGEST_NAME = 200
+"""Most characters of a project's folder name before a digest replaces the rest, as in Claude Code."""
+log = structlog.get_logger("callboard.archive")
+
+
+class SharedTranscripts:
+    """Copies of a session's transcripts in the places where session lists and usage tools of Claude Code look.
+
+    The lead's is `projects/FOLDER/SESSION.jsonl`, those of the other agents are `SESSION/subagents/agent-NAME.jsonl`.
+    """
+
+    def __init__(self, claude: Path, workspace: Path, session: str) -> None:
+        """`claude`: the folder `~/.claude`, or that of `CLAUDE_CONFIG_DIR`."""
+        self._folder = claude / "projects" / project_name(str(workspace.resolve()))
+        self._session = session
+
+    def remove_old(self, data: Path, before: float) -> None:
+        """Remove the copies that were last written before a time (Unix seconds).
+
+        `data`: the folder of the workspace, with one folder for each of its sessions: transcripts of other programs are
+        left alone.
+        """
+        try:
+            with os.scandir(self._folder) as scan:
+                entries = [entry for entry in scan if entry.name.endswith(".jsonl")]
+            for entry in entries:
+                session = entry.name.partition(".")[0]
+                if session and (data / session).is_dir() and entry.stat().st_mtime < before:
+                    Path(entry.path).unlink(missing_ok=True)
+                    shutil.rmtree(self._folder / session, ignore_errors=True)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("old transcripts are not removed", path=str(self._folder), error=str(error))
+
+    def copy_of(self, transcript: Path) -> Path:
+        """Return the path of the copy. `lead.2.jsonl` is the transcript of the lead's second life."""
+        agent, _, life = transcript.stem.partition(".")
+        if agent == "lead":
+            return self._folder / f"{self._session}{life and f'.{life}'}.jsonl"
+        return self._folder / self._session / "subagents" / f"agent-{transcript.stem}.jsonl"
+
+
+def project_name(folder: str) -> str:
+    """Return the name of a folder's transcripts: every character but letters and digits becomes a hyphen.
+
+    A long name ends with a digest (the 32-bit hash of JavaScript examples, in base 36).
+    """
+    name = re.sub(r"[^a-zA-Z0-9]", "-", folder)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = 0
+    for character in folder:
+        digest = (digest * 31 + ord(character)) & 0xFFFFFFFF
+    digest = abs(digest - (1 << 32) if digest >= 1 << 31 else digest)
+    digits = ""
+    while digest:
+        digest, digit = divmod(digest, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return f"{name[:_LONGEST_NAME]}-{digits or '0'}"
 
 
 class FileArchive:
-    """The port `Archive`, for one session."""
+    """Archive of one session. Implements the port `Archive`."""
 
     def __init__(
         self,
@@ -39,14 +101,19 @@ class FileArchive:
         *,
         run: Run = anyio.to_thread.run_sync,
         skills: tuple[Path, ...] = (),
+        shared: SharedTranscripts | None = None,
     ) -> None:
-        """Create `data`, the session's own folder, with mode 0700. `run` runs blocking work, and repeats it while the
-        disk is full. `skills`: folders that all agents may read. Raises `WorkspaceUnusable`."""
+        """Create `data`, the session's own folder, with mode 0700.
+
+        `run` runs blocking work, and repeats it while the disk is full. `skills`: folders that all agents may read.
+        `shared`: places of copies for other programs. Raises `WorkspaceUnusable`.
+        """
         self._run = run
+        self._shared = shared
         self._workspace = workspace
         self._skills = skills
         self._lines: dict[str, int] = {}
-        """Number of lines of each file that is appended to here."""
+        """Number of lines of each file to which this process appends."""
         self._results = data / "tool-results"
         self._transcripts = data / "transcripts"
         self._own_state = own_state
@@ -55,7 +122,7 @@ class FileArchive:
             make_private(folder)
 
     def folders(self, spec: AgentSpec) -> Folders:
-        """Return the folders of this agent; its folder for large results exists."""
+        """Return the folders of this agent. Its folder for large results exists."""
         key = (spec.name, spec.folder)
         if key not in self._known:
             results = self._results / spec.name
@@ -69,13 +136,31 @@ class FileArchive:
         """Write a file atomically. Raises `StoreFull` if there is no room."""
         await self._run(partial(_write_once, Path(path), text))
 
+    @property
+    def shares(self) -> bool:
+        return self._shared is not None
+
     async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
-        """Add lines to a file. Raises `StoreFull` if there is no room."""
+        """Add lines to a file, and to its copy for other programs. Raises `StoreFull` if there is no room."""
+        await self._append(path, first, lines, self._run)
+        if self._shared is None:
+            return
+        copy = self._shared.copy_of(Path(path))
+        try:
+            await anyio.to_thread.run_sync(partial(copy.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
+            await self._append(str(copy), first, lines, anyio.to_thread.run_sync)
+        except (OSError, StoreFull) as failed:
+            # The copy is a courtesy to other programs: no session stops for it
+            # (test_a_copy_that_cannot_be_written_stops_nothing).
+            self._shared = None
+            log.warning("transcripts are no longer copied", path=str(copy), error=str(failed))
+
+    async def _append(self, path: str, first: int, lines: Sequence[bytes], run: Run) -> None:
         if path not in self._lines:
             self._lines[path] = await anyio.to_thread.run_sync(_whole_lines, Path(path))
         new = b"".join(lines[max(0, self._lines[path] - first) :])
         if new:
-            await self._run(partial(_append, Path(path), new))
+            await run(partial(_append, Path(path), new))
         self._lines[path] = max(self._lines[path], first + len(lines))
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -89,7 +174,7 @@ def git_folder(workspace: Path) -> Path | None:
     """Return git's own folder of the workspace, which all of its worktrees share; None without a repository."""
     git = workspace / ".git"
     try:
-        if git.is_file():  # the workspace is a worktree of the person's
+        if git.is_file():  # the workspace is itself a worktree of the user
             git = workspace / read_regular(git, 4096).decode().partition("gitdir:")[2].strip()
             git = git / read_regular(git / "commondir", 4096).decode().strip()
         return git.resolve() if git.is_dir() else None
@@ -103,7 +188,7 @@ def make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid
     except OSError as failed:
-        raise WorkspaceUnusable(f"{folder}: cannot be made or read: {failed.strerror}") from failed
+        raise WorkspaceUnusable(f"{folder}: cannot be created or read: {failed.strerror}") from failed
     if owner != os.getuid():
         raise WorkspaceUnusable(f"{folder}: belongs to another user; remove it or set XDG_DATA_HOME")
 

@@ -1,10 +1,10 @@
 """Watch for changes in a few folders: woken by the kernel (inotify, man 7 inotify), without polling.
 
-A folder that does not exist yet is awaited at the nearest existing folder above it. A watch does not say what changed:
+A folder that does not exist yet is awaited at the nearest existing folder above it. A watch does not report the change:
 its owner checks. Lost events (a full queue) wake every watch.
 
-All sessions of a process share one inotify instance (`Watches`). A user has 128 of them for all programs: one for each
-session of `callboard serve` would leave none for other programs.
+All sessions of a process share one inotify instance (`WatchFactory`). A user has 128 of them for all programs: one for
+each session of `callboard serve` would leave none for other programs.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ GATHER = 0.2
 """Seconds in which several changes become one: an editor that saves writes, renames and deletes."""
 
 
-class Watches:
-    """Factory of the watches of a process, in any of its event loops and threads. All of them share one inotify
-    instance, which exists from the first watch to the last."""
+class WatchFactory:
+    """Factory of the watches of a process, in any of its event loops and threads.
+
+    All of them share one inotify instance, which exists from the first watch to the last.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,9 +86,9 @@ class Watches:
 
 
 class FolderWatch:
-    """Watch of folders from its creation by `Watches.watch`."""
+    """Watch of folders from its creation by `WatchFactory.watch`."""
 
-    def __init__(self, folders: Sequence[Path], bell: int, kernel: _Kernel, watches: Watches) -> None:
+    def __init__(self, folders: Sequence[Path], bell: int, kernel: _Kernel, watches: WatchFactory) -> None:
         self._folders = folders
         self._bell = bell
         self._kernel = kernel
@@ -106,7 +108,7 @@ class FolderWatch:
             self._bell = -1
 
     def look_again(self) -> None:
-        """Watch the folders that exist by now: one may have been created, or created again."""
+        """Watch the folders that exist by now, because one may have been created, or created again."""
         for folder in self._folders:
             self._watch(folder)
 

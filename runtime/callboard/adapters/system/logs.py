@@ -4,8 +4,8 @@ One subscriber writes the events, never the loop. Logs never go to the screen, a
 conversation, which is in the journal.
 
 On asyncio, the lines of one turn of the event loop are written together, in order, when the next turn begins: a kill
-loses those of the current turn, whose events are in the journal. Otherwise, for example in another thread, each line is
-written at once, after the waiting ones.
+loses those of the current turn, whose events are in the journal. In any other case, for example in another thread, each
+line is written at once, after the waiting ones.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from callboard.types.events import (
 from callboard.types.records import Envelope
 
 LARGEST = 10_000_000
-"""Most bytes of a log file. Then it is renamed, and a new one begins."""
+"""Most bytes of a log file. It is then renamed, and a new one begins."""
 KEPT = 3
 """Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
 _QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received"})
-"""Events that another line also reports: logged at debug level only."""
+"""Events that another line also reports. They are logged at debug level only."""
 
 
 @contextmanager
@@ -74,9 +74,12 @@ def log_file(path: Path) -> Generator[LogFile]:
 
 
 @contextmanager
-def logging_beside(path: Path) -> Generator[LogFile]:
-    """Write the runtime's logs to a file, in another program: other users of `structlog` there log as before, and if
-    that program has configured it, the runtime's lines go to the configured target. Several may be open at once."""
+def logging_in_program(path: Path) -> Generator[LogFile]:
+    """Write the runtime's logs to a file, in another program.
+
+    Other users of `structlog` there log as before, and if that program has configured it, the runtime's lines go to the
+    configured target. Several may be open at once.
+    """
     file = LogFile(path)
     if not structlog.is_configured():
         made = _Router(structlog.get_config()["processors"])
@@ -97,8 +100,11 @@ def logging_beside(path: Path) -> Generator[LogFile]:
 
 
 class _Router:
-    """Factory of the loggers in another program's process. Those of `callboard...` write to the newest open session's
-    file, or nowhere without one. All others print, as without a configuration."""
+    """Factory of the loggers in another program's process.
+
+    Those of `callboard...` write to the newest open session's file, or nowhere without a session. All others print, as
+    without a configuration.
+    """
 
     def __init__(self, processors: Iterable[Any]) -> None:
         """Store `processors`, which handle events of other loggers without a configuration."""
@@ -152,14 +158,14 @@ class LogFile:
         self._lines: list[bytes] = []
         """Lines that wait for the next turn of the loop."""
         self._due = False
-        self._lock = threading.Lock()  # worker threads log too
+        self._lock = threading.Lock()  # worker threads also log
         self._path = path
         self._size = 0
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._open()
         except OSError:
-            return  # the store says what is wrong with this folder, in better words
+            return  # the store reports the fault of this folder in better words
 
     def _open(self) -> None:
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -198,7 +204,7 @@ class LogFile:
             if self._size > LARGEST:
                 self._rotate()
         except OSError:
-            return  # a full disk: what happened stands in the journal
+            return  # a full disk: the journal has the events
 
     def _rotate(self) -> None:
         """Begin a new file, unless another process that writes the same log has already done so."""
@@ -214,7 +220,7 @@ class LogFile:
         self._open()
 
     def flush(self) -> None:
-        """Do nothing: lines wait no longer than the module says."""
+        """Do nothing: lines wait only until the next turn of the loop."""
 
     def close(self) -> None:
         """Write the waiting lines. Later lines are dropped."""
@@ -226,8 +232,10 @@ class LogFile:
 
 
 def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
-    """Return one line without its end. One function does everything, because a step of an agent writes several
-    lines."""
+    """Return one line without its end.
+
+    One function does everything, because a step of an agent writes several lines.
+    """
     return _json({"at": time.time(), "level": level, **event}).decode()
 
 
@@ -279,7 +287,7 @@ def _facts(event: Event) -> dict[str, object]:
         case ToolFinished():
             return {"call": event.call, "error": event.is_error}
         case ContextEdited():
-            fault = {} if event.edits or not event.why else {"fault": event.why}  # a person's own stage failed
+            fault = {} if event.edits or not event.why else {"fault": event.why}  # a user's own stage failed
             return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after, **fault}
         case CacheThrash():
             return {"calls": event.calls, "changed": event.changed}

@@ -2,8 +2,8 @@
 
 Opening a FIFO waits for a writer, and opening a device may have effects. So `read_regular` checks the type before it
 opens the file, and again on the open descriptor. `open_beneath` opens a path relative to a folder: the kernel itself
-refuses to leave the folder, whatever was changed since the path was checked. `read_in` and `put_in` read and write a
-file of an open folder, and follow no link.
+refuses to leave the folder, whatever was changed since the path was checked. `read_in` and `write_in_folder` read and
+write a file of an open folder, and follow no link.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class NotRegular(OSError):
     """The path leads to something that is not a regular file."""
 
 
-class TooLarge(OSError):
+class FileTooLarge(OSError):
     """The file is larger than the limit."""
 
 
 def read_regular(path: str | Path, most: int) -> bytes:
     """Return the content of a regular file of at most `most` bytes; links are followed.
 
-    Raises `NotRegular`, `TooLarge`, and `OSError` for a file that is missing or cannot be read.
+    Raises `NotRegular`, `FileTooLarge`, and `OSError` for a file that is missing or cannot be read.
     """
     _check(path, os.stat(path), most)  # noqa: PTH116 - text or path
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ def read_regular(path: str | Path, most: int) -> bytes:
             content += data
     finally:
         os.close(descriptor)
-    if len(content) > most:  # it grew, or it is a file of /proc, whose size is 0
+    if len(content) > most:  # it has grown, or is a file of /proc, whose size is 0
         raise _too_large(path, most)
     return bytes(content)
 
@@ -67,8 +67,8 @@ def _check(path: str | Path, status: os.stat_result, most: int) -> None:
         raise _too_large(path, most)
 
 
-def _too_large(path: str | Path, most: int) -> TooLarge:
-    return TooLarge(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+def _too_large(path: str | Path, most: int) -> FileTooLarge:
+    return FileTooLarge(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
 
 
 class _OpenHow(ctypes.Structure):
@@ -76,12 +76,11 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, links: bool = True) -> int:
-    """Open a path beneath the folder with the descriptor `root_fd`, and return the new descriptor. `links`: follow
-    links that stay beneath it.
+    """Open a path beneath the folder with the descriptor `root_fd`, and return the new descriptor.
 
-    No file outside the folder is ever opened, whatever links exist or appear in between. Anything except a regular file
-    or a folder is refused, without waiting for a pipe's other end. Raises OSError (`EXDEV` or `ELOOP`: it leads out;
-    `EINVAL`: not a file), ValueError for a NUL character.
+    `links`: follow links that stay beneath it. No file outside the folder is ever opened, whatever links exist or
+    appear meanwhile. Anything except a regular file or a folder is refused, without waiting for a pipe's other end.
+    Raises OSError (`EXDEV` or `ELOOP`: it leads out; `EINVAL`: not a file), ValueError for a NUL character.
     """
     if "\0" in relative:
         raise ValueError("a path cannot hold a NUL character")
@@ -92,7 +91,7 @@ def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, 
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     truncate = flags & os.O_TRUNC
     resolve = _RESOLVE_BENEATH | (_RESOLVE_NO_MAGICLINKS if links else _RESOLVE_NO_SYMLINKS)
-    # One call of the kernel checks and opens, so that no link can be swapped in between
+    # One call of the kernel checks and opens, so that no link can be inserted in between
     # (test_a_link_swapped_in_a_loop_never_shows_what_is_outside).
     descriptor = _openat2(root_fd, relative, flags & ~os.O_TRUNC, mode, resolve=resolve)
     if descriptor is None:
@@ -101,7 +100,7 @@ def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, 
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise OSError(errno.EINVAL, "not a regular file", relative)
-        # Only now, when the file is known to be a regular one beneath the folder.
+        # Only now, because the file is known to be a regular one beneath the folder.
         if truncate:
             os.ftruncate(descriptor, 0)
     except OSError:
@@ -111,8 +110,10 @@ def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, 
 
 
 def open_folder(path: str) -> int:
-    """Return a descriptor of the folder at an absolute path without links. Raises OSError (`ELOOP`: a component is a
-    link)."""
+    """Return a descriptor of the folder at an absolute path without links.
+
+    Raises OSError (`ELOOP`: a component is a link).
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     top = os.open("/", flags)
     try:
@@ -126,13 +127,13 @@ def open_folder(path: str) -> int:
 def _openat2(
     root_fd: int, relative: str, flags: int, mode: int, *, resolve: int = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
 ) -> int | None:
-    """Return a descriptor, or None if the kernel has no such call."""
+    """Return a descriptor; None if the kernel has no such call."""
     if not sys.platform.startswith("linux"):
         return None
     creates = bool(flags & os.O_CREAT)
     # The kernel refuses a mode without O_CREAT (man 2 openat2).
     how = _OpenHow(flags, mode if creates else 0, resolve)
-    for _ in range(64):  # the kernel asks to try again when a rename raced with a `..`
+    for _ in range(64):  # the kernel requests another attempt after a rename at the same time as a `..`
         result = _LIBC.syscall(
             ctypes.c_long(_SYS_OPENAT2),
             ctypes.c_int(root_fd),
@@ -143,7 +144,7 @@ def _openat2(
         if result >= 0:
             return int(result)
         code = ctypes.get_errno()
-        # EPERM: the system call filters of some containers refuse what they do not know.
+        # EPERM: the system call filters of some containers refuse unknown calls.
         if code in (errno.ENOSYS, errno.EPERM):
             return None
         if code not in (errno.EAGAIN, errno.EINTR):
@@ -168,7 +169,7 @@ def open_by_walking(root_fd: int, relative: str, flags: int, mode: int = 0o600) 
 
 
 def read_in(folder: int, name: str, most: int) -> tuple[bytes, int] | None:
-    """Return content and mode of a file in an open folder; None if there is no file.
+    """Return content and mode of a file in an open folder; None if the file does not exist.
 
     Raises OSError (`EINVAL`: not a regular file; `EFBIG`: more than `most` bytes).
     """
@@ -199,7 +200,7 @@ def clear_part(folder: int, part: str) -> None:
         os.unlink(part, dir_fd=folder)
 
 
-def put_in(folder: int, name: str, content: bytes, *, mode: int | None, part: str) -> None:
+def write_in_folder(folder: int, name: str, content: bytes, *, mode: int | None, part: str) -> None:
     """Write this content to `name` in an open folder: atomic, durable, with the mode preserved.
 
     It is written as `part` first. A link of that name is replaced, never followed. Raises OSError.

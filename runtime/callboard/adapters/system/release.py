@@ -1,4 +1,4 @@
-"""Check of whether the Callboard on the disk is still the one that this process runs.
+"""Check that the Callboard on the disk is still the one that this process runs.
 
 An upgrade replaces the files of the package under a running process. Processes and modules that it starts or imports
 afterwards would be of another version. So it checks before it starts one of Callboard's processes, and each such
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "__init__.py")  # noqa: PTH100, PTH118, PTH120  # pathlib takes 5 ms of a child's start
+_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "__init__.py")  # noqa: PTH100, PTH118, PTH120 - importing pathlib takes 5 ms of a child's start
 """File with the version, which each installation writes again."""
 _NAME = "callboard"
 
@@ -21,7 +21,7 @@ _NAME = "callboard"
 def mark_of(file: str) -> str:
     """Return the identity of this version of the file: number, time of change and size; empty if it is missing."""
     try:
-        status = os.stat(file)  # noqa: PTH116
+        status = os.stat(file)  # noqa: PTH116 - importing pathlib takes 5 ms of a child's start
     except OSError:
         return ""
     return f"{status.st_ino}.{status.st_mtime_ns}.{status.st_size}"
@@ -30,14 +30,14 @@ def mark_of(file: str) -> str:
 def version_in(file: str) -> str:
     """Return the version in the file; empty if it cannot be read."""
     try:
-        with open(file, encoding="utf-8", errors="replace") as opened:  # noqa: PTH123
+        with open(file, encoding="utf-8", errors="replace") as opened:  # noqa: PTH123 - importing pathlib takes 5 ms of a child's start
             lines = opened.read().splitlines()
     except OSError:
         return ""
     return next((line.split('"')[1] for line in lines if line.startswith('__version__ = "')), "")
 
 
-class Release:
+class InstalledRelease:
     """The Callboard with which a process began."""
 
     def __init__(self, file: str = _FILE, mark: str | None = None, version: str = "") -> None:
@@ -50,8 +50,10 @@ class Release:
         return bool(version_in(self.file))
 
     def replaced(self) -> str:
-        """Return the description, with the remedy, if another Callboard has replaced this one; empty if it is
-        the same."""
+        """Return the description, with the remedy, if another Callboard has replaced this one.
+
+        Empty if it is the same.
+        """
         if mark_of(self.file) == self.mark:
             return ""
         version = version_in(self.file)
@@ -62,21 +64,26 @@ class Release:
         return f"Callboard was upgraded from {self.version} to {version} while this process runs: restart it"
 
 
-OURS = Release()
+OURS = InstalledRelease()
 """Release of this process. It differs in a child that was started from other files than its parent."""
 
 
-def child_python() -> tuple[str, ...]:
-    """Return the first arguments of a command line that starts one of Callboard's scripts, with the mark of this
-    process."""
-    return (sys.executable, "-I", "-S", "-X", f"{_NAME}={OURS.mark}/{OURS.version}")
+def child_python(*, packages: bool = False) -> tuple[str, ...]:
+    """Return the first arguments of a command line that starts one of Callboard's scripts.
+
+    The arguments include the mark of this process. `packages`: the script uses installed packages.
+    """
+    isolated = ("-I",) if packages else ("-I", "-S")
+    return (sys.executable, *isolated, "-X", f"{_NAME}={OURS.mark}/{OURS.version}")
 
 
 def parent_differs() -> str:
-    """Return the reason why this child process must not run, because its parent is of another Callboard; empty if it
-    may."""
-    option = sys._xoptions.get(_NAME)  # pyright: ignore[reportPrivateUsage]  # documented, under this name alone
+    """Return the reason why this child process must not run; empty if it may.
+
+    A child must not run if its parent is of another Callboard.
+    """
+    option = sys._xoptions.get(_NAME)  # pyright: ignore[reportPrivateUsage] - documented, under this name alone
     if not isinstance(option, str):
-        return ""  # somebody starts the script by hand
+        return ""  # a user runs the script directly
     mark, _, version = option.partition("/")
-    return Release(mark=mark, version=version).replaced()
+    return InstalledRelease(mark=mark, version=version).replaced()

@@ -1,12 +1,12 @@
-"""Base of tools with a class of inputs: tools that wait for something outside the store (files, searches, processes),
-and tools that are one function.
+"""Bases of tools: for tools that wait for something outside the store, and for store tools.
 
-A tool states its input once, as an `Input` class, from which both the model's schema and the check are made. An input
-that does not fit is refused with the name of the field.
+Files, searches and processes are outside the store.
+
+A tool states its input once, as a `ToolInput` class: a frozen model from which both the schema for the model and the
+check are made. An input that does not fit is refused with the name of the field.
 
 A store tool is one function of its input and its context: it reads rows, returns writes, and waits for nothing. Its
-changes commit together with its result, so that a crash leaves no traces and it simply runs again. The input is a
-frozen model that defines both the schema for the model and the arguments of the function.
+changes commit together with its result, so a crash leaves no traces and the tool simply runs again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from callboard.types.errors import ToolRefused
 from callboard.types.records import Json
 
 
-class Input(BaseModel):
+class ToolInput(BaseModel):
     """Base of the inputs. Unknown fields are refused by name, so that a misspelt field is not ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
-InputT = TypeVar("InputT", bound=Input)
+InputT = TypeVar("InputT", bound=ToolInput)
 Act = Callable[[InputT, CallContext], ToolOutcome]
 
 
@@ -58,7 +58,7 @@ class StoreTool(Generic[InputT]):
         return self.act(read_input(self.input_type, tool_input), context)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Run it again: without a result it has had no effect."""
+        """Run the call again: without a result it has had no effect."""
         return None
 
 
@@ -71,15 +71,19 @@ def store_tool(
     effect: Effect = "store",
     concurrency: Concurrency = "store",
 ) -> StoreTool[InputT]:
-    """Return a tool with this name. `concurrency`: `exclusive` for a tool that also changes what its agent may
-    do next."""
+    """Return a tool with this name.
+
+    `concurrency`: `exclusive` for a tool that also changes the calls that its agent may make next.
+    """
     spec = ToolSpec(name, description, schema_of(input_type), effect, concurrency, aliases=aliases_of(input_type))
     return StoreTool(spec, input_type, act)
 
 
 def look_tool(name: str, description: str, input_type: type[InputT], act: Act[InputT]) -> StoreTool[InputT]:
-    """Return a tool that changes nothing, not even its agent's own state: it runs concurrently with other tools and can
-    watch them."""
+    """Return a tool that changes nothing, not even its agent's own state.
+
+    It runs concurrently with other tools and can watch them.
+    """
     return StoreTool(
         ToolSpec(name, description, schema_of(input_type), "read", "shared", watches=True), input_type, act
     )
@@ -94,7 +98,7 @@ def read_input(kind: type[InputT], tool_input: Json) -> InputT:
         raise ToolRefused("; ".join(faults)) from error
 
 
-def aliases_of(kind: type[Input]) -> dict[str, str]:
+def aliases_of(kind: type[ToolInput]) -> dict[str, str]:
     """Return the aliases of the input's fields, each with the name that the model sees."""
     choices = {name: field.validation_alias for name, field in kind.model_fields.items()}
     return {
@@ -106,13 +110,13 @@ def aliases_of(kind: type[Input]) -> dict[str, str]:
     }
 
 
-def schema_of(kind: type[Input]) -> Json:
+def schema_of(kind: type[ToolInput]) -> Json:
     """Return the JSON schema for the model: that of pydantic, with references inlined and titles removed."""
     return cast("Json", json.loads(_schema_text(kind)))
 
 
 @functools.cache
-def _schema_text(kind: type[Input]) -> str:
+def _schema_text(kind: type[ToolInput]) -> str:
     """Return the schema as text. Cached, because a session has forty tools, and a process may open many sessions."""
     schema = kind.model_json_schema()
     return json.dumps(_plain(schema, schema.get("$defs", {})))
@@ -130,21 +134,21 @@ def _plain(node: Any, definitions: Json) -> Any:
     for key, value in schema.items():
         if key == "properties":
             plain[key] = {name: _plain(field, definitions) for name, field in value.items()}
-        elif not _is_ours_alone(key, schema):
+        elif not _is_pydantic_key(key, schema):
             plain[key] = _plain(value, definitions)
     return plain
 
 
-def _is_ours_alone(key: str, schema: Json) -> bool:
+def _is_pydantic_key(key: str, schema: Json) -> bool:
     """Return True for keys that pydantic adds for Python readers: titles, definitions, and a model's docstring."""
     return key in {"$defs", "title"} or (key == "description" and "properties" in schema)
 
 
-G = TypeVar("G", bound=Input)
+G = TypeVar("G", bound=ToolInput)
 
 
-class GivenTool(ABC, Generic[G]):
-    """A tool whose input is an `Input` class, and whose work is `act`."""
+class TypedTool(ABC, Generic[G]):
+    """Tool whose input is a `ToolInput` class, and whose work is `act`."""
 
     def __init__(
         self,
@@ -188,7 +192,7 @@ class GivenTool(ABC, Generic[G]):
         ...
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Run it again: correct for reads, and for effects that commit with the result."""
+        """Run the call again, unless overridden: correct for reads, and for effects that commit with the result."""
         return None
 
 

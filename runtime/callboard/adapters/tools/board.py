@@ -1,17 +1,17 @@
-"""The task board's tools: create, look, claim, complete, change. The laws are `core/tasks/board.py`; this writes them.
+"""Tools of the task board: create, look, claim, complete, change.
 
-Every change is one compare-and-swap on the row that was read, so that of two claims one runs again and is refused.
-Whether a plan must be approved first is the gate's affair, not the board's.
+`core/tasks/board.py` has the rules; this module turns them into writes. Every change is one compare-and-swap on the row
+that was read, so that of two simultaneous claims one runs again and is refused. The plan gate, not the board, decides
+if a plan must be approved first.
 
-`complete_task` says that a task is done, and that its check, if it has one, has passed.
+`complete_task` completes a task. If the task has a check, the check must pass first. The check is a shell command that
+another agent or the user set. It was decided like a call of `bash` before this tool runs
+(`engine/operations/permission_check.py`), it runs where the agent's other commands run, and only that command runs: the
+runtime sets `check` in the input and ignores a value from the model.
 
-The check is a shell command that others set; it runs where the agent's other commands run, and its verdict decides. It
-was judged like a call of `bash` before this tool is reached (`engine/operations/permission_check.py`), and only that
-very command is run: `check` in the input is the runtime's, and is ignored if a model writes it.
-
-What a cut leaves behind: a check that may have run, whatever came of it. What still runs of it is ended, the task is
-not completed, and the model is told to call again. So no task is completed without its check, and no check runs twice
-by itself: in one process a check that passed is remembered while its call loses races for the row.
+After a crash it is unknown whether the check ran. Its remaining processes are ended, the task is not completed, and the
+model must call again. So no task is completed without its check, and no check runs twice by itself: within one process,
+a check that passed is remembered while its call loses races for the row.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from typing import Literal
 from pydantic import Field
 
 from callboard.adapters.processes.launcher import find_process
-from callboard.adapters.tools.base import GivenTool, Input, failed, look_tool, store_tool
-from callboard.adapters.tools.task_rows import board_of, find_task, holder_of, put_task, taken_or_let_go
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed, look_tool, store_tool
+from callboard.adapters.tools.task_rows import board_of, claim_outcome, find_task, holder_of, put_task
 from callboard.adapters.tools.team import GONE, envelope, team
 from callboard.core.keys import short_id
 from callboard.core.messaging import authority
 from callboard.core.tasks import board as tasks
-from callboard.core.tasks.format import board_lines, owner_words, taken_words, task_line, task_words
+from callboard.core.tasks.format import board_lines, owner_words, reassigned_text, task_line, task_words
 from callboard.ports.store import Write
 from callboard.ports.tool import CallContext, Finished, Tool, ToolOutcome
+from callboard.types.choices import choose
 from callboard.types.errors import CommandNotRun, ToolRefused
 from callboard.types.records import Json, Task, TaskStatus
 
@@ -63,7 +64,7 @@ _RELEASE = (
 )
 
 
-class _Create(Input):
+class _Create(ToolInput):
     subject: str = Field(description="One line, as an order: 'Write the parser for cron fields'")
     description: str = Field(default="", description="Everything its owner needs to know")
     blocked_by: tuple[str, ...] = Field(default=(), description="Ids of tasks that have to be completed first")
@@ -71,7 +72,7 @@ class _Create(Input):
     check: str = Field(default="", description="A shell command that must end with exit code 0: 'make test'")
 
 
-class _Update(Input):
+class _Update(ToolInput):
     task_id: str
     subject: str = Field(default="", description="The new subject; left out: as it is")
     description: str = Field(default="", description="The new description; left out: as it is")
@@ -82,25 +83,25 @@ class _Update(Input):
     check: str | None = Field(default=None, description="The new command, '' for none; left out: as it is")
 
 
-class _List(Input):
+class _List(ToolInput):
     status: Literal["", "ready", "pending", "in_progress", "completed", "failed", "cancelled"] = ""
 
 
-class _One(Input):
+class _One(ToolInput):
     task_id: str
 
 
-class _Claim(Input):
+class _Claim(ToolInput):
     task_id: str
     files: tuple[str, ...] = Field(default=(), description="What you are going to change, beside what it names")
 
 
-class _Fail(Input):
+class _Fail(ToolInput):
     task_id: str
     reason: str = Field(min_length=1, description="Why, and what would have to change")
 
 
-class _Release(Input):
+class _Release(ToolInput):
     task_id: str
     note: str = Field(default="", description="How far you came")
 
@@ -179,42 +180,47 @@ def _change(arguments: _Update, context: CallContext) -> tasks.TaskChange | None
 
 
 def _new_owner(name: str, context: CallContext) -> str:
-    """Return the agent that a task is reserved for; empty for `nobody`. Raises `ToolRefused` for an agent that takes no
-    tasks, or no longer does."""
+    """Return the agent that a task is reserved for; empty for `nobody`.
+
+    Raises `ToolRefused` for an agent that takes no tasks, or no longer does.
+    """
     if name == NOBODY:
         return ""
     entry = context.board.agent(name)
     if entry is None or entry[0].kind == "subagent" or entry[0].life in {"stopping", "stopped", "crashed"}:
         names = [row.name for row in team(context) if row.life not in GONE]
-        raise ToolRefused(f"owner: {name!r} takes no task; there are {', '.join(names)}, and {NOBODY!r}")
+        raise ToolRefused(f"owner: {name!r} takes no task: {choose([*names, repr(NOBODY)])}")
     return name
 
 
 def _notice(context: CallContext, old: Task, task: Task) -> tuple[Write, ...]:
-    """Notify the agent that had the task that the task is taken away. The new owner claims it when it is idle."""
+    """Notify the agent that had the task that it lost the task. The new owner claims it when it is idle."""
     writes: list[Write] = []
     if old.status == "in_progress" and task.status != "in_progress" and old.owner != context.spec.name:
         loser = context.board.agent(old.owner or "")
         if loser is not None and loser[0].incarnation == old.owner_incarnation:
-            text = taken_words(task, context.spec.name, task.reserved_for)
+            text = reassigned_text(task, context.spec.name, task.reserved_for)
             writes.append(envelope(context, loser[0], "message", text, wake=False))
     return tuple(writes)
 
 
 def _held_still(context: CallContext, added: set[str], board: tasks.Tasks) -> tuple[Write, ...]:
-    """Return writes of the rows behind new dependencies, unchanged, so that no simultaneous change can close a
-    cycle."""
+    """Return unchanged writes of the rows behind new dependencies, so that no simultaneous change can close a cycle."""
     rows = [find_task(context, task_id) for task_id in tasks.behind(added, board)]
     return tuple(put_task(context, task, revision) for task, revision in rows)
 
 
 def _list_tasks(arguments: _List, context: CallContext) -> ToolOutcome:
     board = board_of(context)
-    visible = [task for task in board.values() if _is_wanted(task, arguments.status, board)]
-    visible.sort(key=lambda task: (task.created_at, task.id))
-    none = f"No task is {arguments.status}." if arguments.status else "The board is empty."
-    data = {"tasks": [task.model_dump(mode="json") for task in visible]}
-    return ToolOutcome(board_lines(visible, board) or none, data=data)
+    matches = [task for task in board.values() if _is_wanted(task, arguments.status, board)]
+    matches.sort(key=lambda task: (task.created_at, task.id))
+    visible = tasks.without_old(matches)
+    text = board_lines(visible, board)
+    if not text:
+        text = f"No task is {arguments.status}." if arguments.status else "The board is empty."
+    if older := len(matches) - len(visible):
+        text += f"\nOlder tasks that have ended and are left out: {older:,}. get_task shows one by its id."
+    return ToolOutcome(text, data={"tasks": [task.model_dump(mode="json") for task in visible]})
 
 
 def _is_wanted(task: Task, status: TaskStatus | Literal["", "ready"], board: tasks.Tasks) -> bool:
@@ -236,7 +242,7 @@ def _claim_task(arguments: _Claim, context: CallContext) -> ToolOutcome:
     task = _with_files(task, arguments, context)
     details = owner_words(task, {**board, task.id: task})
     text = f"{task.id} is yours: {task.subject}" + (f"\n\n{details}" if details else "")
-    return taken_or_let_go(context, task, revision, text, held=True)
+    return claim_outcome(context, task, revision, text, held=True)
 
 
 def _more_files(arguments: _Claim, context: CallContext, old: Task, revision: int) -> ToolOutcome:
@@ -263,13 +269,13 @@ def _fail_task(arguments: _Fail, context: CallContext) -> ToolOutcome:
     text = f"{task.id} is failed."
     if stuck:
         text += f" Still waiting for it: {', '.join(other.id for other in stuck)}."
-    return taken_or_let_go(context, task, revision, text, blocked=[other.id for other in stuck])
+    return claim_outcome(context, task, revision, text, blocked=[other.id for other in stuck])
 
 
 def _release_task(arguments: _Release, context: CallContext) -> ToolOutcome:
     old, revision = find_task(context, arguments.task_id)
     task = tasks.release(old, holder_of(context), context.now, arguments.note)
-    return taken_or_let_go(context, task, revision, f"{task.id} is back on the board.")
+    return claim_outcome(context, task, revision, f"{task.id} is back on the board.")
 
 
 CHECK_SECONDS = 600.0
@@ -286,15 +292,17 @@ now, and the task is completed only when it passes; else you see how its output 
 The answer tells which tasks it made ready."""
 
 
-class Complete(Input):
+class Complete(ToolInput):
+    """Input of `complete_task`. The permission check fills in the command of the task's check."""
+
     task_id: str
     result: str = Field(default="", description="What came out of it")
     evidence: str = Field(default="", description="What shows that it is done")
     check: str = Field(default="", description="Leave it out: the runtime fills in the task's check")
 
 
-class CompleteTask(GivenTool[Complete]):
-    """Tool that completes a task. Its effect class is `attach`: a call finds its own check again."""
+class CompleteTask(TypedTool[Complete]):
+    """Tool that completes a task. Its effect class is `attach`: after a crash, a call finds its own check again."""
 
     def __init__(self) -> None:
         super().__init__("complete_task", _COMPLETE, Complete, effect="attach")
@@ -307,12 +315,12 @@ class CompleteTask(GivenTool[Complete]):
         task, _ = find_task(context, arguments.task_id)
         tasks.may_complete(task, holder_of(context))
         if task.check and not context.folders.root.is_dir():
-            raise ToolRefused(f"complete_task: your folder {context.folders.root} does not exist any more")
+            raise ToolRefused(f"complete_task: your folder {context.folders.root} no longer exists")
         return {"check": task.check} if task.check else {}
 
     async def act(self, arguments: Complete, context: CallContext) -> ToolOutcome:
         task, _ = find_task(context, arguments.task_id)
-        tasks.may_complete(task, holder_of(context))  # also where it runs again: nothing is started for nothing
+        tasks.may_complete(task, holder_of(context))  # checked again, because this may be a repeated run
         if not task.check:
             return _completed(arguments, context, None)
         if task.check != arguments.check:
@@ -336,7 +344,7 @@ class CompleteTask(GivenTool[Complete]):
         return _completed(arguments, context, check_output)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Run it again if there is no check; else report that the check must run again."""
+        """Run the call again if the task has no check; else report that the check must run again."""
         if not marks.get("check"):
             return None
         arguments = self.read(tool_input)
@@ -344,14 +352,16 @@ class CompleteTask(GivenTool[Complete]):
         alive = writing is not None and await context.launcher.end(*writing)
         note = " It was still running and has been ended." if alive else ""
         return failed(
-            f"The runtime stopped while the check of {arguments.task_id} was under way, so nobody knows how it ended, "
+            f"The runtime stopped while the check of {arguments.task_id} was in progress, so its result is unknown, "
             f"and the task is not completed.{note} Look at what the check changes, then call complete_task again."
         )
 
 
 def _completed(arguments: Complete, context: CallContext, output: str | None) -> ToolOutcome:
     """Return the task's final row, based on the current board: the task may have been taken away while the check ran.
-    `output`: the output of a passed check; None: there was no check."""
+
+    `output`: the output of a passed check; None: there was no check.
+    """
     old, revision = find_task(context, arguments.task_id)
     evidence = arguments.evidence
     check = None
@@ -367,7 +377,7 @@ def _completed(arguments: Complete, context: CallContext, output: str | None) ->
     text = f"Completed {task.id}." + (" Its check passed." if passed else "")
     if freed:
         text += " Ready now: " + "; ".join(f"{other.id} {other.subject}" for other in freed)
-    return taken_or_let_go(context, task, revision, text, unblocked=[other.id for other in freed], check=check)
+    return claim_outcome(context, task, revision, text, unblocked=[other.id for other in freed], check=check)
 
 
 def _refused(task: Task, finished: Finished) -> ToolOutcome:

@@ -3,14 +3,13 @@
 `ask_person` does not wait: the answer arrives as mail, so that a question outlives the process. `task` waits for its
 subagent and finds it again after a crash, because the subagent's id is derived from the call.
 
-The input may contain a budget for the new agent.
-
-No agent gives more than it has left: a larger budget is refused with the remaining amount. If a budget above has no
-room for the new agent, the call is refused with the name of that budget and its event.
+The input of `task` may contain a budget for the new agent. An agent cannot give more than it has left: a larger budget
+is refused with the remaining amount. If a budget above has no room for the new agent, the call is refused with the name
+of that budget and its event.
 
 `load_skill` returns the body of a skill whose name and description are in the system prompt. Commands in the body run
-before the model reads it, and a skill may run as a subagent: the engine does both (`CallContext.use_skill`), by the id
-of the call, so that a call that was cut finds its subagent again.
+before the model reads it, and a skill may run as a subagent. The engine does both (`CallContext.use_skill`), by the id
+of the call, so that a call that was cut off finds its subagent again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import Input, read_input, schema_of, store_tool
+from callboard.adapters.tools.base import ToolInput, read_input, schema_of, store_tool
 from callboard.core.approvals.requests import open_request
 from callboard.core.budgets.tree import used_up
 from callboard.core.keys import request_key, short_id, subagent_suffix
@@ -40,7 +39,7 @@ them. Some skills run as a subagent: then you get its answer."""
 _CUT = "it was cut off while the commands in its text ran, and what they did is unknown: look, before you load it again"
 
 
-class Grant(Input):
+class Grant(ToolInput):
     """Total limits of the new agent, including all agents that it starts."""
 
     cost_usd: float | None = Field(default=None, ge=0)
@@ -71,6 +70,10 @@ _ASK = """\
 Ask the person something that only they can decide: a preference, a missing fact, a risk to accept. Find out by \
 yourself whatever the workspace can tell. Offer options where you can, your recommendation first. The answer comes as \
 a message later; go on with what does not depend on it, or end your turn: the answer wakes you."""
+_ASKS = """\
+Ask the person something that only they can decide: a preference, a missing fact, a risk to accept. Find out by \
+yourself whatever the workspace can tell. Offer options where you can, your recommendation first. The result is the \
+answer."""
 _TASK = """\
 Give one self-contained piece of work to a fresh subagent and get its final text as the result. It sees nothing of \
 your conversation: put everything it needs into prompt - the goal, the paths, what to return and how long. Good for \
@@ -79,30 +82,31 @@ cannot ask back and starts nobody. Read its answer as a colleague's report: chec
 goes on, or needs messages, spawn a teammate."""
 
 
-class _Compact(Input):
+class _Compact(ToolInput):
     focus: str = Field(default="", description="What the summary must keep, beside what it always keeps")
 
 
-class _Ask(Input):
+class _Ask(ToolInput):
     question: str = Field(min_length=1, description="One question, whole, with what is needed to answer it")
     options: tuple[str, ...] = Field(default=(), max_length=8, description="Answers to choose from, the best first")
 
 
-class _Task(Input):
+class _Task(ToolInput):
     description: str = Field(min_length=1, description="Three to six words for the screen: 'Find the retry code'")
     prompt: str = Field(min_length=1, description="All that the subagent needs to know, and what it must return")
     agent_type: str = Field(default="general", description="Which type of agent")
     budget: Grant = Field(default=Grant(), description="What it may use in all; left out: as much as you")
 
 
-def control_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
+def control_tools(types: Mapping[str, str] | None = None, *, asks_in_call: bool = False) -> tuple[Tool, ...]:
     """Return `compact`, `ask_person` and `task`. `types`: the agent types and when to use each, for the model."""
     spec = ToolSpec(
         "task", _TASK + listed(types), schema_of(_Task), effect="attach", concurrency="shared", seconds=None
     )
+    in_call = ToolSpec("ask_person", _ASKS, schema_of(_Ask), effect="attach", concurrency="shared", seconds=None)
     return (
         store_tool("compact", _COMPACT, _Compact, _compact, effect="read", concurrency="exclusive"),
-        store_tool("ask_person", _ASK, _Ask, _ask_person),
+        AskTool(in_call) if asks_in_call else store_tool("ask_person", _ASK, _Ask, _ask_person),
         SubagentTool(spec),
     )
 
@@ -118,6 +122,42 @@ def _compact(arguments: _Compact, context: CallContext) -> ToolOutcome:
 
 
 def _ask_person(arguments: _Ask, context: CallContext) -> ToolOutcome:
+    request = _question(arguments, context)
+    write = Put(request_key(context.session, request.id), request.encode(), 0)
+    text = f"Question {request.id} is put to the person. The answer comes as a message."
+    return ToolOutcome(text, writes=(write,), data={"request_id": request.id})
+
+
+@dataclass(frozen=True, slots=True)
+class AskTool:
+    """Tool that waits for the answer to its question, for persons who answer through a program."""
+
+    spec: ToolSpec
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        """Return an empty key: questions do not exclude each other."""
+        return ""
+
+    async def prepare(self, tool_input: Json, context: CallContext) -> Json:
+        """Refuse an empty question before the start is recorded."""
+        _question(read_input(_Ask, tool_input), context)
+        return {}
+
+    async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
+        """Put the question, and return the answer."""
+        arguments = read_input(_Ask, tool_input)
+        question = _question(arguments, context)
+        answer = await context.ask(question.model_copy(update={"payload": {**question.payload, "waits": True}}))
+        if answer is None:
+            return ToolOutcome("Nobody answered. Decide yourself, and say in your result what you assumed.")
+        return ToolOutcome(f"The person answered: {answer}", data={"answers": {arguments.question: answer}})
+
+    async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
+        """Run the call again: it finds its question, pending or answered."""
+        return await self.run(tool_input, context)
+
+
+def _question(arguments: _Ask, context: CallContext) -> Request:
     wait = context.spec.ask_deadline
     if wait == 0:
         raise ToolRefused("nobody can answer in this run: decide yourself, and say in your result what you assumed")
@@ -139,9 +179,7 @@ def _ask_person(arguments: _Ask, context: CallContext) -> ToolOutcome:
     )
     if not request.subject:
         raise ToolRefused("question: it is empty")
-    write = Put(request_key(context.session, request.id), request.encode(), 0)
-    text = f"Question {request.id} is put to the person. The answer comes as a message."
-    return ToolOutcome(text, writes=(write,), data={"request_id": request.id})
+    return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +199,10 @@ class SubagentTool:
         return {}
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
-        """Wait for the subagent's final text. Any end other than `done` is reported as an error, with the subagent's
-        text."""
+        """Wait for the subagent's final text.
+
+        Any end other than `done` is reported as an error, with the subagent's text.
+        """
         read = read_input(_Task, tool_input)
         spec = granted(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
@@ -191,14 +231,17 @@ def _subagent_spec(arguments: _Task, context: CallContext) -> AgentSpec:
     return spec.model_copy(update={**updates, "plan_required": False, "claims_tasks": False})
 
 
-class _Load(Input):
+class _Load(ToolInput):
     name: str = Field(min_length=1)
     arguments: str = Field(default="", description="What the skill works on, where it takes arguments")
 
 
 def skill_tools() -> tuple[Tool, ...]:
-    """Return `load_skill`. After a crash, its subagent is found again, and commands are not run twice. It runs alone: a
-    skill changes which calls of the turn are allowed, and the commands in its text may do anything."""
+    """Return `load_skill`.
+
+    After a crash, its subagent is found again, and commands are not run twice. It runs alone, because a skill changes
+    the permissions of the turn, and the commands in its text may do anything.
+    """
     spec = ToolSpec("load_skill", _LOAD, schema_of(_Load), effect="attach", seconds=None)
     return (SkillTool(spec),)
 
@@ -225,6 +268,6 @@ class SkillTool:
         return ToolOutcome(use.text, is_error=use.is_error, events=use.events, data=use.data)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Run it again, unless commands may have run."""
+        """Run the call again, unless commands may have run."""
         skill = context.skills.load(read_input(_Load, tool_input).name)
         return ToolOutcome(_CUT, is_error=True) if commands_in(skill.body or "") else None

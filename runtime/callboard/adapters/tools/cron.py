@@ -10,11 +10,11 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import Input, look_tool, store_tool
+from callboard.adapters.tools.base import ToolInput, look_tool, store_tool
 from callboard.core.keys import schedule_key, short_id
 from callboard.core.permissions.modes import within
 from callboard.core.scheduling import CronInvalid, budget_words, describe, local_time, when_of
-from callboard.core.scheduling.fields import FieldWrong, with_fields
+from callboard.core.scheduling.fields import InvalidField, with_fields
 from callboard.core.scheduling.history import upcoming
 from callboard.core.scheduling.permissions import none_more, schedule_id
 from callboard.ports.store import Put
@@ -35,14 +35,14 @@ _CANCEL = "Cancel a schedule by its id or name. It stays in the list of those th
 _SHOWN = 3
 
 
-class _Budget(Input):
+class _Budget(ToolInput):
     cost_usd: float | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
     steps: int | None = Field(default=None, ge=0, description="Model calls")
     seconds: float | None = Field(default=None, ge=0)
 
 
-class _ScheduleCron(Input):
+class _ScheduleCron(ToolInput):
     cron: str
     prompt: str = Field(min_length=1, description="What to do when it fires, whole")
     timezone: str = Field(default="UTC", description="An IANA name, such as Europe/Berlin")
@@ -73,11 +73,11 @@ class _ScheduleCron(Input):
     deny: tuple[str, ...] = Field(default=(), description="Permission rules: refuse")
 
 
-class _Nothing(Input):
+class _Nothing(ToolInput):
     pass
 
 
-class _Cancel(Input):
+class _Cancel(ToolInput):
     job_id: str = Field(description="Its id or name")
 
 
@@ -100,7 +100,7 @@ def _schedule_cron(arguments: _ScheduleCron, context: CallContext) -> ToolOutcom
     )
     try:
         schedule = with_fields(blank, arguments.model_dump(mode="json", exclude_unset=True), context.now)
-    except FieldWrong as wrong:
+    except InvalidField as wrong:
         raise ToolRefused(str(wrong)) from wrong
     schedule = _within_turn(schedule, context)
     _refuse(schedule, context)
@@ -113,8 +113,7 @@ def _schedule_cron(arguments: _ScheduleCron, context: CallContext) -> ToolOutcom
 
 
 def _within_turn(schedule: Schedule, context: CallContext) -> Schedule:
-    """Limit the new schedule to the rights of the schedule that began this turn, if one did. The user allowed this
-    call."""
+    """Limit the new schedule to the rights of the schedule that began this turn, if any. The user allowed this call."""
     turn = context.board.schedule(schedule_id(context.caused_by))
     if turn is None or turn[0].rights == ScheduleRights():
         return schedule
@@ -122,8 +121,10 @@ def _within_turn(schedule: Schedule, context: CallContext) -> Schedule:
 
 
 def _refuse(schedule: Schedule, context: CallContext) -> None:
-    """Refuse what the session does not allow: a name in use, an unknown agent type, and more rights than the agent has.
-    An allow rule of a schedule only restricts (`core.schedule.rights`)."""
+    """Refuse a name in use, an unknown agent type, and more rights than the agent has.
+
+    An allow rule of a schedule only restricts (`core.scheduling.permissions`).
+    """
     existing = _named(context.board.schedules(), schedule.name)
     if schedule.name and existing is not None and existing.state in ("active", "paused"):
         raise ToolRefused(f"name: {schedule.name} is the name of {existing.id} already: choose another one")
@@ -136,7 +137,7 @@ def _refuse(schedule: Schedule, context: CallContext) -> None:
 
 
 def _named(schedules: Iterable[Schedule], name: str) -> Schedule | None:
-    """Return the schedule that has the name now, else the newest that had it."""
+    """Return the schedule that has the name now, otherwise the newest that had it."""
     matches = [schedule for schedule in schedules if schedule.name and schedule.name == name]
     return max(
         matches, key=lambda schedule: (schedule.state in ("active", "paused"), schedule.created_at), default=None

@@ -1,17 +1,16 @@
-"""The file tools: `read_file`, `write_file` and `edit_file`.
+"""File tools: `read_file`, `write_file`, `edit_file` and `multi_edit`, and the base of tools that change a file.
 
-A change is whole or not at all, durable, and only made to content that the agent knows: what changed since it was read
-is refused. Digests before and after stand in `ToolStarted`, so that after a crash a done change is told from one that
-was not made. One lock for all changes of this process keeps two agents from changing one file at once.
+A change is complete or not made at all, is durable, and is only made to content that the agent knows: a file that
+changed since it was read is refused. `ToolStarted` has the digests before and after, which show after a crash if the
+change was made. One lock for all changes of this process keeps two agents from changing one file at once.
 
-How a text is changed by an edit, and how a change is told: exact replacement, hints when it misses, a short diff.
+An edit replaces an exact piece of text. An edit that does not fit exactly is refused with a hint to the nearest match.
+`multi_edit` makes several edits, each in the text that the earlier ones left, and writes the file once.
+The report of a change is a short diff.
 
-Functions of texts, no files. Refuses an edit that does not fit exactly, and says where it nearly did.
-
-`read_file` gives numbered lines of a text, an image as an image, a polite no to anything else.
-
-A file is read in pieces, so that its size costs no memory; its digest is of the whole file even when a part was shown.
-Reading may wait for a disk, so it is done in a worker thread: but for what is small and lies in the kernel's memory.
+`read_file` returns the numbered lines of a text, or an image; any other file is refused with its type. A file is read
+in pieces, so that its size costs no memory. The digest covers the whole file even if only a part was shown. Reading may
+wait for a disk, so it runs in a worker thread, except for a small file that the kernel has in memory.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ import errno
 import hashlib
 import io
 import os
-import re
 import stat
 import threading
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import anyio.to_thread
 from pydantic import Field
 
-from callboard.adapters.system.regular_files import clear_part, part_name, put_in, read_in
-from callboard.adapters.tools.base import GivenTool, Input, failed
-from callboard.adapters.tools.roots import Grounds, ToolPath, folder_of, opened, telling
-from callboard.core.messaging.envelopes import rearmed
+from callboard.adapters.system.regular_files import clear_part, part_name, read_in, write_in_folder
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed
+from callboard.adapters.tools.roots import RootCache, ToolPath, folder_of, opened, telling
+from callboard.adapters.tools.text_edits import describe_change, replace_text, unified
+from callboard.core.keys import count_words
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
 from callboard.types.events import FileSeen
@@ -47,19 +46,37 @@ LARGEST = 50_000_000
 """Most bytes of a file that can be changed. It is changed in memory as a whole."""
 
 
-class ToWrite(Input):
+class PathInput(ToolInput):
+    """Base of the inputs that name one file."""
+
     path: str = Field(description="The file, relative to your folder or absolute.")
+
+
+class WriteFileInput(PathInput):
+    """Input of `write_file`."""
+
     content: str = Field(description="All of its content.")
 
 
-class ToEdit(Input):
-    path: str = Field(description="The file, relative to your folder or absolute.")
+class TextEdit(ToolInput):
+    """One replacement of text in a file."""
+
     old_text: str = Field(description="The text to replace: exact, with its white space, without line numbers.")
     new_text: str = Field(description="The text to put in its place.")
     replace_all: bool = Field(False, description="Replace every occurrence instead of the only one.")
 
 
-Change = TypeVar("Change", ToWrite, ToEdit)
+class EditFileInput(TextEdit, PathInput):
+    """One edit of one file."""
+
+
+class MultiEditInput(PathInput):
+    """Several edits of one file."""
+
+    edits: list[TextEdit] = Field(min_length=1, description="The edits, in order.")
+
+
+Change = TypeVar("Change", bound=PathInput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,43 +90,82 @@ class FileChange:
 
     @property
     def after(self) -> str:
-        return _digest(self.content)
+        return digest_of(self.content)
 
 
-class _ChangeTool(GivenTool[Change]):
-    """Common base of writing and editing: plan, compare, write, and report after a crash."""
+class ChangeTool(TypedTool[Change]):
+    """Common base of tools that change one file: plan, compare, write, and report after a crash."""
 
     lock: threading.Lock
-    grounds: Grounds
+    root_cache: RootCache
 
     def key(self, tool_input: Json, folders: Folders) -> str:
-        return self.grounds.key(tool_input, folders)
+        return self.root_cache.key(tool_input, folders)
+
+    def makes(self, arguments: Change) -> bool:
+        """Return True if missing folders are created on the way to the file."""
+        return False
 
     @abstractmethod
     def plan(
         self, arguments: Change, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
-        """Return the planned result of the change. `known_digest`: the version that the agent knows. Raises
-        `ToolRefused`."""
+        """Return the planned result of the change.
+
+        `known_digest`: the version that the agent knows. Raises `ToolRefused`.
+        """
         ...
+
+    async def preview(self, tool_input: Json, context: CallContext) -> str:
+        """Return the change as a unified diff with the line numbers of the file.
+
+        Empty for a new file, and for content that is not text. Raises `ToolRefused` if the change would be refused now
+        and the agent has read the file.
+        """
+        change = self.read(tool_input)
+        known = False
+        try:
+            spot = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
+            known = str(spot.path) in context.files
+            return await anyio.to_thread.run_sync(self._preview, change, spot, context)
+        except ToolRefused:
+            # A refusal says whether the file exists, and quotes its nearest line. Nobody has allowed the agent to know
+            # that of a file that it has not read (test_a_preview_tells_nothing_of_a_file_that_the_agent_has_not_read).
+            if known:
+                raise
+            return ""
+
+    def _preview(self, arguments: Change, spot: ToolPath, context: CallContext) -> str:
+        with telling(spot):
+            existing = content_of(spot)
+            plan = self.plan(arguments, spot, existing, context.files.get(str(spot.path)))
+        if existing is None:
+            return ""
+        try:
+            return unified(existing[0].decode(), plan.content.decode(), spot.label)
+        except UnicodeDecodeError:
+            return ""
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         """Return the digests before and after, and the report."""
         change = self.read(tool_input)
-        spot = self.grounds.find(change.path, context.folders, write=True, grants=context.grants)
+        spot = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
         plan = await anyio.to_thread.run_sync(self._look, change, spot, context)
         return {"path": str(spot.path), "before": plan.before, "after": plan.after, "said": plan.report}
 
     async def act(self, arguments: Change, context: CallContext) -> ToolOutcome:
-        spot = self.grounds.find(arguments.path, context.folders, write=True, grants=context.grants)
+        spot = self.root_cache.find(arguments.path, context.folders, write=True, grants=context.grants)
         context.launcher.allow([Path(grant.path) for grant in context.grants if isinstance(grant, PathGrant)])
         plan = await anyio.to_thread.run_sync(self._do, arguments, spot, context)
         return _done(str(spot.path), plan.before, plan.after, report=plan.report, context=context)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Compare the present content: the change was made, was not made (run it), or neither (say so)."""
+        """Compare the present content with that before and after the change.
+
+        The change was made, was not made (run it now), or the file has a third content (report it).
+        """
         path = self.read(tool_input).path
-        spot = self.grounds.find(path, context.folders, write=True, grants=context.grants)
+        spot = self.root_cache.find(path, context.folders, write=True, grants=context.grants)
         now = await anyio.to_thread.run_sync(_tidied, spot, context.call)
         marked, before, after = (str(marks.get(name, "")) for name in ("path", "before", "after"))
         if now == after and marked == str(spot.path):
@@ -123,108 +179,171 @@ class _ChangeTool(GivenTool[Change]):
 
     def _look(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
         with telling(spot):
-            return self.plan(arguments, spot, _existing(spot), context.files.get(str(spot.path)))
+            return self.plan(arguments, spot, content_of(spot), context.files.get(str(spot.path)))
 
     def _do(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
-        with self.lock, folder_of(spot, make=isinstance(arguments, ToWrite)) as folder:
+        with self.lock, folder_of(spot, make=self.makes(arguments)) as folder:
             existing = read_in(folder, spot.path.name, LARGEST)
             plan = self.plan(arguments, spot, existing, context.files.get(str(spot.path)))
             if plan.before != plan.after:
+                if existing is not None and self.root_cache.keep is not None:
+                    self.root_cache.keep(existing[0])
                 part = part_name(spot.path.name, context.call)
-                put_in(folder, spot.path.name, plan.content, mode=plan.mode, part=part)
+                write_in_folder(folder, spot.path.name, plan.content, mode=plan.mode, part=part)
             return plan
 
 
-class WriteFile(_ChangeTool[ToWrite]):
+class WriteFile(ChangeTool[WriteFileInput]):
     """Tool that creates a file, or replaces a file that the agent has read."""
 
-    def __init__(self, lock: threading.Lock, grounds: Grounds) -> None:
+    def __init__(self, lock: threading.Lock, root_cache: RootCache) -> None:
         self.lock = lock
-        self.grounds = grounds
+        self.root_cache = root_cache
         super().__init__(
             "write_file",
             "Write a file, all of it, making missing folders on the way. A file that is there already must have been "
             "read by you before, and must not have changed since. To change a part of a file use edit_file.",
-            ToWrite,
+            WriteFileInput,
             effect="reconcile",
             concurrency="keyed",
         )
 
+    def makes(self, arguments: WriteFileInput) -> bool:
+        return True
+
     def plan(
-        self, arguments: ToWrite, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self, arguments: WriteFileInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
-        content = _encoded(arguments.content, "content")
-        size = f"{len(arguments.content.splitlines())} lines, {len(content)} bytes"
+        content = encoded(arguments.content, "content")
+        size = f"{count_words(len(arguments.content.splitlines()), 'line')}, {count_words(len(content), 'byte')}"
         if existing is None:
             return FileChange("", content, None, f"Made {spot.label} ({size}).")
-        before = _digest(existing[0])
+        before = digest_of(existing[0])
         if known_digest is None and existing[0] != content:
             raise ToolRefused(f"{spot.label} exists and you have not read it. Read it first, then write or edit it.")
-        _refuse_changed(spot, before, known_digest)
+        refuse_changed(spot, before, known_digest)
         if existing[0] == content:
             return FileChange(before, content, existing[1], f"{spot.label} holds exactly this already.")
         return FileChange(before, content, existing[1], f"Replaced the content of {spot.label} ({size}).")
 
 
-class EditFile(_ChangeTool[ToEdit]):
+class EditFile(ChangeTool[EditFileInput]):
     """Tool that replaces an exact piece of text."""
 
-    def __init__(self, lock: threading.Lock, grounds: Grounds) -> None:
+    def __init__(self, lock: threading.Lock, root_cache: RootCache) -> None:
         self.lock = lock
-        self.grounds = grounds
+        self.root_cache = root_cache
         super().__init__(
             "edit_file",
             "Replace text in a file. `old_text` must stand there exactly once, unless `replace_all` is set; give as "
             "many lines round the change as make it the only one. Refused when the file changed since you read it. "
             "Returns the change as a diff.",
-            ToEdit,
+            EditFileInput,
             effect="reconcile",
             concurrency="keyed",
         )
 
     def plan(
-        self, arguments: ToEdit, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self, arguments: EditFileInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
-        if existing is None:
-            raise FileNotFoundError
-        before = _digest(existing[0])
-        _refuse_changed(spot, before, known_digest)
-        try:
-            old = existing[0].decode()
-        except UnicodeDecodeError:
-            raise ToolRefused(f"{spot.label} is not UTF-8 text, and is not edited by this tool; use bash") from None
-        new = replace_text(
-            old, arguments.old_text, arguments.new_text, everywhere=arguments.replace_all, name=spot.label
+        return _edited(spot, existing, known_digest, [arguments])
+
+
+class MultiEdit(ChangeTool[MultiEditInput]):
+    """Tool that makes several edits of one file, all or none."""
+
+    def __init__(self, lock: threading.Lock, root_cache: RootCache) -> None:
+        self.lock = lock
+        self.root_cache = root_cache
+        super().__init__(
+            "multi_edit",
+            "Make several edits of one file at once, in order, each as edit_file would make it in the text that the "
+            "edits before it left. If one does not fit, none is made. An empty `old_text` in the first edit makes a "
+            "file that does not exist.",
+            MultiEditInput,
+            effect="reconcile",
+            concurrency="keyed",
         )
-        content = _encoded(new, "new_text")
-        return FileChange(before, content, existing[1], f"Edited {spot.label}:\n{tell_change(old, new, spot.label)}")
+
+    def makes(self, arguments: MultiEditInput) -> bool:
+        return not arguments.edits[0].old_text
+
+    def plan(
+        self, arguments: MultiEditInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+    ) -> FileChange:
+        if existing is not None or arguments.edits[0].old_text:
+            return _edited(spot, existing, known_digest, arguments.edits)
+        text = _replaced(arguments.edits[0].new_text, arguments.edits[1:], spot.label, first=2)
+        content = encoded(text, "new_text")
+        return FileChange(
+            "", content, None, f"Made {spot.label} ({len(text.splitlines())} lines, {len(content)} bytes)."
+        )
 
 
-def file_tools(grounds: Grounds | None = None) -> tuple[Tool, ...]:
-    """Return the tools of this module. Called once in a process, because all changes share one lock."""
-    lock, grounds = threading.Lock(), grounds or Grounds()
-    return (ReadFile(grounds), WriteFile(lock, grounds), EditFile(lock, grounds))
+def _edited(
+    spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None, edits: Sequence[TextEdit]
+) -> FileChange:
+    """Return the planned result of these edits. Raises `ToolRefused`."""
+    if existing is None:
+        raise FileNotFoundError
+    before = digest_of(existing[0])
+    refuse_changed(spot, before, known_digest)
+    old = text_in(spot, existing[0])
+    new = _replaced(old, edits, spot.label)
+    content = encoded(new, "new_text")
+    return FileChange(before, content, existing[1], f"Edited {spot.label}:\n{describe_change(old, new, spot.label)}")
 
 
-def _digest(content: bytes) -> str:
+def _replaced(text: str, edits: Sequence[TextEdit], name: str, *, first: int = 1) -> str:
+    """Return the text after these edits. A refusal of one of several names its number."""
+    for number, edit in enumerate(edits, first):
+        try:
+            text = replace_text(text, edit.old_text, edit.new_text, everywhere=edit.replace_all, name=name)
+        except ToolRefused as refusal:
+            if len(edits) + first == 2:
+                raise
+            raise ToolRefused(f"edit {number}: {refusal} None of the edits was made.") from refusal
+    return text
+
+
+def file_tools(root_cache: RootCache | None = None, lock: threading.Lock | None = None) -> tuple[Tool, ...]:
+    """Return the tools of this module. `lock`: shared with all other tools of the session that change files."""
+    lock, root_cache = lock or threading.Lock(), root_cache or RootCache()
+    return (ReadFile(root_cache), WriteFile(lock, root_cache), EditFile(lock, root_cache), MultiEdit(lock, root_cache))
+
+
+def text_in(spot: ToolPath, content: bytes) -> str:
+    """Return the content of a text file. Raises `ToolRefused`."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ToolRefused(f"{spot.label} is not UTF-8 text, and is not edited by this tool; use bash") from None
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest by which the content of a file is compared."""
     return hashlib.sha256(content).hexdigest()
 
 
-def _encoded(text: str, field: str) -> bytes:
+def encoded(text: str, field: str) -> bytes:
+    """Return the text as UTF-8. Raises `ToolRefused`."""
     try:
         return text.encode()
     except UnicodeEncodeError:
         raise ToolRefused(f"{field} is not valid text (it holds half a surrogate pair)") from None
 
 
-def _refuse_changed(spot: ToolPath, now: str, known_digest: str | None) -> None:
+def refuse_changed(spot: ToolPath, now: str, known_digest: str | None) -> None:
+    """Raise `ToolRefused` if the file is not the version that the agent knows; None: it knows none."""
     if known_digest is not None and known_digest != now:
         raise ToolRefused(f"{spot.label} has changed since you read it. Read it again, then change it.")
 
 
-def _existing(spot: ToolPath, clear: str = "") -> tuple[bytes, int] | None:
-    """Return the file's content and mode; None if the file or its folder does not exist. `clear`: name of a file in the
-    same folder to delete."""
+def content_of(spot: ToolPath, clear: str = "") -> tuple[bytes, int] | None:
+    """Return the file's content and mode; None if the file or its folder does not exist.
+
+    `clear`: name of a file in the same folder to delete.
+    """
     try:
         with folder_of(spot, make=False) as folder:
             if clear:
@@ -237,9 +356,9 @@ def _existing(spot: ToolPath, clear: str = "") -> tuple[bytes, int] | None:
 
 
 def _tidied(spot: ToolPath, call: str) -> str:
-    """Return the digest of the file's content, after deleting the partial file that a killed process left."""
-    existing = _existing(spot, clear=part_name(spot.path.name, call))
-    return "" if existing is None else _digest(existing[0])
+    """Delete the partial file that a killed process left, and return the digest of the file's content."""
+    existing = content_of(spot, clear=part_name(spot.path.name, call))
+    return "" if existing is None else digest_of(existing[0])
 
 
 def _done(path: str, before: str, after: str, *, report: str, context: CallContext) -> ToolOutcome:
@@ -247,114 +366,14 @@ def _done(path: str, before: str, after: str, *, report: str, context: CallConte
     return ToolOutcome(report, events=(seen,), data={"path": path, "before": before, "after": after})
 
 
-DIFF_SHOWN = 10_000
-"""Most characters of a diff that are shown."""
-_DIFF_LINES = 4_000
-"""Most lines of a changed section that are compared line by line."""
-_HINT_LINES = 5_000
-
-
-def replace_text(content: str, old: str, new: str, *, everywhere: bool, name: str) -> str:
-    """Return the content with `old` replaced by `new`. Raises `ToolRefused` if `old` is missing or occurs more than
-    once.
-
-    In a file whose lines all end in CR LF, line ends in `old` and `new` are converted to CR LF.
-    """
-    if not old:
-        raise ToolRefused("old_text is empty; to make a file use write_file")
-    if old == new:
-        raise ToolRefused("old_text and new_text are the same: there is nothing to change")
-    if old not in content and _is_crlf(content):
-        old, new = _to_crlf(old), _to_crlf(new)
-    if old not in content and rearmed(old) in content:  # copied from what was shown, where such tags are defused
-        old, new = rearmed(old), rearmed(new)
-    count = content.count(old)
-    if not count:
-        raise ToolRefused(f"old_text was not found in {name}.{_hint(content, old)}")
-    if count > 1 and not everywhere:
-        lines = ", ".join(str(line) for line in _lines_of(content, old)[:10])
-        raise ToolRefused(
-            f"old_text stands {count} times in {name} (lines {lines}). Add lines round it until it is the only one, "
-            "or set replace_all."
-        )
-    return content.replace(old, new)
-
-
-def _is_crlf(content: str) -> bool:
-    return "\r\n" in content and content.count("\n") == content.count("\r\n")
-
-
-def _to_crlf(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\n", "\r\n")
-
-
-def _lines_of(content: str, old: str) -> list[int]:
-    numbers: list[int] = []
-    place = content.find(old)
-    while place >= 0:
-        numbers.append(content.count("\n", 0, place) + 1)
-        place = content.find(old, place + len(old))
-    return numbers
-
-
-def _hint(content: str, old: str) -> str:
-    """Return a hint at the nearest match: the same text with other white space, or the line most similar to the first
-    line."""
-    parts = old.split()
-    if parts and len(parts) < _HINT_LINES:
-        loose = re.search(r"\s+".join(map(re.escape, parts)), content)
-        if loose:
-            line = content.count("\n", 0, loose.start()) + 1
-            return f" Line {line} has the same words with other white space: copy it exactly, without line numbers."
-    first = next((line.strip() for line in old.splitlines() if line.strip()), "")
-    best = 0.6
-    where = 0
-    lines = content.splitlines()[:_HINT_LINES]
-    matcher = SequenceMatcher(None, "", first[:200], autojunk=False)
-    for number, line in enumerate(lines, 1):
-        matcher.set_seq1(line.strip()[:200])
-        if matcher.real_quick_ratio() > best and matcher.quick_ratio() > best and (ratio := matcher.ratio()) > best:
-            best = ratio
-            where = number
-    return f" The nearest is line {where}: {lines[where - 1].strip()[:200]}" if where else " Read the file again."
-
-
-def tell_change(before: str, after: str, name: str) -> str:
-    """Return a unified diff with three lines of context, shortened if it is long. Its cost depends on the changed
-    section only."""
-    old = before.splitlines()
-    new = after.splitlines()
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
-    skip = max(0, head - 3)
-    keep = max(0, tail - 3)
-    old, new = old[skip : len(old) - keep], new[skip : len(new) - keep]
-    if max(len(old), len(new)) > _DIFF_LINES:
-        return f"(lines {skip + 1} to {skip + len(new)} of {name} changed; too many for a diff)"
-    lines = [_moved(line, skip) for line in unified_diff(old, new, name, name, lineterm="")]
-    text = "\n".join(lines)
-    if len(text) > DIFF_SHOWN:
-        return f"{text[:DIFF_SHOWN]}\n[Output cut: {DIFF_SHOWN} of {len(text)} characters.]"
-    return text or "(only line ends changed)"
-
-
-def _moved(line: str, skipped: int) -> str:
-    """Return a hunk's header with the line numbers of the whole file."""
-    if not line.startswith("@@ "):
-        return line
-    return re.sub(r"([-+])(\d+)", lambda match: f"{match[1]}{int(match[2]) + skipped}", line)
-
-
 LINES = 2_000
 LINE = 2_000
 SHOWN = 256_000
 """Most lines of one call, characters of a line, and characters of one call."""
 SMALL = 64 * 1024
-"""Most bytes of a file that is read without a thread if that cannot wait: a switch to a thread costs more (0.3 ms)."""
+"""Most bytes of a file that is read without a thread, provided that the read cannot wait: a switch to a thread costs
+more (0.3 ms).
+"""
 IMAGE = 3_750_000
 """Most bytes of an image: the service accepts 5 MB in base64."""
 _START = 8_192
@@ -371,7 +390,9 @@ _KINDS = {
 }
 
 
-class FileWanted(Input):
+class ReadFileInput(ToolInput):
+    """Input of `read_file`."""
+
     path: str = Field(description="The file, relative to your folder or absolute.")
     offset: int = Field(1, ge=1, description="The first line to show.")
     limit: int = Field(LINES, ge=1, le=LINES, description="How many lines to show at most.")
@@ -387,30 +408,30 @@ class _Text:
     size: int = 0
 
 
-class ReadFile(GivenTool[FileWanted]):
+class ReadFile(TypedTool[ReadFileInput]):
     """Tool that reads a file; see the module."""
 
-    def __init__(self, grounds: Grounds) -> None:
-        self._grounds = grounds
+    def __init__(self, root_cache: RootCache) -> None:
+        self._root_cache = root_cache
         super().__init__(
             "read_file",
             "Read a file: its lines with their numbers, at most 2,000 at a time (`offset` and `limit` for the rest), "
             "longer lines cut at 2,000 characters. Images (PNG, JPEG, GIF, WebP) are shown as images. The line number "
             "and the tab after it are not part of the file.",
-            FileWanted,
+            ReadFileInput,
             effect="read",
             concurrency="keyed",
         )
 
     def key(self, tool_input: Json, folders: Folders) -> str:
-        return self._grounds.key(tool_input, folders)
+        return self._root_cache.key(tool_input, folders)
 
-    async def act(self, arguments: FileWanted, context: CallContext) -> ToolOutcome:
-        spot = self._grounds.find(arguments.path, context.folders, grants=context.grants)
+    async def act(self, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
+        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
         with opened(spot) as descriptor:
             content = _in_memory(descriptor)
         if content is not None:
-            return _tell(
+            return _describe(
                 io.BytesIO(content), content[:_START], len(content), spot=spot, arguments=arguments, context=context
             )
         return await anyio.to_thread.run_sync(_read, spot, arguments, context)
@@ -425,7 +446,7 @@ def _in_memory(descriptor: int) -> bytes | None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > SMALL or not hasattr(os, "RWF_NOWAIT"):
         return None
-    buffer = bytearray(status.st_size + 1)  # one more, to see that it has not grown
+    buffer = bytearray(status.st_size + 1)  # one more byte, to detect that the file has grown
     try:
         read = os.preadv(descriptor, [buffer], 0, os.RWF_NOWAIT)
     except OSError:
@@ -433,20 +454,20 @@ def _in_memory(descriptor: int) -> bytes | None:
     return bytes(buffer[:read]) if read == status.st_size else None
 
 
-def _read(spot: ToolPath, arguments: FileWanted, context: CallContext) -> ToolOutcome:
+def _read(spot: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
     """Read the file. Blocks; runs in a worker thread."""
     with opened(spot) as descriptor:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with open(descriptor, "rb", closefd=False) as file:
-            return _tell(
+            return _describe(
                 file, os.pread(descriptor, _START, 0), status.st_size, spot=spot, arguments=arguments, context=context
             )
 
 
-def _tell(
-    file: BinaryIO, start: bytes, size: int, *, spot: ToolPath, arguments: FileWanted, context: CallContext
+def _describe(
+    file: BinaryIO, start: bytes, size: int, *, spot: ToolPath, arguments: ReadFileInput, context: CallContext
 ) -> ToolOutcome:
     """Return the outcome for an open file that begins with `start`."""
     apart = any(spot.base == folder for folder in (context.folders.tool_results, context.folders.transcripts))
@@ -523,7 +544,7 @@ def _keep(text: _Text, line: str, length: int) -> None:
     text.size += len(line)
 
 
-def _render(text: _Text, arguments: FileWanted) -> str:
+def _render(text: _Text, arguments: ReadFileInput) -> str:
     if not text.total:
         return "[The file is empty.]"
     if not text.lines:

@@ -1,7 +1,7 @@
-"""Tools for the tools of MCP servers that an agent's prompt does not list: search, call, connect.
+"""Tools for tools of MCP servers that an agent's prompt does not list: search, call, connect.
 
-The `call_tool` in a reply is replaced by the tool that it names before it is processed; only one without a valid name
-gets here.
+The `call_tool` in a reply is replaced by the tool that it names before the reply is processed; only a call without a
+valid name is handled here.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import GivenTool, Input
+from callboard.adapters.tools.base import ToolInput, TypedTool
 from callboard.core.context.system_prompt import one_line
 from callboard.core.mcp.catalog import CALL, CONNECT, MOST_NAMED, SEARCH
 from callboard.core.mcp.tool_names import may_have, sees
 from callboard.core.mcp.tool_search import DeclaredTool, ranked
 from callboard.ports.mcp import Servers
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import ServerNow
+from callboard.types.mcp import ServerStatus
 
 _SEARCH = """\
 Find tools of MCP servers that are not in your tool list, by words for what you want to do, or by names. The result \
@@ -38,22 +39,22 @@ LONGEST = 2_000
 """Most tools that one search shows, and most characters of a description."""
 
 
-class _Search(Input):
+class _Search(ToolInput):
     query: str = Field(min_length=1, description="What you want to do, in a few words; or names of tools")
     limit: int = Field(default=5, ge=1, le=MOST_FOUND)
 
 
-class _Call(Input):
+class _Call(ToolInput):
     name: str = Field(min_length=1, description="mcp__server__tool")
     input: dict[str, Any] = Field(default_factory=dict, description="The tool's input, as its schema says")
 
 
-class _Connect(Input):
+class _Connect(ToolInput):
     name: str = Field(min_length=1, description="The server's name")
 
 
 Hidden = Callable[[str], Collection[str]]
-"""Agent -> the tools of servers that other agents brought for themselves."""
+"""Agent -> the tools of servers that only other agents may use."""
 
 
 def server_tools(servers: Servers, hidden: Hidden = lambda agent: ()) -> tuple[Tool, ...]:
@@ -61,7 +62,7 @@ def server_tools(servers: Servers, hidden: Hidden = lambda agent: ()) -> tuple[T
     return SearchTools(servers, hidden), CallTool(servers, hidden), ConnectMcp(servers)
 
 
-class SearchTools(GivenTool[_Search]):
+class SearchTools(TypedTool[_Search]):
     """Tool that ranks all tools of servers that the agent may use."""
 
     def __init__(self, servers: Servers, hidden: Hidden) -> None:
@@ -78,7 +79,7 @@ class SearchTools(GivenTool[_Search]):
         return ToolOutcome("\n\n".join(texts), data={"tools": [tool.name for tool in matches]})
 
 
-class CallTool(GivenTool[_Call]):
+class CallTool(TypedTool[_Call]):
     """Fallback of `call_tool` for calls that name no tool of a server."""
 
     def __init__(self, servers: Servers, hidden: Hidden) -> None:
@@ -95,7 +96,7 @@ class CallTool(GivenTool[_Call]):
         raise ToolRefused(f"there is no tool {arguments.name!r} of a server. {hint}")
 
 
-class ConnectMcp(GivenTool[_Connect]):
+class ConnectMcp(TypedTool[_Connect]):
     """Tool that connects one server by its name."""
 
     def __init__(self, servers: Servers) -> None:
@@ -106,8 +107,8 @@ class ConnectMcp(GivenTool[_Connect]):
         servers = [now for now in self._servers.now() if sees(context.spec, now.name)]
         server = next((now for now in servers if now.name == arguments.name), None)
         if server is None:
-            names = ", ".join(now.name for now in servers) or "none"
-            raise ToolRefused(f"name: there is no MCP server {arguments.name!r} for you; there are: {names}")
+            names = [now.name for now in servers]
+            raise ToolRefused(f"name: {unknown('MCP server', arguments.name, names, where='for you')}")
         if server.state in ("off", "untrusted"):
             raise ToolRefused(f"{arguments.name} is {server.state}: {server.why or 'a person has to allow it'}")
         now = server if server.state == "connected" else await self._servers.connect(arguments.name)
@@ -131,7 +132,7 @@ def _description(tool: DeclaredTool) -> str:
     return f"{tool.name}: {one_line(tool.description[:LONGEST])}\ninput: {schema}"
 
 
-def _nothing(query: str, tools: Sequence[DeclaredTool], servers: Sequence[ServerNow], context: CallContext) -> str:
+def _nothing(query: str, tools: Sequence[DeclaredTool], servers: Sequence[ServerStatus], context: CallContext) -> str:
     visible = [now for now in servers if sees(context.spec, now.name)]
     names = ", ".join(f"{now.name} ({now.state}, {len(now.tools)} tools)" for now in visible) or "none"
     return f"Nothing fits {query!r} among {len(tools)} tools. Servers: {names}. Try other words."

@@ -1,8 +1,8 @@
-"""Tools for plans and reports: submit a plan, request one from a teammate, answer one, and the final report on an
-assignment.
+"""Tools for plans and reports.
 
-An approval is a change of the request's row; its envelope only wakes the agent. After a report, a finished agent owns
-no task.
+The tools submit a plan, request one from a teammate, answer one, and send the final report on an assignment.
+
+An approval is a change of the request's row; its envelope only wakes the agent. After its report an agent owns no task.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from callboard.adapters.tools.base import Input, read_input, schema_of, store_tool
+from callboard.adapters.tools.base import ToolInput, read_input, schema_of, store_tool
 from callboard.adapters.tools.task_rows import put_task
 from callboard.adapters.tools.team import envelope, teammate
 from callboard.core.approvals import requests
 from callboard.core.approvals.plans import (
     SHOWN,
     AnswerDetails,
-    Bound,
+    PlanBinding,
     options_of,
     payload_of,
     same_work,
@@ -52,24 +52,24 @@ cannot be done; blocked - you need something that you cannot get. In result: wha
 you checked it and what came out, what is left. Complete your task on the board first. Your turn ends with this."""
 
 
-class _Submit(Input):
+class _Submit(ToolInput):
     plan: str = Field(min_length=1, description="The plan, whole, in Markdown")
     options: tuple[str, ...] = Field(default=(), max_length=8, description="Alternatives to choose from")
 
 
-class _RequestPlan(Input):
+class _RequestPlan(ToolInput):
     teammate: str = Field(validation_alias=AliasChoices("teammate", "to"))
     task: str = Field(min_length=1, description="The piece of work that needs a plan, with all it must know")
 
 
-class _Review(Input):
+class _Review(ToolInput):
     request_id: str
     approve: bool
     feedback: str = Field(default="", description="Needed to reject: what to change")
     option: int = Field(default=0, ge=0, description="The number of the option you approve; 0: the plan as it stands")
 
 
-class _Report(Input):
+class _Report(ToolInput):
     status: Literal["done", "failed", "blocked"]
     result: str = Field(min_length=1, description="The report, whole")
 
@@ -104,7 +104,7 @@ class SubmitPlan:
         return _submit_plan(read_input(_Submit, tool_input), context, await context.commit())
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
-        """Run it again: without a result it has had no effect."""
+        """Run the call again: without a result it has had no effect."""
         return None
 
 
@@ -142,8 +142,8 @@ def _submit_plan(arguments: _Submit, context: CallContext, base: str) -> ToolOut
 
 def _plan_request(arguments: _Submit, context: CallContext, base: str) -> Request:
     held = _held(context)
-    bound = Bound(held[0].id if held else None, context.assignment, str(context.folders.root), base)
-    earlier = [previous for previous in context.board.requests() if _is_mine(previous, context)]
+    bound = PlanBinding(held[0].id if held else None, context.assignment, str(context.folders.root), base)
+    earlier = [previous for previous in context.board.requests() if _is_own(previous, context)]
     for previous in earlier:
         if previous.status == "pending":
             raise ToolRefused(f"your plan {previous.id} still waits for an answer")
@@ -165,21 +165,23 @@ def _plan_request(arguments: _Submit, context: CallContext, base: str) -> Reques
     return requests.open_request(request)
 
 
-def _is_mine(request: Request, context: CallContext) -> bool:
+def _is_own(request: Request, context: CallContext) -> bool:
     is_own = (request.asked_by, request.incarnation) == (context.spec.name, context.incarnation)
     return request.kind == "plan" and is_own
 
 
 def _escalation(context: CallContext) -> Literal["refuse", "person", "policy"]:
-    """Return who is asked in addition at the deadline. An agent is never asked in place of the user."""
+    """Return the approver that is added at the deadline. An agent never replaces the user."""
     if context.spec.plan_on_deadline == "refuse":
         return "refuse"
     return "policy" if context.spec.kind == "lead" or context.spec.plan_approver != "lead" else "person"
 
 
 def _approvers(context: CallContext) -> tuple[str, ...]:
-    """Return who may answer. Only the user approves the lead's own plan, whatever the setting: no agent approves its
-    own plan."""
+    """Return the approvers.
+
+    Only the user approves the lead's own plan, whatever the setting: no agent approves its own plan.
+    """
     if context.spec.kind == "lead":
         return ("person", "policy")
     return {
@@ -257,7 +259,7 @@ def _report(arguments: _Report, context: CallContext) -> ToolOutcome:
     writes: list[Write] = []
     events: list[TaskHeld | Reported] = []
     for task in held:
-        writes.append(_given_up(task, arguments, context))
+        writes.append(_closed_task(task, arguments, context))
         events.append(TaskHeld(at=context.now, task=task.id, subject=task.subject, held=False))
     to = context.spec.parent or "lead"
     if (row := context.board.agent(to)) is not None:
@@ -275,8 +277,11 @@ def _report(arguments: _Report, context: CallContext) -> ToolOutcome:
 _GIVEN_UP = {"failed": "failed", "blocked": "back on the board"}
 
 
-def _given_up(task: Task, arguments: _Report, context: CallContext) -> Put:
-    """Return the row of a task of the reporter, failed or freed with the report: a finished agent owns no task."""
+def _closed_task(task: Task, arguments: _Report, context: CallContext) -> Put:
+    """Return the row of a task of the reporter, failed or freed with the report.
+
+    After its report an agent owns no task.
+    """
     entry = context.board.task(task.id)
     revision = entry[1] if entry else 0
     me = Holder(context.spec.name, context.incarnation)

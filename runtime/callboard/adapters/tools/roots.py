@@ -2,8 +2,8 @@
 
 Outside of these a tool may only use the paths that a grant of the call covers: those that the permission rules or the
 user allowed. Links are resolved as the kernel does. Then every folder on the path is opened without following any link,
-so that a link that is put there in between has no effect. Refused without waiting: all other paths, the runtime's own
-files, pipes, sockets and devices.
+so that a link that is put there meanwhile has no effect. All other paths, the runtime's own files, pipes, sockets and
+devices are refused without waiting.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class ToolPath:
-    """A path that a tool may use. `path` is absolute with every link resolved; `base` is a folder above it."""
+    """Path that a tool may use. `path` is absolute with every link resolved; `base` is a folder above it."""
 
     path: Path
     base: Path
@@ -61,7 +61,7 @@ class Roots:
     def open(self, root: Path) -> int:
         """Return a new descriptor of a folder. Raises OSError (`ESTALE`: another folder or a link is there now)."""
         held = self._held.get(root)
-        if held is None or os.fstat(held).st_nlink == 0:  # it was removed: one that was made anew is another one
+        if held is None or os.fstat(held).st_nlink == 0:  # removed; a folder that was made later is another one
             fresh = open_folder(str(root))
             if held is not None:
                 os.close(held)
@@ -70,7 +70,9 @@ class Roots:
         held_status = os.fstat(held)
         if (current.st_dev, current.st_ino) != (held_status.st_dev, held_status.st_ino):
             raise OSError(errno.ESTALE, "the folder was replaced", str(root))
-        return os.dup(held)
+        # Not `os.dup`: copies share their position in the folder, so that of two walks at once each missed files
+        # (test_two_walks_of_one_folder_share_no_position).
+        return os.open(".", _FOLDER, dir_fd=held)
 
 
 def _close_all(held: Mapping[Path, int]) -> None:
@@ -119,8 +121,10 @@ class FileRoots:
         raise ToolRefused(f"{text} lies outside your folder {self._folders.root}, and was not approved.{leads}")
 
     def _granted(self, path: Path, *, directory: bool) -> ToolPath:
-        """Return the spot of an approved path. Its base is the folder itself, or the nearest existing folder above a
-        file. Each folder is opened from the root without following a link, so that the opened file is the judged one.
+        """Return the spot of an approved path.
+
+        Its base is the folder itself, or the nearest existing folder above a file. Each folder is opened from the root
+        without following a link, so that the opened file is the approved one.
         """
         base = path if directory else path.parent
         while not directory and not base.is_dir():
@@ -132,7 +136,7 @@ class FileRoots:
         return frozenset(own.removeprefix(prefix) for own in self._judge.own if own.startswith(prefix))
 
     def key(self, text: str) -> str:
-        """Return the resolved path, even if no tool may use it: two spellings of one path have the same key."""
+        """Return the resolved path, even if no tool may use it, so that two spellings of one path have the same key."""
         query = PathQuery(text)
         fact = self._judge.look((query,))[query]
         resolved = fact.resolved or os.path.normpath(f"{self._root}/{text}")
@@ -142,16 +146,21 @@ class FileRoots:
         return self._roots.open(base) if base == self._root else open_folder(str(base))
 
 
-class Grounds:
-    """Grounds of all agents of a session. Each is computed once, and its folders are held open from then on. The
-    workspace, if given, is held from now on."""
+class RootCache:
+    """Usable folders of all agents of a session.
+
+    Each is computed once, and its folders are held open from then on. The workspace, if given, is held from the
+    beginning.
+    """
 
     def __init__(self, workspace: Path | None = None) -> None:
         self._roots = Roots()
         if workspace is not None:
-            with contextlib.suppress(OSError):  # who uses it is told why it cannot be
+            with contextlib.suppress(OSError):  # the first use reports the error
                 os.close(self._roots.open(workspace))
         self._known: dict[tuple[Folders, bool], FileRoots] = {}
+        self.keep: Callable[[bytes], None] | None = None
+        """Function that copies the content of a file before a tool changes it; None: nothing is copied."""
 
     def close(self) -> None:
         """Close the folders at the end of the session."""
@@ -219,7 +228,7 @@ def _enter(folder: int, name: str, *, make: bool) -> int:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        pass  # somebody else made it just now
+        pass  # created by another process at the same moment
     return os.open(name, _FOLDER, dir_fd=folder)
 
 
@@ -258,4 +267,4 @@ def _near(spot: ToolPath) -> str:
     except OSError:
         return ""
     alike = get_close_matches(spot.path.name, names, 3)
-    return f" Near it there are: {', '.join(alike)}" if alike else ""
+    return f" Similar names: {', '.join(alike)}" if alike else ""

@@ -1,20 +1,16 @@
-"""The search tools: `glob` finds files by name, `grep` lines by pattern. Newest files first, without files that git
-ignores.
+"""Search tools: `glob` finds files by name, `grep` lines by pattern, and `list_folder` lists one folder as it is.
 
-Both use only the files found beneath the agent's folder. Neither blocks the runtime or runs forever: a walk checks
-whether it is still wanted, and a pattern runs in a process that is ended after its timeout.
+`glob` and `grep` list the newest files first, without files that git ignores. Both use only the files found beneath the
+agent's folder. Neither blocks the runtime or runs forever: a walk checks whether its caller still waits, and a pattern
+runs in a separate process that is ended after its timeout.
 
-Patterns are matched by ripgrep if available, else by Callboard's own search.
+Patterns are matched by ripgrep if it is available, else by Callboard's own search, which uses Python's syntax. ripgrep
+has no look-around and no backreferences; a pattern that it refuses is matched by Callboard's own search. Both report
+only the positions of matches.
 
-Both run in a separate process that can be ended, and report only the positions of matches. The shown lines are read
-afterwards beneath the held folder, so that a link that is put there in between shows nothing. ripgrep has no
-look-around and no backreferences; a pattern that it refuses is matched by Callboard's own search, which uses Python's
-syntax.
-
-Results are shown as pages of lines, with lines around a match, read beneath the searched folder.
-
-These lines are read after the search, from a descriptor that cannot lead outside. Binary files are left out. Reading
-blocks, so it belongs in worker threads.
+Results are shown as pages of lines, with context lines around a match. The lines are read in a worker thread after the
+search, from a descriptor that cannot lead outside of the searched folder, so that a link that is put there meanwhile
+shows nothing. Binary files are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,13 +32,13 @@ from pydantic import Field
 from callboard.adapters.processes.programs import ProgramResult, clean_environment, find_program, run_program
 from callboard.adapters.system import release
 from callboard.adapters.system.regular_files import open_beneath
-from callboard.adapters.tools.base import GivenTool, Input, failed
-from callboard.adapters.tools.roots import Grounds, ToolPath
-from callboard.adapters.tools.walking import MOST_FILES, FoundFile, Walk, WalkCancelled
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed
+from callboard.adapters.tools.roots import RootCache, ToolPath, opened, telling
+from callboard.adapters.tools.walking import MOST_FILES, FolderWalk, FoundFile, WalkCancelled
 from callboard.core.path_globs import matcher
 from callboard.core.permissions.rule_match import is_left_out, readable_rules, rules_on_reading
 from callboard.core.permissions.values import Rule
-from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
 from callboard.types.records import Json
 
@@ -52,13 +49,17 @@ _HEAD = "Lines of the answer at most; 0 for as many as fit into 50,000 character
 T = TypeVar("T")
 
 
-class GlobWanted(Input):
+class GlobInput(ToolInput):
+    """Input of `glob`."""
+
     pattern: str = Field(min_length=1, description="A glob for paths from `path` on: src/**/*.py, *.{md,txt}.")
     path: str = Field(".", description="The folder to look in; your own by default.")
     head_limit: int = Field(LINES, ge=0, description=_HEAD)
 
 
-class GrepWanted(Input):
+class GrepInput(ToolInput):
+    """Input of `grep`."""
+
     pattern: str = Field(min_length=1, description="A regular expression, matched line by line; (?i) ignores case.")
     path: str = Field(".", description="The folder or file to search; your folder by default.")
     glob: str = Field("", description="Only files that fit this glob: *.py (at any depth), src/**/*.ts.")
@@ -69,23 +70,80 @@ class GrepWanted(Input):
     head_limit: int = Field(LINES, ge=0, description=_HEAD)
 
 
-class Glob(GivenTool[GlobWanted]):
+class ListFolderInput(ToolInput):
+    """Input of `list_folder`."""
+
+    path: str = Field(".", description="The folder; your own by default.")
+    ignore: list[str] = Field([], description="Globs of names to leave out: *.pyc, node_modules.")
+
+
+class ListFolder(TypedTool[ListFolderInput]):
+    """Tool that lists one folder."""
+
+    def __init__(self, root_cache: RootCache | None = None) -> None:
+        self._root_cache = root_cache or RootCache()
+        super().__init__(
+            "list_folder",
+            "List what is in one folder: its folders (with a slash), then its files with their sizes, also hidden "
+            "ones and those that git ignores.",
+            ListFolderInput,
+            effect="read",
+            concurrency="keyed",
+        )
+
+    def key(self, tool_input: Json, folders: Folders) -> str:
+        return self._root_cache.key({"path": ".", **tool_input}, folders)
+
+    async def act(self, arguments: ListFolderInput, context: CallContext) -> ToolOutcome:
+        unlisted = [_matcher(pattern, "ignore") for pattern in arguments.ignore]
+        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
+        rows = await anyio.to_thread.run_sync(_entries, spot)
+        shown = [row for name, row in rows if not any(fits(name) for fits in unlisted)]
+        page = page_of(((row, True) for row in shown), MOST_ENTRIES)
+        cut = f"[Only {page.count} of {len(shown)} entries are shown. Leave some out with ignore, or use glob.]"
+        lines = [*page.lines, *([cut] if page.count < len(shown) else [])]
+        return ToolOutcome("\n".join(lines) or "There is nothing to list.", data={"entries": len(shown)})
+
+
+MOST_ENTRIES = 1_000
+"""Most entries of a folder that are shown."""
+
+
+def _entries(spot: ToolPath) -> list[tuple[str, str]]:
+    """Return the name of each entry of a folder and its line, folders first. Raises `ToolRefused`."""
+    prefix = "" if spot.relative == "." else f"{spot.relative}/"
+    rows: list[tuple[bool, str, str]] = []
+    with opened(spot) as descriptor, telling(spot), os.scandir(descriptor) as entries:
+        for entry in entries:
+            if prefix + entry.name in spot.closed:
+                continue
+            name = os.fsencode(entry.name).decode(errors="replace")
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder or entry.is_symlink():
+                row = f"{name}/" if is_folder else f"{name} (link)"
+            else:
+                row = f"{name} ({entry.stat(follow_symlinks=False).st_size} bytes)"
+            rows.append((not is_folder, name, row))
+    return [(name, row) for _, name, row in sorted(rows)]
+
+
+class Glob(TypedTool[GlobInput]):
     """Tool that finds files by name."""
 
-    def __init__(self, grounds: Grounds | None = None) -> None:
-        self._grounds = grounds or Grounds()
+    def __init__(self, root_cache: RootCache | None = None) -> None:
+        self._root_cache = root_cache or RootCache()
         super().__init__(
             "glob",
             "Find files by a glob pattern, newest first. `*` stays within a name, `**` goes through folders; hidden "
             "files are found, what git ignores is not.",
-            GlobWanted,
+            GlobInput,
             effect="read",
             concurrency="shared",
         )
 
-    async def act(self, arguments: GlobWanted, context: CallContext) -> ToolOutcome:
+    async def act(self, arguments: GlobInput, context: CallContext) -> ToolOutcome:
         fits = _matcher(arguments.pattern, "pattern")
-        spot = self._grounds.find(arguments.path, context.folders, grants=context.grants)
+        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
         with anyio.move_on_after(SECONDS):
             files, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
             paths = [file.path for file in files]
@@ -95,26 +153,26 @@ class Glob(GivenTool[GlobWanted]):
         return _out_of_time("glob")
 
 
-class Grep(GivenTool[GrepWanted]):
+class Grep(TypedTool[GrepInput]):
     """Tool that finds lines by a regular expression."""
 
-    def __init__(self, searcher: Searcher, grounds: Grounds | None = None, unread: Sequence[Rule] = ()) -> None:
+    def __init__(self, searcher: Searcher, root_cache: RootCache | None = None, unread: Sequence[Rule] = ()) -> None:
         self._searcher = searcher
-        self._grounds = grounds or Grounds()
+        self._root_cache = root_cache or RootCache()
         self._unread = unread
         super().__init__(
             "grep",
             "Search the content of files with a regular expression, newest files first. Hidden files are searched; "
             "what git ignores, binary files and files of secrets are not. Lines come as path:number:text.",
-            GrepWanted,
+            GrepInput,
             effect="read",
             concurrency="shared",
         )
 
-    async def act(self, arguments: GrepWanted, context: CallContext) -> ToolOutcome:
+    async def act(self, arguments: GrepInput, context: CallContext) -> ToolOutcome:
         glob = arguments.glob or "**"
         fits = _matcher(glob if "/" in glob else f"**/{glob}", "glob")
-        spot = self._grounds.find(arguments.path, context.folders, grants=context.grants)
+        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
         with anyio.move_on_after(SECONDS):
             candidates, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
             files = [file.path for file in candidates if not file.link]
@@ -122,15 +180,17 @@ class Grep(GivenTool[GrepWanted]):
             hits = await self._find(arguments, spot, paths)
             matched = [path for path in paths if path in hits.lines]
             text, data = await _in_thread(
-                lambda stop: _tell(arguments, spot, context, matches=(matched, hits), stop=stop)
+                lambda stop: _render(arguments, spot, context, matches=(matched, hits), stop=stop)
             )
             note = "\n[There were too many matches; the search was stopped.]" if hits.cut else ""
             return ToolOutcome(text + note + _cut(cut) + _left_out(len(files) - len(paths)), data=data)
         return _out_of_time("grep")
 
     def _readable(self, files: Sequence[str], spot: ToolPath, context: CallContext) -> list[str]:
-        """Return the files that may be searched: a search of many files shows none that would be asked about or denied
-        individually."""
+        """Return the files that may be searched.
+
+        A search of many files shows none that, named alone, would be denied or need a question.
+        """
         unread = [*self._unread, *rules_on_reading(readable_rules(context.spec.rules.deny), ())]
         requested = str(spot.path)
         root = os.path.realpath(context.folders.root)
@@ -139,7 +199,7 @@ class Grep(GivenTool[GrepWanted]):
             path for path in files if not is_left_out(f"{spot.base}/{path}", requested, unread, root=root, home=home)
         ]
 
-    async def _find(self, arguments: GrepWanted, spot: ToolPath, paths: Sequence[str]) -> Hits:
+    async def _find(self, arguments: GrepInput, spot: ToolPath, paths: Sequence[str]) -> SearchHits:
         try:
             first = arguments.output_mode == "files_with_matches"
             return await self._searcher.find(spot.base, paths, arguments.pattern, first=first)
@@ -151,16 +211,20 @@ def search_tools(
     workspace: Path,
     environment: Mapping[str, str],
     unread: Sequence[Rule] = (),
-    grounds: Grounds | None = None,
+    root_cache: RootCache | None = None,
 ) -> tuple[Tool, ...]:
-    """Return the tools of this module, with ripgrep if it is found outside the workspace. `unread`: the rules that deny
-    or ask about reading files. `grounds`: shared with the tools that read and change files."""
-    grounds = grounds or Grounds()
-    return (Glob(grounds), Grep(Searcher(environment, find_rg(workspace, environment)), grounds, unread))
+    """Return the tools of this module, with ripgrep if it is found outside the workspace.
+
+    `unread`: the rules that deny or ask about reading files. `root_cache`: shared with the tools that read and change
+    files.
+    """
+    root_cache = root_cache or RootCache()
+    searcher = Searcher(environment, find_rg(workspace, environment))
+    return (Glob(root_cache), Grep(searcher, root_cache, unread), ListFolder(root_cache))
 
 
 async def _in_thread(work: Callable[[threading.Event], T]) -> T:
-    """Run the work in a worker thread. Its event is set once no caller waits any more, and the work then stops soon."""
+    """Run the work in a worker thread. Its event is set when no caller waits for it; the work then stops soon."""
     stop = threading.Event()
     try:
         return await anyio.to_thread.run_sync(work, stop, abandon_on_cancel=True)
@@ -169,25 +233,27 @@ async def _in_thread(work: Callable[[threading.Event], T]) -> T:
 
 
 def _walk(spot: ToolPath, fits: Callable[[str], bool], stop: threading.Event) -> tuple[list[FoundFile], bool]:
-    """Return the matching files beneath the spot, or the spot itself if it is a file; and True if there were
-    too many."""
+    """Return the matching files beneath the spot, and True if there were too many.
+
+    If the spot is a file, return the spot itself.
+    """
     try:
         status = os.lstat(spot.path)
         if stat.S_ISREG(status.st_mode):
             return [FoundFile(spot.relative, status.st_mtime_ns)], False
-        walk = Walk(spot.open_base, stop, spot.closed)
+        walk = FolderWalk(spot.open_base, stop, spot.closed)
         files = walk.files("" if spot.relative == "." else spot.relative)
         return [file for file in files if fits(_from(spot, file.path))], walk.cut
     except OSError as error:
         raise ToolRefused(f"{spot.label}: {error.strerror}") from error
 
 
-def _tell(
-    arguments: GrepWanted,
+def _render(
+    arguments: GrepInput,
     spot: ToolPath,
     context: CallContext,
     *,
-    matches: tuple[Sequence[str], Hits],
+    matches: tuple[Sequence[str], SearchHits],
     stop: threading.Event,
 ) -> tuple[str, Json]:
     """Return the answer of grep, and its numbers."""
@@ -206,7 +272,7 @@ def _tell(
         os.close(folder)
 
 
-def _names(arguments: GrepWanted, texts: Sequence[str], hits: Hits, pages: Pages) -> Page:
+def _names(arguments: GrepInput, texts: Sequence[str], hits: SearchHits, pages: Pages) -> ResultPage:
     count = arguments.output_mode == "count"
     rows = (pages.name(path) + (f":{len(hits.lines[path])}" if count else "") for path in texts)
     return page_of(((row, True) for row in rows), arguments.head_limit)
@@ -252,7 +318,7 @@ def _out_of_time(name: str) -> ToolOutcome:
 
 LINES_OF_A_FILE = 10_000
 _BATCH = 200_000
-"""Most bytes of file names for one rg: the kernel's limit for all arguments is far higher."""
+"""Most bytes of file names for one call of ripgrep. The kernel's limit for all arguments is far higher."""
 _CHILD = str(Path(__file__).with_name("search_child.py"))
 _RG = ("--no-config", "--no-heading", "--with-filename", "--line-number", "--null", "--color=never", "--no-messages")
 _RG_TEXT = ("--text", "--crlf", "--encoding=none", "--no-ignore", "--hidden", "--max-columns=1", "--threads=2")
@@ -260,11 +326,11 @@ _HIT = re.compile(rb"([^\0]+)\0(\d+):?[^\n]*\n")
 
 
 class BadPattern(ValueError):
-    """The pattern is not a valid regular expression; the text says why."""
+    """The pattern is not a valid regular expression. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hits:
+class SearchHits:
     """Line numbers by path, unordered. `cut`: the search was ended because there were too many."""
 
     lines: Mapping[str, Sequence[int]]
@@ -273,19 +339,19 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Searcher:
-    """Searches files beneath a root. `rg`: the absolute path of ripgrep, None for Callboard's own search."""
+    """Search of files beneath a root. `rg`: the absolute path of ripgrep; None for Callboard's own search."""
 
     environment: Mapping[str, str]
     rg: str | None = None
 
-    async def find(self, root: Path, paths: Sequence[str], pattern: str, *, first: bool = False) -> Hits:
-        """Return the matching lines of these files (relative to the root), at most 10,000 of each; `first`: one of
-        each.
+    async def find(self, root: Path, paths: Sequence[str], pattern: str, *, first: bool = False) -> SearchHits:
+        """Return the matching lines of these files (relative to the root), at most 10,000 of each.
 
-        Cancelling ends the search. Raises `BadPattern`, and `ToolRefused` if Callboard's own search fails.
+        `first`: only one of each. Cancelling ends the search. Raises `BadPattern`, and `ToolRefused` if Callboard's own
+        search fails.
         """
         if not paths:
-            return Hits({})
+            return SearchHits({})
         if "\0" in pattern or len(pattern) > 10_000:
             raise BadPattern("it is too long, or holds characters that no text has")
         if self.rg is not None:
@@ -294,7 +360,14 @@ class Searcher:
                 return hits
         return await self._own(root, paths, pattern, first)
 
-    async def _rg(self, rg: str, root: Path, paths: Sequence[str], *, pattern: str, first: bool) -> Hits | None:
+    async def lines(self, text: str, pattern: str) -> Sequence[int]:
+        """Return the numbers of the matching lines of a text, from 1. Raises `BadPattern`."""
+        with tempfile.TemporaryDirectory() as folder:
+            await anyio.to_thread.run_sync(_write, Path(folder) / "text", text)
+            hits = await self.find(Path(folder), ["text"], pattern)
+        return hits.lines.get("text", ())
+
+    async def _rg(self, rg: str, root: Path, paths: Sequence[str], *, pattern: str, first: bool) -> SearchHits | None:
         """Return ripgrep's hits; None if ripgrep does not accept the pattern."""
         lines: dict[str, Sequence[int]] = {}
         most = 1 if first else LINES_OF_A_FILE
@@ -305,10 +378,10 @@ class Searcher:
                 return None
             lines |= _read_hits(ran, f"{root}/")
             if ran.code is None:
-                return Hits(lines, cut=True)
-        return Hits(lines)
+                return SearchHits(lines, cut=True)
+        return SearchHits(lines)
 
-    async def _own(self, root: Path, paths: Sequence[str], pattern: str, first: bool) -> Hits:
+    async def _own(self, root: Path, paths: Sequence[str], pattern: str, first: bool) -> SearchHits:
         argv = [
             *release.child_python(),
             "-Wignore",
@@ -322,10 +395,14 @@ class Searcher:
         ran = await run_program(argv, clean_environment(self.environment), stdin=names, timeout=60)
         if ran.code == 2:
             raise BadPattern(ran.err.decode(errors="replace").strip())
-        if ran.code not in (0, None):  # otherwise a search that failed reads like one that found nothing
+        if ran.code not in (0, None):  # otherwise a failed search would look like one without matches
             *_, reason = ["no reason given", *ran.err.decode(errors="replace").splitlines()]
             raise ToolRefused(f"the search ended with code {ran.code}: {reason}")
-        return Hits(_read_hits(ran, ""), cut=ran.code is None)
+        return SearchHits(_read_hits(ran, ""), cut=ran.code is None)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(text.encode("utf-8", "replace"))
 
 
 def find_rg(workspace: Path, environment: Mapping[str, str]) -> str | None:
@@ -360,11 +437,11 @@ LINE = 500
 _PIECE = 1 << 20
 
 Row = tuple[str, bool]
-"""A line of an answer, and True if it counts as a result: context lines and separators do not."""
+"""Line of an answer, and True if it counts as a result: context lines and separators do not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ResultPage:
     """The shown part of an answer. `count`: the number of its lines that count."""
 
     lines: Sequence[str]
@@ -378,8 +455,8 @@ class Page:
         return f"{text}\n[Output cut: {self.count} of {total} {unit}. Narrow it by path or glob, or set head_limit.]"
 
 
-def page_of(rows: Iterable[Row], limit: int) -> Page:
-    """Return as many rows as fit. `limit` 0: only characters are limited."""
+def page_of(rows: Iterable[Row], limit: int) -> ResultPage:
+    """Return as many rows as fit. `limit` 0: only the number of characters is limited."""
     lines: list[str] = []
     size = count = 0
     for line, counts in rows:
@@ -388,7 +465,7 @@ def page_of(rows: Iterable[Row], limit: int) -> Page:
             break
         lines.append(line)
         count += counts
-    return Page(lines, count)
+    return ResultPage(lines, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +473,7 @@ class Pages:
     """Files beneath a folder whose lines are to be shown."""
 
     folder: int
-    """A descriptor of the folder."""
+    """Descriptor of the folder."""
     name: Callable[[str], str]
     """Function that returns the agent's name for a path."""
     stop: threading.Event
@@ -406,7 +483,10 @@ class Pages:
         return [path for path in paths if self._is_text(path)]
 
     def rows(self, lines: Mapping[str, Sequence[int]], paths: Iterable[str], context: int) -> Iterator[Row]:
-        """The lines of each file with those round them. Raises `WalkCancelled` when nobody waits any more."""
+        """Yield the lines of each file with the lines around them.
+
+        Raises `WalkCancelled` when no caller waits for them.
+        """
         begun = False
         for path in paths:
             last = 0
@@ -425,7 +505,7 @@ class Pages:
         descriptor = self._open(path)
         if descriptor is None:
             return
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - it opens a descriptor, not a path
             number = 1
             begins = True
             while number <= last and (piece := file.readline(_PIECE)):
@@ -440,7 +520,7 @@ class Pages:
         try:
             return open_beneath(self.folder, path, os.O_RDONLY)
         except OSError:
-            return None  # it has gone, or become a link that leads out: then there is nothing to show
+            return None  # the file is gone, or is now a link that leads outside
 
     def _is_text(self, path: str) -> bool:
         descriptor = self._open(path)

@@ -1,16 +1,22 @@
-"""The tools for commands: `bash` runs one in its own shell, waited for or in the background.
+"""Tools for commands: `bash` runs one in its own shell, and either waits for it or runs it in the background.
 
-Its effect is unknown, so it is never run twice: after a crash its remaining processes are ended, and the model is
-informed that the outcome is unknown. A background command is found again instead. Only the flag makes a command a
-background command; nothing is derived from its text.
+The effect of a command is unknown, so it is never run twice: after a crash its remaining processes are ended, and the
+model is informed that the outcome is unknown. A background command is found again instead. Only the flag makes a
+command a background command; its text does not matter.
 
-`task_output` and `task_stop` read a background command's output so far, and end the command. They accept only the
-agent's own background commands. The engine sends the notification at the end.
+`task_output` reads a background command's output so far, and `task_stop` ends the command. `bash_output` reads what is
+new since its last call: a file next to the output holds the part that each call got, so that a call that runs again
+after a crash gets the same part. They accept only the agent's own background commands. The engine sends the
+notification at the end.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import anyio.to_thread
@@ -18,10 +24,11 @@ from pydantic import Field
 
 from callboard.adapters.processes.launcher import exit_code, find_process
 from callboard.adapters.processes.pids import is_same
-from callboard.adapters.tools.base import GivenTool, Input, failed
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed
 from callboard.core.keys import short_id
 from callboard.core.team.exit_status import LOST, exit_words, process_of
 from callboard.ports.tool import BackgroundTask, CallContext, Finished, Tool, ToolOutcome
+from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
 from callboard.types.events import BackgroundEnded, BackgroundStarted
 from callboard.types.records import Json
@@ -40,7 +47,9 @@ PART = 50_000
 """Most bytes that one call returns."""
 
 
-class BashInput(Input):
+class BashInput(ToolInput):
+    """Input of `bash`."""
+
     command: str = Field(description="The command line, as bash reads it.")
     description: str = Field("", description="What it does, in five to ten words, for the person who looks on.")
     timeout_s: float = Field(
@@ -54,7 +63,7 @@ class BashInput(Input):
     )
 
 
-class Bash(GivenTool[BashInput]):
+class Bash(TypedTool[BashInput]):
     """Tool that runs a command; see the module."""
 
     def __init__(self) -> None:
@@ -77,7 +86,7 @@ class Bash(GivenTool[BashInput]):
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         command = self.read(tool_input)
         if not context.folders.root.is_dir():
-            raise ToolRefused(f"bash: your folder {context.folders.root} does not exist any more")
+            raise ToolRefused(f"bash: your folder {context.folders.root} no longer exists")
         return {"output": str(_output_file(context, background=command.run_in_background))}
 
     async def act(self, arguments: BashInput, context: CallContext) -> ToolOutcome:
@@ -179,7 +188,9 @@ def _so_far(output: Path, most: int = 4_000) -> str:
     return f"\nIts last output was:\n{text}" if text else ""
 
 
-class OutputWanted(Input):
+class TaskOutputInput(ToolInput):
+    """Input of `task_output`."""
+
     id: str = Field(description="The id of the background task, bg_...")
     offset: int = Field(
         0,
@@ -187,7 +198,7 @@ class OutputWanted(Input):
     )
 
 
-class TaskOutput(GivenTool[OutputWanted]):
+class TaskOutput(TypedTool[TaskOutputInput]):
     """Tool that reads a background command's output in parts."""
 
     def __init__(self) -> None:
@@ -195,18 +206,18 @@ class TaskOutput(GivenTool[OutputWanted]):
             "task_output",
             "Read what a background task has written so far, both streams in order, and whether it still runs. Long "
             "output comes in parts: each tells the offset of the next. You are notified at the end: do not poll.",
-            OutputWanted,
+            TaskOutputInput,
             effect="read",
             concurrency="shared",
             watches=True,
         )
 
-    async def act(self, arguments: OutputWanted, context: CallContext) -> ToolOutcome:
+    async def act(self, arguments: TaskOutputInput, context: CallContext) -> ToolOutcome:
         task = _task_named(arguments.id, context)
         part = await anyio.to_thread.run_sync(_part, Path(task.output), arguments.offset)
         status = _status(task, context.launcher.boot)
         if part is None:
-            text = f"[{task.id}: {status}]\n[There is no output file {task.output} (any more).]"
+            text = f"[{task.id}: {status}]\n[The output file {task.output} does not exist.]"
             return ToolOutcome(text, data={"status": task.status, "offset": 0, "size": 0})
         text, start, end, size = part
         lines = [f"[{task.id}: {status}]"]
@@ -217,11 +228,99 @@ class TaskOutput(GivenTool[OutputWanted]):
         return ToolOutcome("\n".join(lines), data={"status": task.status, "offset": end, "size": size})
 
 
-class TaskStopInput(Input):
+LOOKED = ".look"
+"""Suffix of the file with the part of an output that the last call of `bash_output` got."""
+FILTERED = 1_000_000
+"""Most bytes of output that one call filters."""
+Matching = Callable[[str, str], Awaitable[Sequence[int]]]
+"""Function (text, regular expression) that returns the numbers of the matching lines, from 1. Raises ValueError for an
+invalid expression."""
+
+
+class BashOutputInput(ToolInput):
+    """Input of `bash_output`."""
+
+    id: str = Field(description="The id of the background task, bg_...")
+    filter: str = Field(
+        "", description="A regular expression. Only matching lines are returned; the others are skipped."
+    )
+
+
+class BashOutput(TypedTool[BashOutputInput]):
+    """Tool that reads the output of a background command since the last call."""
+
+    def __init__(self, matching: Matching) -> None:
+        self._matching = matching
+        super().__init__(
+            "bash_output",
+            "Read what a background task has written since you last called this, and whether it still runs. You are "
+            "notified at the end: do not poll.",
+            BashOutputInput,
+            effect="read",
+            concurrency="own",
+            watches=True,
+        )
+
+    async def act(self, arguments: BashOutputInput, context: CallContext) -> ToolOutcome:
+        task = _task_named(arguments.id, context)
+        output = Path(task.output)
+        status = _status(task, context.launcher.boot)
+        part = await anyio.to_thread.run_sync(partial(_new_part, output, context.call, status, bool(arguments.filter)))
+        if part is None:
+            return ToolOutcome(f"[{task.id}: {status}]\n[The output file {task.output} does not exist.]")
+        text, start, end, size = part
+        lines = await self._fitting(text, arguments.filter) if arguments.filter else [text.rstrip("\n")] * bool(text)
+        await anyio.to_thread.run_sync(_write_look, output, {"call": context.call, "start": start, "end": end})
+        note = f"Bytes {start}-{end} of {size}." if end > start else "Nothing new."
+        more = " There is more: call again." if end - start > PART // 2 and end < size else ""
+        shown = [f"[{task.id}: {status}]", *lines, f"[{note}{more}]"]
+        return ToolOutcome("\n".join(shown), data={"status": task.status, "offset": end, "size": size})
+
+    async def _fitting(self, text: str, pattern: str) -> list[str]:
+        """Return the matching lines, and a line that counts those that do not fit into an answer."""
+        try:
+            numbers = await self._matching(text, pattern) if text else ()
+        except ValueError as wrong:
+            raise ToolRefused(f"filter is not a regular expression: {wrong}") from wrong
+        lines = text.split("\n")
+        fitting = [lines[number - 1] for number in sorted(numbers) if number <= len(lines)]
+        sizes = accumulate(len(line) + 1 for line in fitting)
+        shown = [line for line, size in zip(fitting, sizes, strict=True) if size <= PART]
+        cut = [f"[{len(fitting) - len(shown)} more lines match.]"] if len(shown) < len(fitting) else []
+        return [*shown, *cut]
+
+
+def _new_part(output: Path, call: str, status: str, filtered: bool) -> tuple[str, int, int, int] | None:
+    """Return the part of an output that this call gets; see `_part`. A filter gets more, in whole lines."""
+    start = _first_new_byte(output, call)
+    if not filtered:
+        return _part(output, start)
+    return _part(output, start, FILTERED, whole_lines=True, grows=status == "running")
+
+
+def _first_new_byte(output: Path, call: str) -> int:
+    """Return the end of the last part that was read; its start if this call read it, and runs again after a crash."""
+    try:
+        look = json.loads(output.with_name(output.name + LOOKED).read_text())
+        return int(look["start"] if look["call"] == call else look["end"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0
+
+
+def _write_look(output: Path, look: Json) -> None:
+    path = output.with_name(output.name + LOOKED)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(look))
+    part.replace(path)
+
+
+class TaskStopInput(ToolInput):
+    """Input of `task_stop`."""
+
     id: str = Field(description="The id of the background task, bg_...")
 
 
-class TaskStop(GivenTool[TaskStopInput]):
+class TaskStop(TypedTool[TaskStopInput]):
     """Tool that ends a background command and all processes that it started."""
 
     def __init__(self) -> None:
@@ -245,16 +344,15 @@ class TaskStop(GivenTool[TaskStopInput]):
         return ToolOutcome(f"{task.id} was stopped.", events=(event,), data={"id": task.id, "exit_code": code})
 
 
-def background_tools() -> tuple[Tool, ...]:
-    """Return the tools of this module."""
-    return (TaskOutput(), TaskStop())
+def background_tools(matching: Matching | None = None) -> tuple[Tool, ...]:
+    """Return the tools for background commands. `matching`: needed for `bash_output`, which is absent without it."""
+    return (TaskOutput(), TaskStop(), *((BashOutput(matching),) if matching else ()))
 
 
 def _task_named(name: str, context: CallContext) -> BackgroundTask:
     task = context.background.get(name)
     if task is None:
-        names = ", ".join(context.background) or "none"
-        raise ToolRefused(f"You have no background task {name!r}. There are: {names}")
+        raise ToolRefused(unknown("background task", name, context.background, where="of yours"))
     return task
 
 
@@ -269,15 +367,23 @@ def _status(task: BackgroundTask, boot: str) -> str:
     return "running" if running else f"ended, {exit_words(code)}"
 
 
-def _part(path: Path, offset: int) -> tuple[str, int, int, int] | None:
-    """Return a part of the file as text, its start and end in bytes, and the file's size; None if there is no file. It
-    ends between characters."""
+def _part(
+    path: Path, offset: int, most: int = PART, *, whole_lines: bool = False, grows: bool = False
+) -> tuple[str, int, int, int] | None:
+    """Return a part of the file as text, its start and end in bytes, and the file's size; None if there is no file.
+
+    The part ends between characters. `whole_lines`: between lines, unless a line has more than `most` bytes; the last
+    line of a file that `grows` may be incomplete.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             start = max(0, size + offset) if offset < 0 else min(offset, size)
             file.seek(start)
-            data = file.read(PART)
+            data = file.read(most)
+            if whole_lines and (grows or start + len(data) < size):
+                last = data.rfind(b"\n") + 1
+                data = data[:last] if last or len(data) < most else data
     except FileNotFoundError:
         return None
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

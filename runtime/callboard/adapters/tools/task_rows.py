@@ -1,4 +1,4 @@
-"""Common parts of the task board's tools: reading and writing rows, and the caller as the board knows it."""
+"""Common parts of the task board's tools: reading and writing rows, and the caller in the form for the board."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def find_task(context: CallContext, task_id: str) -> tuple[Task, int]:
     """Return a task and its revision. Raises `ToolRefused` with the existing tasks."""
     entry = context.board.task(task_id)
     if entry is None:
-        ids = ", ".join(task.id for task in context.board.tasks())
+        ids = tasks.some_ids(context.board.tasks())
         raise ToolRefused(f"no task {task_id} on the board; there {'are ' + ids if ids else 'is none'}")
     return entry
 
@@ -32,13 +32,13 @@ def board_of(context: CallContext) -> dict[str, Task]:
 
 
 def holder_of(context: CallContext) -> Holder:
-    """Return the caller as the board knows it."""
+    """Return the caller in the form for the board."""
     lease = context.lease or Fence("", 0)
     shell = "bash" in context.spec.tools
     return Holder(context.spec.name, context.incarnation, lease.lease, lease.number, shell)
 
 
-def taken_or_let_go(
+def claim_outcome(
     context: CallContext, task: Task, revision: int, text: str, *, held: bool = False, **data: object
 ) -> ToolOutcome:
     """Return the outcome of taking or giving up a task: its row, and the agent's tasks, in one commit."""

@@ -1,10 +1,8 @@
-"""The team's tools: create teammates, send messages, request a shutdown.
+"""Tools of the team: create teammates, send messages, request a shutdown.
 
 A message to one agent wakes it: a teammate that writes to its lead waits for an answer, and nothing else would notify
 the lead. A broadcast only queues: it informs working agents and is no reason to start fifty agents. The runtime
-delivers mail between steps; no tool returns any.
-
-Shared by these tools: the agents that an agent can reach, and the creation of envelopes.
+delivers mail between steps; no tool returns mail.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from datetime import UTC, datetime
 
 from pydantic import AliasChoices, Field
 
-from callboard.adapters.tools.base import Input, StoreTool, look_tool, read_input, schema_of, store_tool
+from callboard.adapters.tools.base import StoreTool, ToolInput, look_tool, read_input, schema_of, store_tool
 from callboard.adapters.tools.control import Grant, granted, listed
 from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
@@ -24,12 +22,13 @@ from callboard.core.approvals.requests import AnswerRefusal, answer, open_reques
 from callboard.core.keys import request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import claim
 from callboard.core.messaging.envelopes import sending
-from callboard.core.permissions.rule_check import left_of
+from callboard.core.permissions.file_tools import FILE_TOOLS
+from callboard.core.permissions.rule_check import allowed_tools
 from callboard.core.tasks import board as tasks
 from callboard.core.tasks.format import task_line
 from callboard.core.tool_access import tools_for
 from callboard.ports.store import Put, Write
-from callboard.ports.tool import CallContext, MailLoad, Tool, ToolOutcome, ToolSpec
+from callboard.ports.tool import CallContext, MailboxLoad, Tool, ToolOutcome, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import ShutdownRefused
@@ -65,12 +64,12 @@ def member(context: CallContext, name: str) -> AgentRow:
     if row is None:
         raise ToolRefused(f"no agent {name!r} in the team; {_reachable(context)}{_HINTS.get(name, '')}")
     if row.life in GONE:
-        raise ToolRefused(f"{name} is {row.life} and does not read messages any more; {_reachable(context)}")
+        raise ToolRefused(f"{name} is {row.life} and no longer reads messages; {_reachable(context)}")
     return row
 
 
 def teammate(context: CallContext, name: str) -> AgentRow:
-    """Return a living teammate, for acts that are possible on a teammate only."""
+    """Return a living teammate, for actions that only apply to teammates."""
     row = member(context, name)
     if row.kind != "teammate":
         raise ToolRefused(f"{name} is the {row.kind}, not a teammate; {_reachable(context)}")
@@ -80,8 +79,10 @@ def teammate(context: CallContext, name: str) -> AgentRow:
 def envelope(
     context: CallContext, to: AgentRow, kind: EnvelopeType, content: str, *, wake: bool = True, **fields: object
 ) -> Write:
-    """Return the write that sends the envelope. Its id is derived from the call and the recipient, so it is
-    sent once."""
+    """Return the write that sends the envelope.
+
+    Its id is derived from the call and the recipient, so it is sent once.
+    """
     sent = Envelope.model_validate(
         {
             "id": short_id("env", context.call, to.name),
@@ -107,9 +108,11 @@ def cause(context: CallContext) -> Cause:
     return claim(context.spec.name, context.authority)
 
 
-def full_words(to: AgentRow, load: MailLoad) -> str:
-    """Return the reason why a mailbox accepts no more: it is full, and since when, or it contains too many unread
-    messages of the caller."""
+def full_words(to: AgentRow, load: MailboxLoad) -> str:
+    """Return the reason why a mailbox accepts no more.
+
+    The mailbox is full (and since when), or has too many unread messages of the caller.
+    """
     if not load.full:
         return f"{load.mine} messages of yours wait unread at {to.name}, and {load.most_of_one} is the most."
     since = f", the oldest since {datetime.fromtimestamp(load.since, UTC):%Y-%m-%d %H:%M:%S} UTC" if load.since else ""
@@ -156,7 +159,7 @@ You were asked to stop (a message of type shutdown_request), and stopping now wo
 your work. Do not call this to finish something short: you have the rest of this turn for that."""
 
 
-class _Spawn(Input):
+class _Spawn(ToolInput):
     name: str = Field(description="Lower-case letters, digits and hyphens: 'parser', 'test-writer'")
     role: str = Field(min_length=1, description="A few words, shown to person and team: 'writes the cron parser'")
     prompt: str = Field(min_length=1, description="Its assignment, whole")
@@ -167,7 +170,7 @@ class _Spawn(Input):
     worktree: str = Field(default="", description="Work in the git worktree of this name, made if there is none")
 
 
-class _Send(Input):
+class _Send(ToolInput):
     to: str = Field(
         validation_alias=AliasChoices("to", "teammate"), description="The agent's name, as list_team shows it"
     )
@@ -175,20 +178,20 @@ class _Send(Input):
     reply_to: str = Field(default="", description="The id of the message that this answers, from its inbox tag")
 
 
-class _Broadcast(Input):
+class _Broadcast(ToolInput):
     content: str = Field(min_length=1)
 
 
-class _Nothing(Input):
+class _Nothing(ToolInput):
     pass
 
 
-class _Shutdown(Input):
+class _Shutdown(ToolInput):
     teammate: str = Field(validation_alias=AliasChoices("teammate", "to"))
     reason: str = Field(default="", description="What it should know before it stops")
 
 
-class _Refuse(Input):
+class _Refuse(ToolInput):
     reason: str = Field(min_length=1, description="Why you must go on, and until when")
 
 
@@ -207,12 +210,16 @@ def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _SpawnTool(StoreTool[_Spawn]):
-    """Tool that creates a teammate and its worktree. After a crash the same call finds both again, so it may
-    run again."""
+    """Tool that creates a teammate and its worktree.
+
+    After a crash the same call finds both again, so it may run again.
+    """
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
-        """Refuse an invalid call, then create the folder. The teammate commits with the result. Raises
-        `ToolRefused`."""
+        """Refuse an invalid call, then create the folder.
+
+        The teammate commits with the result. Raises `ToolRefused`.
+        """
         read = read_input(self.input_type, tool_input)
         isolated = context.spawner.spec_for(read.agent_type, read.name, context.spec).isolation == "worktree"
         name = await worktree_for(read.worktree, read.name, context) if isolated or read.worktree else ""
@@ -264,9 +271,12 @@ def _refuse_name(name: str, context: CallContext) -> None:
 
 
 def _as_teammate(spec: AgentSpec, arguments: _Spawn, context: CallContext) -> AgentSpec:
-    """Return the spec of a teammate. It claims tasks by itself only if it can change files: an agent that only reads
-    would claim tasks that it cannot finish."""
-    tools = left_of(tools_for("teammate", spec.tools).names, spec.rules.deny)
+    """Return the spec of a teammate.
+
+    It claims tasks by itself only if it can change files: an agent that only reads would claim tasks that it cannot
+    finish.
+    """
+    tools = allowed_tools(tools_for("teammate", spec.tools).names, spec.rules.deny)
     return spec.model_copy(
         update={
             "name": arguments.name,
@@ -275,7 +285,7 @@ def _as_teammate(spec: AgentSpec, arguments: _Spawn, context: CallContext) -> Ag
             "parent": context.spec.name,
             "tools": tools,
             "plan_required": arguments.plan_required or spec.plan_required,
-            "claims_tasks": bool({"edit_file", "write_file"} & set(tools)),
+            "claims_tasks": any(FILE_TOOLS.get(tool) == "write" for tool in tools),
             "worktree": arguments.worktree,
             "folder": str(context.worktrees.path(arguments.worktree))
             if arguments.worktree and context.worktrees
@@ -296,7 +306,7 @@ def _claimed(arguments: _Spawn, context: CallContext) -> tuple[Task, int]:
     """Return the task as claimed by the new teammate, for the commit that creates it, and the row's revision."""
     task, revision = find_task(context, arguments.task_id)
     entry = context.board.agent(arguments.name)
-    own_holder = holder_of(context)  # it will live in this process
+    own_holder = holder_of(context)  # the teammate will live in this process
     holder = tasks.Holder(
         arguments.name, entry[0].incarnation + 1 if entry else 1, own_holder.lease, own_holder.lease_number
     )
@@ -421,7 +431,7 @@ def _refuse_shutdown(arguments: _Refuse, context: CallContext) -> ToolOutcome:
     asker = context.board.agent(request.asked_by)
     if asker is not None:
         about: Json = {"request_id": request.id, "reply_to": request_envelope_id(request.id, me)}
-        content = f"{me} goes on and does not stop: {arguments.reason}"
+        content = f"{me} continues and does not stop: {arguments.reason}"
         writes.append(
             envelope(context, asker[0], "shutdown_response", content, metadata={"status": "rejected"}, **about)
         )

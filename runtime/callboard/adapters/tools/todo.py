@@ -1,4 +1,7 @@
-"""The agent's own todo list: `todo_write` replaces it. No other agent uses it, and it is not the task board."""
+"""Tool for the agent's own todo list: `todo_write` replaces it.
+
+No other agent uses the list, and it is not the task board.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import Input, store_tool
+from callboard.adapters.tools.base import ToolInput, store_tool
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
 from callboard.types.events import TodosSet
@@ -19,12 +22,12 @@ as it is done and checked, not later. Leave it out for a single simple step. Wor
 the task board (create_task) instead."""
 
 
-class _Item(Input):
+class _Item(ToolInput):
     content: str = Field(min_length=1, description="What is to be done, as an order: 'Run the tests'")
     status: Literal["pending", "in_progress", "completed"]
 
 
-class _TodoWrite(Input):
+class _TodoWrite(ToolInput):
     todos: tuple[_Item, ...] = Field(max_length=200, description="The whole list, in the order of work")
 
 

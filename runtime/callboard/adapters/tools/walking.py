@@ -1,7 +1,8 @@
-"""Listing of the files beneath a folder, without those that git ignores, for glob and grep.
+"""List of the files beneath a folder, without those that git ignores, for glob and grep.
 
 Every folder is opened from its parent's descriptor without following links, so that the walk never leaves the root.
-Hidden files are included, `.git` is not. The walk stops at a number of files, at a depth, and when its caller is gone.
+Hidden files are included, `.git` is not. The walk stops at a number of files, at a depth, and when its caller stops
+waiting.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file: its path relative to the root, and its modification time (ns)."""
+    """File with its path relative to the root and its modification time (ns)."""
 
     path: str
     changed: int
@@ -38,16 +39,18 @@ class WalkCancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """One .gitignore, which applies beneath `folder` (empty: the root)."""
+    """Rules of one .gitignore, which apply beneath `folder` (empty: the root)."""
 
     folder: str
     spec: GitIgnoreSpec
 
 
 @dataclass
-class Walk:
-    """One walk beneath the folder whose descriptor `open_root` returns. `cut`: True if there were more files than were
-    visited."""
+class FolderWalk:
+    """One walk beneath the folder whose descriptor `open_root` returns.
+
+    `cut`: True if there were more files than were visited.
+    """
 
     open_root: Callable[[], int]
     stop: threading.Event
@@ -58,9 +61,9 @@ class Walk:
     _rules: list[_Rules] = field(default_factory=list[_Rules])
 
     def files(self, folder: str) -> list[FoundFile]:
-        """All files beneath a folder (relative to the root, empty for the root itself), newest first.
+        """Return all files beneath a folder (relative to the root, empty for the root itself), newest first.
 
-        Ignore files from the root down to the folder hold too. Raises OSError when the folder cannot be read, and
+        Ignore files from the root down to the folder apply too. Raises OSError if the folder cannot be read, and
         `WalkCancelled`.
         """
         descriptor = self.open_root()
@@ -109,7 +112,7 @@ class Walk:
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            return  # it has gone in this moment
+            return  # the file has just been removed
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             yield FoundFile(path, status.st_mtime_ns, stat.S_ISLNK(status.st_mode))
 
@@ -125,7 +128,7 @@ class Walk:
         try:
             folder = os.open(name, _FOLDER, dir_fd=parent)
         except OSError:
-            return  # unreadable, or swapped for a link in this moment: not ours to show
+            return  # unreadable, or just replaced by a link: its files are not shown
         try:
             yield from self._beneath(folder, path, depth + 1)
         finally:
@@ -147,7 +150,7 @@ def _small_file(folder: int, name: str) -> str:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return ""
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - there is a descriptor and no path
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - it opens a descriptor, not a path
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
         return file.read(_RULES).decode(errors="replace")
@@ -156,9 +159,9 @@ def _small_file(folder: int, name: str) -> str:
 def read_rules(text: str) -> GitIgnoreSpec:
     """Return the rules of an ignore file. Invalid lines are ignored, as in git.
 
-    So are lines with more than three stars in a name or more than three `**`, because matching them could take forever
-    and a repository may contain any text; and lines with a set inside a set. Files that such a line would have ignored
-    are shown.
+    Lines with more than three stars in a name or more than three `**` are ignored too, because matching them could
+    take forever, and a repository may contain any text. So are lines with a set inside a set, and lines of more than
+    1,000 characters. Files that such a line would have excluded are shown.
     """
     lines = [line for line in text.splitlines() if _is_quick(line)]
     try:

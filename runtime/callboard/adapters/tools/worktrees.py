@@ -1,7 +1,7 @@
-"""The worktree tools: create one, keep one, merge its work, remove it. `callboard.ports.worktrees` has the rules.
+"""Worktree tools: create one, keep one, merge its work, remove it. `callboard.ports.worktrees` has the rules.
 
-After a crash, the record shows what a call has done: that is reported, not done twice. Only the user may discard work
-that exists nowhere else, and only the work that the user was shown.
+After a crash, the record shows the finished part of a call, which is reported and not repeated. Only the user may
+discard work that exists nowhere else, and only the work that the user was shown.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import G, GivenTool, Input, failed
+from callboard.adapters.tools.base import G, ToolInput, TypedTool, failed
 from callboard.adapters.tools.task_rows import find_task, put_task
-from callboard.core.team.worktrees import branch_of, check_name, shown_losses
+from callboard.core.team.worktrees import branch_of, check_name, confirmed_losses
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
-from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Who, WorktreeKeeper
+from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, WorktreeActor, WorktreeKeeper
 from callboard.types.errors import ToolRefused
 from callboard.types.records import Json, Task
 
@@ -40,22 +40,22 @@ while anything in it would be lost: changed, untracked or ignored files, unmerge
 person to let exactly that go."""
 
 
-class _Create(Input):
+class _Create(ToolInput):
     name: str = Field(description="Letters, digits, '.', '_', '-': 'parser'")
     task_id: str = Field(default="", description="A task to be worked on there")
     base: str = Field(default="", description="Branch or commit to begin from; left out: what the workspace has")
 
 
-class _One(Input):
+class _One(ToolInput):
     name: str
 
 
-class _Merge(Input):
+class _Merge(ToolInput):
     name: str
     test_command: str = Field(default="", description="Has to end with exit code 0 in the merged result: 'make test'")
 
 
-class _Remove(Input):
+class _Remove(ToolInput):
     name: str
     discard_changes: bool = Field(default=False, description="Ask a person to let go what would be lost")
 
@@ -72,14 +72,15 @@ def keeper_of(context: CallContext) -> WorktreeKeeper:
     return context.worktrees
 
 
-def who_acts(context: CallContext, reason: str = "") -> Who:
+def actor_of(context: CallContext, reason: str = "") -> WorktreeActor:
     """Return the agent of this call."""
-    return Who(context.spec.name, context.session, context.call, reason)
+    return WorktreeActor(context.spec.name, context.session, context.call, reason)
 
 
 async def worktree_for(requested: str, agent: str, context: CallContext) -> str:
-    """Return the worktree for a new teammate: the requested one, in which no other agent may work, or one with the
-    agent's name.
+    """Return the worktree for a new teammate.
+
+    The worktree is the requested one, in which no other agent may work, or one with the agent's name.
 
     Raises `ToolRefused`, also if the repository cannot have worktrees.
     """
@@ -99,11 +100,11 @@ async def make_worktree(name: str, agent: str, context: CallContext) -> None:
     if name in {tree.name for tree in await keeper.worktrees()}:
         await keeper.open(name)
     else:
-        await keeper.create(name, who_acts(context, f"for {agent}"))
+        await keeper.create(name, actor_of(context, f"for {agent}"))
 
 
-class _Repeated(GivenTool[G]):
-    """Base of tools that run again after a crash: the record shows what the call has done."""
+class _Repeated(TypedTool[G]):
+    """Base of tools that run again after a crash: the record shows the finished part of the call."""
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         return None
@@ -117,7 +118,7 @@ class _CreateTool(_Repeated[_Create]):
         keeper = keeper_of(context)
         check_name(arguments.name)
         task = await self._task(arguments, context, keeper) if arguments.task_id else None
-        tree = await keeper.create(arguments.name, who_acts(context, arguments.task_id), arguments.base)
+        tree = await keeper.create(arguments.name, actor_of(context, arguments.task_id), arguments.base)
         text = (
             f"Made the worktree {tree.name} at {keeper.path(tree.name)}, branch {tree.branch}, from {tree.base[:10]}."
         )
@@ -130,11 +131,13 @@ class _CreateTool(_Repeated[_Create]):
         return ToolOutcome(text, writes=(put_task(context, bound, task[1]),), data=data)
 
     async def _task(self, arguments: _Create, context: CallContext, keeper: WorktreeKeeper) -> tuple[Task, int]:
-        """Return the task to bind and its revision. Raises `ToolRefused` for a task that has ended or is
-        already bound."""
+        """Return the task to bind and its revision.
+
+        Raises `ToolRefused` for a task that has ended or is already bound.
+        """
         task, revision = find_task(context, arguments.task_id)
         if task.status in ("completed", "cancelled"):
-            raise ToolRefused(f"{task.id} is {task.status}: nobody works on it any more")
+            raise ToolRefused(f"{task.id} is {task.status}: no agent works on it now")
         names = {tree.name for tree in await keeper.worktrees()}
         if task.worktree in names and task.worktree != arguments.name:
             raise ToolRefused(f"{task.id} is bound to the worktree {task.worktree} already")
@@ -147,7 +150,7 @@ class _KeepTool(_Repeated[_One]):
 
     async def act(self, arguments: _One, context: CallContext) -> ToolOutcome:
         keeper = keeper_of(context)
-        tree = await keeper.keep(arguments.name, who_acts(context))
+        tree = await keeper.keep(arguments.name, actor_of(context))
         text = (
             f"{tree.name} stays at {keeper.path(tree.name)}, on the branch {tree.branch}: only a person removes it now."
         )
@@ -163,7 +166,7 @@ class _RemoveTool(_Repeated[_Remove]):
         agreed = None
         if arguments.discard_changes and await keeper.outcome(context.call) != "removed":
             agreed = _agreed(context)
-        removed = await keeper.remove(arguments.name, who_acts(context), agreed)
+        removed = await keeper.remove(arguments.name, actor_of(context), agreed)
         text = f"Removed the worktree {arguments.name}"
         text += f"; its branch {removed.branch} stays, for its commits." if removed.branch else " and its branch."
         if removed.tasks:
@@ -172,23 +175,25 @@ class _RemoveTool(_Repeated[_Remove]):
 
 
 def _agreed(context: CallContext) -> Sequence[str]:
-    """Return the losses that the user was shown and accepted when allowing this call. Raises `ToolRefused` if the user
-    did not, whatever allowed the call."""
+    """Return the losses that the user was shown and accepted when allowing this call.
+
+    Raises `ToolRefused` if the user accepted none, even if a rule or a hook allowed the call.
+    """
     rows = [request for request in context.board.requests() if request.payload.get("call_id") == context.call]
     approved = [request for request in rows if request.status == "approved" and request.answered_by == "person"]
     if not approved:
-        raise ToolRefused("discard_changes: only a person may let that go, and no person has allowed this call")
-    return shown_losses(str(approved[-1].payload.get("why", "")))
+        raise ToolRefused("discard_changes: only a person may discard that work, and no person has allowed this call")
+    return confirmed_losses(str(approved[-1].payload.get("why", "")))
 
 
-class _MergeTool(GivenTool[_Merge]):
+class _MergeTool(TypedTool[_Merge]):
     def __init__(self) -> None:
         super().__init__("merge_worktree", _MERGE, _Merge, effect="reconcile")
         self._spec = replace(self._spec, seconds=2 * TEST_SECONDS)
 
     async def act(self, arguments: _Merge, context: CallContext) -> ToolOutcome:
         check = _check(arguments.test_command, context) if arguments.test_command.strip() else None
-        end = await keeper_of(context).merge(arguments.name, who_acts(context), check)
+        end = await keeper_of(context).merge(arguments.name, actor_of(context), check)
         return _outcome(arguments, end)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome:

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
-from callboard.cli.commands.output import tell_begun, terminal_of
+from callboard.cli.commands.output import print_new_file, terminal_of
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.listings import table
 from callboard.core.trust.claims import printable
-from callboard.sessions.inspect.agents import AgentLine, AgentListing, AgentShown, list_agents, new_agent, show_agent
+from callboard.sessions.inspect.agents import AgentDetails, AgentLine, AgentListing, list_agents, new_agent, show_agent
 
 _TRUST = click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
 
@@ -84,7 +84,7 @@ def new(invocation: Invocation, /, *, name: str, person: bool) -> None:
     """
     refuse_tools("Writing an agent file")
     path = new_agent(invocation.workspace, name, person=person)
-    tell_begun(invocation, path, person=person)
+    print_new_file(invocation, path, person=person)
 
 
 _HEADS = ("NAME", "FROM", "MODEL", "TOOLS", "FOR")
@@ -101,7 +101,7 @@ def _notes(listing: AgentListing) -> Iterator[Line]:
         yield Line(printable(note), "warn")
 
 
-def _agent_lines(agent: AgentShown) -> Iterator[Line]:
+def _agent_lines(agent: AgentDetails) -> Iterator[Line]:
     yield Line(printable(f"{agent.name}  {agent.source}  {agent.path}"), "good")
     width = max(len(field.name) for field in agent.fields)
     for field in agent.fields:

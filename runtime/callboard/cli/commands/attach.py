@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_tools
+from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_tools, with_output_format
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.prompt_input import read_prompt
 from callboard.cli.headless.run import Headless, Output, run_headless
@@ -28,7 +28,7 @@ from callboard.sessions.options import (
 @click.command()
 @click.argument("session", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Only watch: no prompt line, no questions.")
-@click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
+@with_output_format
 @everywhere
 @click.pass_obj
 def attach(invocation: Invocation, /, session: str | None, follow: bool, **values: Any) -> int:
@@ -48,7 +48,7 @@ def attach(invocation: Invocation, /, session: str | None, follow: bool, **value
     )
     with terminal_of(invocation) as terminal:
         if attended and sys.stdout.isatty() and values["output_format"] == "text":
-            # prompt_toolkit takes 100 ms to import, and a follower without a prompt line never needs it.
+            # prompt_toolkit takes 100 ms to import, and is not needed without a prompt line.
             repl = importlib.import_module("callboard.cli.repl.repl")
             return repl.run_repl(options, terminal, verbose=invocation.verbose, attach="only")
         headless = Headless(options, None, output=cast("Output", values["output_format"]), attach="only")

@@ -44,10 +44,13 @@ def restore(invocation: Invocation, /, file: Path, *, replace: bool) -> None:
     """
     refuse_tools("Restoring sessions")
 
-    async def restoring() -> None:
+    async def restoring() -> int:
         done = await bring_back(invocation.workspace, file, notice_of(invocation), replace=replace)
+        restored = f"{count_words(done.sessions, 'session')} restored: `callboard sessions` lists them"
+        nothing = f"no session of {file} could be read: restore a backup instead, if you have one"
         with terminal_of(invocation) as terminal:
-            lines = [f"{count_words(done.sessions, 'session')} restored: `callboard sessions` lists them", *done.notes]
-            terminal.rows(block("\n".join(lines)))
+            terminal.rows(block("\n".join([restored if done.sessions else nothing, *done.notes])))
+        return done.sessions
 
-    anyio.run(restoring)
+    if not anyio.run(restoring):
+        raise SystemExit(1)

@@ -1,12 +1,13 @@
-"""Options of `run` for programs that drive it, in the form that such programs use. Imports only click.
+"""Options of `run` for programs that drive it, under the names that such programs use. Imports only click.
 
-Each option takes effect, or is reported on stderr with the reason why not. A wrong value is a usage error.
+Each option takes effect, or is reported on stderr with the reason. A wrong value is a usage error.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import click
@@ -65,6 +66,44 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (("--session-id",), {"metavar": "UUID", "help": "Id of the new session."}),
     (
+        ("--fork-session",),
+        {"is_flag": True, "help": "With -c or -r: continue in a new session, and leave the old one as it is."},
+    ),
+    (
+        ("--resume-session-at",),
+        {"metavar": "UUID", "help": "With -r: continue after this message; later ones leave the conversation."},
+    ),
+    (
+        ("--resume-drops-turn",),
+        {"metavar": "UUID", "help": "With --resume-session-at: refuse if more than the turn of this prompt is lost."},
+    ),
+    (("--thinking",), {"type": click.Choice(["adaptive", "disabled"]), "help": "Let the lead's model think, or not."}),
+    (
+        ("--max-thinking-tokens",),
+        {"type": click.IntRange(min=0), "help": "Tokens for the thinking of the lead's model; 0: none."},
+    ),
+    (
+        ("--thinking-display",),
+        {"type": click.Choice(["summarized", "omitted"]), "help": "Form in which the thinking is returned."},
+    ),
+    (
+        ("--add-dir",),
+        {"multiple": True, "metavar": "DIR", "help": "Folder that the lead may read without asking; repeatable."},
+    ),
+    (
+        ("--forward-subagent-text",),
+        {"is_flag": True, "help": "With stream-json input: also emit the texts of subagents."},
+    ),
+    (
+        ("--permission-prompts",),
+        {"type": click.Choice(["host", "none"]), "help": "With stream-json input: `none` sends no requests to it."},
+    ),
+    (
+        ("--managed-settings",),
+        {"metavar": "JSON", "help": "Deny and ask rules, in the format of a settings.json."},
+    ),
+    (("--betas",), {"metavar": "NAMES", "help": "Beta features: context-1m-2025-08-07."}),
+    (
         ("--setting-sources",),
         {"metavar": "NAMES", "help": "Settings files to read: user, project, local; separate several with commas."},
     ),
@@ -72,80 +111,120 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 """Options that take effect."""
 
 _LATER = "not supported in this version"
-_THINKING = "how a model thinks is the service's default"
 IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
-    (("--forward-subagent-text",), {"is_flag": True}, "the words of subagents are always sent"),
-    (("--thinking",), {"metavar": "KIND"}, _THINKING),
-    (("--thinking-display",), {"metavar": "KIND"}, _THINKING),
-    (("--max-thinking-tokens",), {"type": click.IntRange(min=0)}, _THINKING),
-    (("--task-budget",), {"type": click.IntRange(min=0)}, "--max-budget-usd and --max-turns are the limits there are"),
-    (("--betas",), {"metavar": "NAMES"}, _LATER),
-    (
-        ("--add-dir",),
-        {"multiple": True, "metavar": "DIR"},
-        "what is outside the workspace is asked for; allow it by a rule, such as Read(//path/**)",
-    ),
+    (("--task-budget",), {"type": click.IntRange(min=0)}, "use --max-budget-usd or --max-turns"),
     (("--no-session-persistence",), {"is_flag": True}, "each session is kept, in the state folder of its workspace"),
-    (("--bare",), {"is_flag": True}, "what a workspace brings is used where a person trusted it, and only there"),
+    (("--bare",), {"is_flag": True}, "the content of a workspace is used only if a person trusted it"),
     (("--worktree",), {"metavar": "NAME"}, "agents make worktrees by themselves"),
     (("--bg",), {"is_flag": True}, "start it in the background of your shell"),
     (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),
     (("--append-subagent-system-prompt",), {"metavar": "TEXT"}, "--append-system-prompt reaches every agent"),
-    (("--session-mirror",), {"is_flag": True}, "a session is kept by Callboard alone"),
+    (("--debug-to-stderr",), {"is_flag": True}, "each session has its log in the state folder"),
     (("--prompt-suggestions",), {"is_flag": True}, _LATER),
 )
 """Options that are accepted without effect, with the reason."""
 
 _REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
-    (("--fork-session",), {"is_flag": True}, "a session cannot be forked: leave it out to go on in the same one"),
-    (("--resume-session-at",), {"metavar": "ID"}, "a session goes on from its end: leave the option out"),
-    (("--resume-drops-turn",), {"metavar": "ID"}, "a session goes on from its end: leave the option out"),
+    (
+        ("--session-mirror",),
+        {"is_flag": True},
+        "transcripts are not sent to a store of the client: omit the session store, or copy the files of "
+        "`callboard sessions`",
+    ),
+    (
+        ("--project-config-root",),
+        {"metavar": "DIR"},
+        "the configuration of a session comes from its own folder: omit the option, or use --setting-sources user",
+    ),
 )
 """Options that would change the effect of a run on a session and are not supported."""
 
 
+_IMPLIED = ("--await-initialize",)
+"""Options that request what Callboard does anyway: a session opens only after the `initialize` of its client."""
+
+
+_RULE = re.compile(r"(?:[A-Z]\w*|mcp__[\w*-]+|[a-z]+_[a-z_]+|bash|glob|grep|task)(?:\(.*\))?,?")
+_FILE = re.compile(r"\{.*|.*\.json", re.DOTALL)
+_FOLDER = re.compile(r"[/.~].*")
+_SEVERAL: Mapping[str, re.Pattern[str]] = {
+    **dict.fromkeys(("--allowed-tools", "--allowedTools", "--disallowed-tools", "--disallowedTools"), _RULE),
+    "--add-dir": _FOLDER,
+    "--mcp-config": _FILE,
+}
+"""Options that take several values after one name, as in Claude Code -> pattern of a further value. Any other word is
+the prompt."""
+
+
+def repeated(args: Sequence[str]) -> list[str]:
+    """Return the line with one option for each value: `--add-dir ../a --add-dir ../b` for `--add-dir ../a ../b`."""
+    line: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        line.append(word)
+        if word == "--":
+            return [*line, *rest]
+        if word in _SEVERAL and rest:
+            line.append(rest.pop(0))
+            while rest and _SEVERAL[word].fullmatch(rest[0]):
+                line += [word, rest.pop(0)]
+    return line
+
+
+class RunCommand(click.Command):
+    """The command `run`, whose options may be followed by several values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, repeated(args))
+
+
 def client_options(command: Command) -> Command:
-    """Add all of them; those without effect are hidden."""
+    """Add all options for programs; those without effect are hidden."""
     visible = [click.option(*names, **settings) for names, settings in HONOURED]
     hidden = [click.option(*names, hidden=True, **settings) for names, settings, _ in (*IGNORED, *_REFUSED)]
+    hidden += [click.option(name, is_flag=True, hidden=True) for name in _IMPLIED]
     for option in reversed([*visible, *hidden]):
         command = option(command)
     return command
 
 
 def option_names() -> frozenset[str]:
-    """Return the names of all of them."""
-    return frozenset(name for names, *_ in (*HONOURED, *IGNORED, *_REFUSED) for name in names)
+    """Return the names of all options for programs."""
+    return frozenset(name for names, *_ in (*HONOURED, *IGNORED, *_REFUSED, (_IMPLIED,)) for name in names)
 
 
-def not_heeded(values: Mapping[str, Any]) -> Iterator[str]:
+def ignored_options(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each given option without effect. Raises `UsageError` for an unsupported option."""
     for (name,), _, reason in _REFUSED:
-        if values.get(_key(name)) and (name != "--fork-session" or values.get("continue_") or values.get("resumed")):
+        if values.get(_key(name)):
             raise UsageError(f"{name}: {reason}")
     for (name,), _, reason in IGNORED:
         if values.get(_key(name)) not in (None, False, ()):
             yield f"{name} is ignored: {reason}"
     client = values.get("input_format") == "stream-json"
-    for name in ("--replay-user-messages", "--include-hook-events", "--permission-prompt-tool"):
+    for name in (
+        *("--replay-user-messages", "--include-hook-events", "--permission-prompt-tool", "--permission-prompts"),
+        "--forward-subagent-text",
+    ):
         if values.get(_key(name)) and not client:
-            yield f"{name} is ignored: it goes with --input-format stream-json"
+            yield f"{name} is ignored: it requires --input-format stream-json"
     if client and values.get("permission_prompt_tool") not in (None, "stdio"):
         yield f"--permission-prompt-tool {values['permission_prompt_tool']} is ignored: only stdio is supported"
     if values.get("include_partial_messages") and values.get("output_format") != "stream-json":
-        yield "--include-partial-messages is ignored: it goes with --output-format stream-json"
+        yield "--include-partial-messages is ignored: it requires --output-format stream-json"
 
 
 def _key(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def json_object(text: str, option: str) -> dict[str, Any]:
-    """Parse the JSON object of an option. Raises `UsageError`."""
+def json_object(text: str, subject: str) -> dict[str, Any]:
+    """Parse the JSON object of an option or an argument. Raises `UsageError`."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{option} is not JSON: {error}") from error
+        raise UsageError(f"{subject} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise UsageError(f"{option} is a JSON object (`{{ ... }}`)")
+        raise UsageError(f"{subject} must be a JSON object (`{{ ... }}`)")
     return cast("dict[str, Any]", value)

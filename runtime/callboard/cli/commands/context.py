@@ -16,7 +16,7 @@ from callboard.cli.commands.output import terminal_of, with_handle
 from callboard.cli.terminal.terminal import Block
 from callboard.cli.views.context import context_block, context_json, edits_block, undo_line
 from callboard.cli.views.listings import as_json as json_of
-from callboard.core.reports.context import EditTold
+from callboard.core.reports.context import EditReport
 from callboard.sessions.handle import Context, SessionHandle
 
 _VALUED = frozenset({"-C", "--cwd", "--color", "--session", "--agent"})
@@ -24,7 +24,7 @@ _VALUED = frozenset({"-C", "--cwd", "--color", "--session", "--agent"})
 _SHOW = "show"
 
 
-class OrAgent(click.Group):
+class ContextGroup(click.Group):
     """Command group whose first word may be an agent instead of a command; it then shows the map of that agent."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -51,7 +51,7 @@ class OrAgent(click.Group):
         return ["[OPTIONS]", "[AGENT]"]
 
 
-@click.group(cls=OrAgent)
+@click.group(cls=ContextGroup)
 def context(**_: Any) -> None:
     """Show what fills an agent's context window.
 
@@ -89,7 +89,7 @@ def explain(invocation: Invocation, /, agent: str, session: str | None, json_: b
     newest comes last.
     """
 
-    async def read(handle: SessionHandle) -> Sequence[EditTold]:
+    async def read(handle: SessionHandle) -> Sequence[EditReport]:
         return await handle.edits(agent)
 
     edits = with_handle(invocation, session, read)
@@ -109,9 +109,9 @@ def undo(invocation: Invocation, /, *, edits: tuple[int, ...], agent: str, sessi
     Their content returns to the conversation, and stays as long as it fits. An undo is an edit too: it has a
     number and can be undone. It is refused if the conversation would not fit.
     """
-    refuse_tools("Taking an edit back")
+    refuse_tools("Undoing an edit")
 
-    async def taking(handle: SessionHandle) -> EditTold | None:
+    async def taking(handle: SessionHandle) -> EditReport | None:
         return await handle.undo(edits, agent)
 
     answer = with_handle(invocation, session, taking)

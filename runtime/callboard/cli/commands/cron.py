@@ -1,6 +1,6 @@
 """`cron add|list|show|next|edit|pause|resume|remove|run|history|stats`: schedules, from any terminal.
 
-Changes are refused inside a tool call: an agent has its own tools for that, with permissions. `core.schedule.fields`
+Changes are refused inside a tool call: an agent has its own tools for that, with permissions. `core.scheduling.fields`
 parses the options of `cron add` and `cron edit`, like the fields of files and of an agent's tool.
 """
 
@@ -33,11 +33,11 @@ from callboard.cli.views.schedules import (
     stats_table,
 )
 from callboard.core.reports.spending import ScheduleSpent
-from callboard.core.scheduling.fields import FieldWrong
+from callboard.core.scheduling.fields import InvalidField
 from callboard.core.scheduling.history import FireStats, newest_first
 from callboard.ports.store import Store
 from callboard.sessions.compose import find_places
-from callboard.sessions.inspect.resources import SCHEDULES, ScheduleNow
+from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus
 from callboard.sessions.inspect.schedules import (
     AllSchedules,
     NoSession,
@@ -165,11 +165,11 @@ def fields_given(values: Mapping[str, object]) -> dict[str, object]:
 
 
 @contextmanager
-def told_by_option(**names: str) -> Generator[None]:
+def option_errors(**names: str) -> Generator[None]:
     """Report an invalid field by the name of its option; `names`: other names (`cron`: EXPR). Raises `UsageError`."""
     try:
         yield
-    except FieldWrong as wrong:
+    except InvalidField as wrong:
         option = names.get(wrong.field, f"--{wrong.field.replace('_', '-')}")
         raise UsageError(f"{option}: {wrong.what}") from wrong
 
@@ -241,7 +241,7 @@ def run(invocation: Invocation, /, schedule_id: str, session: str | None) -> Non
 
     async def running(inspector: ScheduleInspector) -> str:
         fire = await inspector.run(schedule_id)
-        return f"{schedule_id} is sent, as {fire}: the process that hosts its session does it"
+        return f"{schedule_id} is sent, as {fire}: the process that hosts its session runs it"
 
     _change(invocation, session, schedule_id, running)
 
@@ -253,7 +253,7 @@ def _change(
 
     async def changing() -> str:
         async with open_schedules(invocation.workspace, session, notice=notice_of(invocation)) as every:
-            with told_by_option():
+            with option_errors():
                 return await act(every.inspector_of(schedule_id))
 
     message = anyio.run(changing)
@@ -306,7 +306,7 @@ def add(
             await every.current.add(made)
         return made, await every.fires_here(every.current)
 
-    with told_by_option(cron="EXPR", prompt="PROMPT"):
+    with option_errors(cron="EXPR", prompt="PROMPT"):
         try:
             made, fired_by = at_schedules(invocation, session, adding)
         except NoSession:
@@ -338,12 +338,12 @@ def edit(invocation: Invocation, /, schedule_id: str, session: str | None, json_
     fields = {name: values[name] for name in ("cron", "prompt", "once") if values[name] is not None}
     fields |= fields_given(values)
     if not fields:
-        raise UsageError(f"nothing to change was given, as in: callboard cron edit {schedule_id} --cron '0 10 * * 1-5'")
+        raise UsageError(f"give a change, as in: callboard cron edit {schedule_id} --cron '0 10 * * 1-5'")
     dry = bool(values["dry_run"])
 
     async def editing(every: AllSchedules) -> tuple[Schedule, str]:
         inspector = every.inspector_of(schedule_id)
-        with told_by_option():
+        with option_errors():
             changed = inspector.edited(schedule_id, fields)
             await every.check_type(changed)
             changed = changed if dry else await inspector.edit(schedule_id, fields)
@@ -369,7 +369,7 @@ def list_(invocation: Invocation, /, session: str | None, json_: bool) -> None:
 
     rows, fired_by, faults = at_schedules(invocation, session, read)
     now = time.time()
-    schedules = [ScheduleNow(row.schedule, row.session, now, fired_by.get(row.session, "")) for row in rows]
+    schedules = [ScheduleStatus(row.schedule, row.session, now, fired_by.get(row.session, "")) for row in rows]
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps(SCHEDULES.records(schedules), indent=2))
@@ -397,7 +397,7 @@ def show(invocation: Invocation, /, schedule_id: str, session: str | None, json_
 
     entry, spent, fired_by = at_schedules(invocation, session, read)
     now = time.time()
-    schedule = ScheduleNow(entry.schedule, entry.session, now, fired_by.get(entry.session, ""))
+    schedule = ScheduleStatus(entry.schedule, entry.session, now, fired_by.get(entry.session, ""))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps(schedule_json(SCHEDULES.record(schedule), spent), indent=2))
@@ -415,8 +415,9 @@ def at_schedules(
     work: Callable[[AllSchedules], Awaitable[Found]],
     make: Callable[[Store], Awaitable[str]] | None = None,
 ) -> Found:
-    """Return the result of `work` on the schedules of the workspace, or of a session. Raises as
-    `open_schedules` does.
+    """Return the result of `work` on the schedules of the workspace, or of a session.
+
+    Raises as `open_schedules` does.
     """
 
     async def working() -> Found:

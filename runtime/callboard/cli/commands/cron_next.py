@@ -1,10 +1,10 @@
-"""`cron next`: the times of an expression, for users before they add it, and for programs as one line of JSON each.
+"""`cron next`: the fire times of an expression, for users before they add it, and as lines of JSON for programs.
 
-Queries for the fire times of an expression, in JSON, one per line: for programs that need the rules but no scheduler.
+Such programs need the rules but no scheduler.
 
-A question is `{"expr": "0 9 * * 1-5", "tz": "Europe/Berlin", "base": "2026-03-27T12:00:00Z", "count": 2}`; an answer is
-`{"next": ["2026-03-30T09:00:00+02:00", …]}`, strictly after `base`, or `{"error": what is wrong and what to write,
-"field": which part of the question}`. Pure: the time is an argument.
+A question is `{"expr": "0 9 * * 1-5", "tz": "Europe/Berlin", "base": "2026-03-27T12:00:00Z", "count": 2}`. An answer is
+`{"next": ["2026-03-30T09:00:00+02:00", …]}`, strictly after `base`, or `{"error": the fault and the remedy, "field":
+the part of the question}`. The functions for programs are pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from callboard.core.scheduling.describe import describe, local_time
 from callboard.core.scheduling.fire_times import fires_between
 from callboard.core.scheduling.history import upcoming
 from callboard.core.scheduling.timezones import FIRST_MOMENT, LAST_MOMENT, quoted
-from callboard.core.scheduling.trigger import Once, When, parse_when, when_of
+from callboard.core.scheduling.trigger import OneTime, When, parse_when, when_of
 from callboard.sessions.inspect.schedules import open_schedules
 from callboard.types.errors import UsageError
 from callboard.types.schedules import Schedule
@@ -38,15 +38,18 @@ from callboard.types.schedules import Schedule
 USUAL_COUNT = 5
 MOST_COUNT = 1_000
 LONGEST_LINE = 65_536
-"""Maximum bytes of a question; the longest sensible one has some hundred."""
+"""Maximum bytes of a question; sensible questions have a few hundred."""
 
 _MEANT = (("timezone", "tz"), ("zone", "tz"), ("from", "base"), ("after", "base"), ("cron", "expr"))
 """Wrong names, and the correct ones: a question with a wrong name must not be answered in UTC."""
 
 
-class QuestionWrong(ValueError):
-    """A question that cannot be answered. `field`: `expr`, `minute`, `hour`, `day of month`, `month`, `day of week`,
-    `timezone`, `base` or `count`; `str(error)` says what to write instead."""
+class InvalidQuestion(ValueError):
+    """A question that cannot be answered.
+
+    `field`: `expr`, `minute`, `hour`, `day of month`, `month`, `day of week`, `timezone`, `base` or `count`;
+    `str(error)` says what to write instead.
+    """
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -62,92 +65,95 @@ def answer_line(line: bytes, now: float) -> dict[str, object]:
         return {"next": _answer(_object(line), now)}
     except CronInvalid as wrong:
         return {"error": str(wrong), "field": "expr" if wrong.field == "expression" else wrong.field}
-    except QuestionWrong as wrong:
+    except InvalidQuestion as wrong:
         return {"error": str(wrong), "field": wrong.field}
-    except Exception as bug:  # noqa: BLE001  whoever feeds thousands of lines gets an answer to each of them
+    except Exception as bug:  # noqa: BLE001 - each of thousands of lines gets an answer
         return {"error": f"a bug in Callboard: {type(bug).__name__}: {str(bug)!a}"[:300], "field": "expr"}
 
 
 def next_times(expr: str, tz: str, base: float, count: int) -> list[datetime]:
     """Return the next fire times after `base` (unix seconds) as local times of the zone; `every` counts from `base`.
 
-    Raises `CronInvalid`, and `QuestionWrong` for an expression that does not fire after `base`.
+    Raises `CronInvalid`, and `InvalidQuestion` for an expression that does not fire after `base`.
     """
     when = parse_when(expr, tz, base)
     times = fires_between(when, base, LAST_MOMENT, cap=count)
     if not times:
         past = "its time is past: write a later one, or an earlier base"
-        problem = past if isinstance(when, Once) else "the calendar ends in the year 9000: write an earlier base"
-        raise QuestionWrong("expr", f"never fires after the base: {problem}")
+        problem = past if isinstance(when, OneTime) else "the calendar ends in the year 9000: write an earlier base"
+        raise InvalidQuestion("expr", f"never fires after the base: {problem}")
     return [datetime.fromtimestamp(at, when.zone) for at in times]
 
 
 def base_of(text: str, zone: ZoneInfo) -> float:
-    """Return a moment in ISO 8601 as unix seconds. Without an offset it is local time in the zone; an ambiguous time
-    means the first.
+    """Return a moment in ISO 8601 as unix seconds.
 
-    Raises `QuestionWrong`.
+    Without an offset it is local time in the zone; an ambiguous time means the first.
+
+    Raises `InvalidQuestion`.
     """
     try:
         moment = datetime.fromisoformat(text.strip(" \t\r\n"))
         at = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
     except (ValueError, OverflowError) as wrong:
         help_ = "write ISO 8601, such as 2026-03-29T01:30:00+01:00, or without an offset for the time zone's own time"
-        raise QuestionWrong("base", f"{quoted(text)} is not a time: {help_}") from wrong
+        raise InvalidQuestion("base", f"{quoted(text)} is not a time: {help_}") from wrong
     if not FIRST_MOMENT <= at < LAST_MOMENT:
-        raise QuestionWrong("base", f"{quoted(text)} is out of range: write a year from 1000 to 8999")
+        raise InvalidQuestion("base", f"{quoted(text)} is out of range: write a year from 1000 to 8999")
     return at
 
 
 def _answer(question: Mapping[str, object], now: float) -> Sequence[str]:
     for wrong, right in _MEANT:
         if wrong in question and question.get(right) is None:
-            raise QuestionWrong("timezone" if right == "tz" else right, f"there is no {wrong!r} here: write {right!r}")
+            raise InvalidQuestion(
+                "timezone" if right == "tz" else right, f"there is no {wrong!r} here: write {right!r}"
+            )
     expr = _text(question, "expr", "expr", "five fields, as in '0 9 * * 1-5'")
     if expr is None:
-        raise QuestionWrong("expr", "is missing: write five fields, as in '0 9 * * 1-5'")
+        raise InvalidQuestion("expr", "is missing: write five fields, as in '0 9 * * 1-5'")
     tz = _text(question, "tz", "timezone", "a name such as Europe/Berlin")
     zone = zone_named("UTC" if tz is None else tz)
     base = _text(question, "base", "base", "ISO 8601, such as 2026-03-29T01:30:00+01:00")
     count = question.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_COUNT):
-        raise QuestionWrong("count", f"write a whole number from 1 to {MOST_COUNT}")
+        raise InvalidQuestion("count", f"write a whole number from 1 to {MOST_COUNT}")
     begin = now if base is None else base_of(base, zone)
     times = next_times(expr, zone.key, begin, USUAL_COUNT if count is None else count)
     return [at.isoformat(timespec="seconds") for at in times]
 
 
 def _text(question: Mapping[str, object], name: str, field: str, examples: str) -> str | None:
-    """Return a text field of the question; None if it is missing or null. Raises `QuestionWrong`."""
+    """Return a text field of the question; None if it is missing or null. Raises `InvalidQuestion`."""
     value = question.get(name)
     if value is None or isinstance(value, str):
         return value
-    raise QuestionWrong(field, f"{name!r} is to be a text: write {examples}")
+    raise InvalidQuestion(field, f"{name!r} must be text: write {examples}")
 
 
 def _object(line: bytes) -> Mapping[str, object]:
-    """Return the JSON object on the line. Raises `QuestionWrong`."""
+    """Return the JSON object on the line. Raises `InvalidQuestion`."""
     if len(line) > LONGEST_LINE:
-        raise QuestionWrong("expr", f"the line is over {LONGEST_LINE:,} bytes: write one question a line")
+        raise InvalidQuestion("expr", f"the line is over {LONGEST_LINE:,} bytes: write one question a line")
     try:
         parsed: object = json.loads(line.decode("utf-8"), object_pairs_hook=_once_each)
     except UnicodeDecodeError as wrong:
-        raise QuestionWrong("expr", f"the line is not UTF-8 (byte {wrong.start}): write JSON in UTF-8") from wrong
-    except QuestionWrong:
+        raise InvalidQuestion("expr", f"the line is not UTF-8 (byte {wrong.start}): write JSON in UTF-8") from wrong
+    except InvalidQuestion:
         raise
     except RecursionError as wrong:
-        raise QuestionWrong("expr", "the JSON of the line is nested too deep: write one flat object") from wrong
-    except ValueError as wrong:  # also a number with more digits than Python reads
-        raise QuestionWrong("expr", f"the line is not JSON: {str(wrong)[:200]}") from wrong
+        raise InvalidQuestion("expr", "the JSON of the line is nested too deeply: write one flat object") from wrong
+    except ValueError as wrong:  # includes a number with more digits than Python reads
+        raise InvalidQuestion("expr", f"the line is not JSON: {str(wrong)[:200]}") from wrong
     if not isinstance(parsed, dict):
-        raise QuestionWrong("expr", 'the line is not a JSON object: write {"expr": "0 9 * * 1-5", "tz": "UTC"}')
+        raise InvalidQuestion("expr", 'the line is not a JSON object: write {"expr": "0 9 * * 1-5", "tz": "UTC"}')
     return cast("Mapping[str, object]", parsed)
 
 
 def _once_each(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise QuestionWrong("expr", "a name comes twice in the JSON of the line: write each once")
+        raise InvalidQuestion("expr", "the JSON of the line has a duplicate name: write each name once")
     return fields
 
 
@@ -193,7 +199,7 @@ def next_(
     """
     if stdin:
         if wanted:
-            raise UsageError("with --stdin the expressions come on stdin: leave EXPR out")
+            raise UsageError("with --stdin the expressions are read from stdin: omit EXPR")
         _answer_lines()
         return
     if not wanted:
@@ -207,13 +213,15 @@ def next_(
 
 
 def _answer_lines() -> None:
-    """Write one answer for each line, whatever it holds, before reading the next. End when no one reads the answers any
-    more."""
+    """Write one answer for each line, whatever its content, before reading the next.
+
+    End when no one reads the answers.
+    """
     try:
         for line in _lines():
             sys.stdout.write(f"{json.dumps(answer_line(line, time.time()))}\n")
             sys.stdout.flush()
-    except BrokenPipeError:  # click would make a failure of it; what is left in the buffer has nowhere to go at the end
+    except BrokenPipeError:  # click would report a failure; the rest of the buffer is discarded
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -240,7 +248,7 @@ def _find_times(invocation: Invocation, expression: str, values: dict[str, str |
             if len(expression.split()) != 1 or expression.startswith("@"):
                 raise
             return _scheduled(invocation, expression, values, begin)
-    except (CronInvalid, QuestionWrong) as wrong:
+    except (CronInvalid, InvalidQuestion) as wrong:
         raise UsageError(str(wrong)) from wrong
     times = fires_between(when, begin, LAST_MOMENT, cap=count)
     if not times:

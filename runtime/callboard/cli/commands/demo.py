@@ -1,8 +1,8 @@
 """`callboard demo`: a team fixes a sample project with the rehearsal model, over real HTTP, files, processes and store.
 
 The session is an ordinary one in a separate folder; nothing here decides for the team. At the end the sample's tests
-run once more, and the exit code is theirs. A demo that was cut off is resumed in its folder. No permission is bypassed:
-the list below has all that the team may run, and the mode lets it edit its own folder.
+run once more and determine the exit code. A demo that was cut off is resumed in its folder. No permission is bypassed:
+`ALLOWED` lists all commands that the team may run, and the mode lets it edit its own folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import anyio.to_thread
 from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.screen import Screen
-from callboard.cli.terminal.signals import Leaving, handle_signals, run_until_left
+from callboard.cli.terminal.signals import ExitRequests, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Block, Line, Style, Terminal, block
 from callboard.cli.views.listings import table
 from callboard.core.keys import short_id
@@ -64,7 +64,7 @@ _TESTS = ("python3", "-m", "unittest")
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """SessionOptions of a demo."""
+    """Options of a demo."""
 
     yes: bool = False
     """Approve plans without asking."""
@@ -82,7 +82,7 @@ def main(
 
     Raises `UsageError` for a folder without a demo, `WorkspaceUnusable` if none can be created.
     """
-    return run_until_left(_Show(Demo(yes, keep, record, resume), terminal).go, terminal)
+    return run_with_signals(_Show(Demo(yes, keep, record, resume), terminal).go, terminal)
 
 
 class _Show:
@@ -93,10 +93,10 @@ class _Show:
         self._terminal = terminal
         self._session: HostedSession | None = None
         self._person: PersonApprover | None = None
-        self._tally = Tally()
+        self._tally = DemoTally()
         self._screen = Screen(terminal, result_apart=False)
 
-    async def go(self, leaving: Leaving) -> int:
+    async def go(self, leaving: ExitRequests) -> int:
         """Run from the folder to the verdict. A first Ctrl-C stops the turn, a second leaves; both can be resumed."""
         code = 130
         folder = project_folder(self._demo.resume)
@@ -110,7 +110,7 @@ class _Show:
             code = await self._host(folder)
             group.cancel_scope.cancel()
         if leaving.code is not None or leaving.interrupted:
-            self._say(f"Cut off; nothing is lost. It goes on with: callboard demo --resume {folder}", "warn")
+            self._say(f"Interrupted; nothing is lost. Continue with: callboard demo --resume {folder}", "warn")
             return leaving.code or 130
         self._clear_away(folder, code)
         return code
@@ -122,7 +122,7 @@ class _Show:
             if self._person is not None:
                 self._person.attach(session)
             self._say(f"Commands run at sandbox level {session.level} of 0 to 3 (`callboard doctor` says more).")
-            if not session.schedules():  # it is new, or was cut off at its very beginning
+            if not session.schedules():  # the session is new, or was cut off at its beginning
                 await self._begin(session)
             end = await session.finished()
             code = await self._conclude(folder, end)
@@ -139,7 +139,7 @@ class _Show:
                     flags={
                         "permission.mode": "acceptEdits",
                         "permission.allow": list(ALLOWED),
-                        "sandbox.unattended": "any",  # its own commands only, on a folder of its own
+                        "sandbox.unattended": "any",  # only the demo's own commands, in its own folder
                     },
                 ),
                 identity=IdentityOptions(resume=resume, prompt=None if resume else ASSIGNMENT),
@@ -153,7 +153,7 @@ class _Show:
             except UsageError:
                 if not resume:
                     raise
-                continue  # it was killed before it had written down its session
+                continue  # the demo was killed before its session was written
         raise AssertionError("a new session opens or raises")
 
     def _approvers(self) -> Sequence[Approver]:
@@ -213,7 +213,7 @@ class DemoApprover:
         return Answer("approved", "policy", "nobody is at a terminal: the demo's policy approves plans")
 
 
-class Tally:
+class DemoTally:
     """Observer that counts the events that a demo is to show."""
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ def project_folder(resumed: Path | None) -> Path:
     folder = resumed.absolute()
     begun = folder.exists() or (folder.name == PROJECT and folder.parent.is_dir())
     if not begun or (folder.exists() and not (folder / "tools" / "ledger.py").is_file()):
-        raise UsageError(f"{folder} holds no demo: give the folder that `callboard demo` named when it began")
+        raise UsageError(f"{folder} contains no demo: give the folder that `callboard demo` printed")
     return folder
 
 
@@ -285,8 +285,10 @@ def prepare(folder: Path) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> None:
-    """Run git without user configuration and hooks. Raises `WorkspaceUnusable` without git, or with its error
-    output."""
+    """Run git without user configuration and hooks.
+
+    Raises `WorkspaceUnusable` without git, or with its error output.
+    """
     program = shutil.which("git")
     if program is None:
         raise WorkspaceUnusable("git was not found: install it, the demo's project is a git repository")
@@ -310,7 +312,7 @@ def run_tests(folder: Path) -> tuple[bool, str]:
         _TESTS, cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False
     )
     lines = [line for line in ran.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return ran.returncode == 0, ", ".join(lines[-2:]).replace(",", ";", 1) if lines else "they said nothing"
+    return ran.returncode == 0, ", ".join(lines[-2:]).replace(",", ";", 1) if lines else "no output"
 
 
 def agents_table(end: RunEnd) -> Block:

@@ -1,4 +1,4 @@
-"""`inbox` and `trace`: the team's mail and its state, also while another process hosts the session. Read-only."""
+"""`inbox` and `trace`: the team's mail and its state, even while another process hosts the session. Read-only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import print_rows, terminal_of, with_handle
 from callboard.cli.views.mail import inbox_table, to_show, trace_block, trace_json
-from callboard.core.reports.receipts import Receipt, Traced
+from callboard.core.reports.receipts import EnvelopeTrace, Receipt
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.resources import MESSAGES
 
@@ -46,7 +46,7 @@ def trace(invocation: Invocation, /, envelope: str, session: str | None, json_: 
     ENVELOPE is an id as shown by `callboard inbox`, or a prefix of it.
     """
 
-    async def read(handle: SessionHandle) -> Traced:
+    async def read(handle: SessionHandle) -> EnvelopeTrace:
         return await handle.trace(envelope)
 
     traced = with_handle(invocation, session, read)

@@ -1,7 +1,7 @@
 """`mcp list|get|add|add-json|remove|test|serve`: the MCP servers of sessions, and this runtime as a server.
 
-The SDK is imported only when a server is contacted. Values of variables and headers are never shown. Also converts
-arguments of a server into its entry in `.mcp.json`.
+The SDK is imported only when a server is contacted. Values of variables and headers are never shown. This module also
+converts the arguments of `mcp add` into an entry of `.mcp.json`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
+from callboard.cli.commands.client_options import json_object
 from callboard.cli.commands.options import (
     Invocation,
     as_json,
@@ -34,6 +35,7 @@ from callboard.sessions.inspect.mcp_servers import (
     remove_server,
     servers_of,
 )
+from callboard.types.choices import choose
 from callboard.types.errors import UsageError
 from callboard.types.records import Json
 
@@ -144,7 +146,7 @@ def add_json(invocation: Invocation, /, *, name: str, entry: str, scope: str | N
     _show(
         invocation,
         name,
-        add_server(invocation.workspace, name, json_entry(entry), scope_of(scope), replace=replace),
+        add_server(invocation.workspace, name, json_object(entry, "the entry"), scope_of(scope), replace=replace),
         "added to",
     )
 
@@ -180,7 +182,7 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
     servers = _servers(invocation, values)
     servers.entry(name)
     state, reason = servers.state_of(name)
-    arguments = json_entry(input_, "--input")
+    arguments = json_object(input_, "--input")
     with terminal_of(invocation) as terminal:
         if state != "waiting":
             terminal.terminal_print(block(f"callboard: the MCP server {name} is {state}: {reason}", "bad"))
@@ -226,7 +228,7 @@ def serve(invocation: Invocation, /, **values: Any) -> int:
     command for you to type.
     """
     refuse_tools("Serving sessions")
-    # It takes the MCP SDK half a second to load, and no other command here needs all of it.
+    # The MCP SDK takes half a second to import, and no other command here needs all of it.
     serving = importlib.import_module("callboard.cli.mcp_server.serve")
     hosting = importlib.import_module("callboard.sessions.client_sessions")
     settings = hosting.ServerLimits(
@@ -238,7 +240,8 @@ def serve(invocation: Invocation, /, **values: Any) -> int:
         notice=notice_of(invocation),
     )
     with terminal_of(invocation) as terminal:
-        return serving.run_server(serving.Served(settings, bool(values["may_approve"]), values["http"]), terminal)
+        options = serving.ServerOptions(settings, bool(values["may_approve"]), values["http"])
+        return serving.run_server(options, terminal)
 
 
 def _servers(invocation: Invocation, values: dict[str, Any]) -> ConfiguredServers:
@@ -246,7 +249,7 @@ def _servers(invocation: Invocation, values: dict[str, Any]) -> ConfiguredServer
 
 
 def _checking() -> Any:
-    """Import the SDK, which takes half a second that no listing should cost."""
+    """Import the SDK. That takes half a second, which a listing does not need."""
     return importlib.import_module("callboard.cli.mcp_server.checking")
 
 
@@ -260,11 +263,11 @@ def _notes(servers: ConfiguredServers) -> Iterator[Line]:
 
 
 def _show(invocation: Invocation, name: str, done: WrittenEntry, action: str) -> None:
-    """Show what was written, and what is needed before it takes effect."""
+    """Print the written entry, and the steps before it takes effect."""
     lines = [Line(f"{name} {action} {done.path}", "good"), Line(json.dumps({name: entry_json(done.entry)}), "dim")]
     lines += [Line(note, "warn") for note in done.ignored]
     if done.needs_trust and action == "added to":
-        lines.append(Line("what a workspace brings is used once a person trusts it: `callboard trust`", "warn"))
+        lines.append(Line("the content of a workspace is used once a person trusts it: `callboard trust`", "warn"))
     elif action == "added to":
         lines.append(Line(f"new sessions use it; `callboard mcp test {name}` tries it", "dim"))
     with terminal_of(invocation) as terminal:
@@ -280,7 +283,8 @@ def scope_of(text: str | None) -> Scope:
     if text is None:
         return "person"
     if text not in _SCOPES:
-        raise UsageError(f"--scope {text}: there are person (all your workspaces) and workspace (.mcp.json)")
+        scopes = choose(["person (all your workspaces)", "workspace (.mcp.json)"])
+        raise UsageError(f"--scope: unknown scope {text!r}: {scopes}")
     return _SCOPES[text]
 
 
@@ -290,34 +294,23 @@ def entry_of(target: str, args: Sequence[str], values: Mapping[str, Any]) -> Jso
     transport = values["transport"] or ("http" if address else "stdio")
     if transport == "stdio":
         if address:
-            raise UsageError(f"{target} is an address, not a command: leave --transport out, or say http")
+            raise UsageError(f"{target} is an address, not a command: omit --transport, or use http")
         if values["headers"]:
-            raise UsageError("--header goes with an address; a command takes --env")
+            raise UsageError("--header is for an address; for a command use --env")
         entry: Json = {"type": "stdio", "command": target, "args": list(args)}
         if values["env"]:
             entry["env"] = dict(_pair(pair, "=", "--env") for pair in values["env"])
     else:
         if not address:
-            raise UsageError(f"--transport {transport} goes with an address that begins with https:// or http://")
+            raise UsageError(f"--transport {transport} requires an address that begins with https:// or http://")
         if args or values["env"]:
-            raise UsageError("arguments and --env go with a command; an address takes --header")
+            raise UsageError("arguments and --env are for a command; for an address use --header")
         entry = {"type": transport, "url": target}
         if values["headers"]:
             entry["headers"] = dict(_pair(pair, ":", "--header") for pair in values["headers"])
     if values["timeout"] is not None:
         entry["timeout"] = round(values["timeout"] * 1000)  # milliseconds, as in .mcp.json everywhere
     return entry
-
-
-def json_entry(text: str, subject: str = "the entry") -> Json:
-    """Parse a JSON object. Raises `UsageError`."""
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as wrong:
-        raise UsageError(f"{subject} is not JSON: {wrong}") from wrong
-    if not isinstance(value, dict):
-        raise UsageError(f"{subject} is a JSON object, as in {{...}}")
-    return cast("Json", value)
 
 
 def _pair(text: str, mark: str, option: str) -> tuple[str, str]:

@@ -107,7 +107,7 @@ def edit(invocation: Invocation, /, *, name: str, text: str | None, yes: bool, j
     )
     change = inspector.saying(name, content)
     if not change.diff:
-        raise UsageError("the note says that already: nothing is changed")
+        raise UsageError("the note already has this text: nothing is changed")
     _make(invocation, change, yes=yes, json_=json_)
 
 
@@ -199,6 +199,6 @@ def _sure(invocation: Invocation, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("there is no terminal to ask at: use --yes to make the change")
+        raise UsageError("there is no terminal for the question: use --yes to make the change")
     if not click.confirm("Make this change?", default=False, err=True):
         raise UsageError("nothing is changed")

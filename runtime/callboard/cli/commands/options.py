@@ -1,4 +1,4 @@
-"""Options of every command, those that several commands share, and those that are refused inside a tool call.
+"""Options of every command, options that several commands share, and the refusal inside a tool call.
 
 Imports only click, because `--help` imports it.
 """
@@ -35,8 +35,11 @@ EVERYWHERE = frozenset({"help", "version", *Invocation.__slots__})
 
 
 def everywhere(command: Command) -> Command:
-    """Add `--cwd`, `-q`, `-v`, `--debug`, `--color`, which are stored in the `Invocation` of the context, and
-    `--version`."""
+    """Add the options of every command.
+
+    The options are `--cwd`, `-q`, `-v`, `--debug` and `--color`, which are stored in the `Invocation` of the context,
+    and `--version`.
+    """
     options = (
         _option(
             "-C", "--cwd", "workspace", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder."
@@ -105,13 +108,24 @@ def permission_options(command: Command) -> Command:
 
 
 def permission_grants(command: Command) -> Command:
-    """Add `--permission-mode` and `--allowed-tools`, for a command whose program sets what is refused."""
+    """Add `--permission-mode` and `--allowed-tools`, for a command whose program sets the refused tools."""
     return _MODE(_allowing("--allowed-tools")(command))
 
 
 def _allowing(*names: str) -> Callable[[Command], Command]:
     text = "Allow calls that match without asking."
     return click.option(*names, "allow", multiple=True, metavar="RULE", help=text)
+
+
+def with_output_format(command: Command) -> Command:
+    """Add `--output-format`."""
+    return click.option(
+        "--output-format",
+        type=click.Choice(["text", "json", "stream-json"]),
+        default="text",
+        show_default=True,
+        help="Print text, one JSON object at the end, or one JSON line for each event.",
+    )(command)
 
 
 def taking_over(command: Command) -> Command:

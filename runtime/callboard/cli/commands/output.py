@@ -1,4 +1,4 @@
-"""Output of commands: the terminal of this process, notices on stderr, what is read of a session, rows of a listing."""
+"""Output of commands: the terminal of this process, notices on stderr, results from a session, rows of a listing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def terminal_of(invocation: Invocation) -> Generator[Terminal]:
 
 
 def notice_of(invocation: Invocation) -> Callable[[str], None]:
-    """Return the function that prints on stderr what a command waits for."""
+    """Return the function that prints on stderr why a command has to wait."""
 
     def show(message: str) -> None:
         with terminal_of(invocation) as terminal:
@@ -45,8 +45,9 @@ def notice_of(invocation: Invocation) -> Callable[[str], None]:
 def with_handle(
     invocation: Invocation, session: str | None, work: Callable[[SessionHandle], Awaitable[Found]]
 ) -> Found:
-    """Return the result of `work` at the handle of a session (None: the current one). Raises the errors of
-    `open_handle`.
+    """Return the result of `work` at the handle of a session (None: the current one).
+
+    Raises the errors of `open_handle`.
     """
 
     async def working() -> Found:
@@ -72,9 +73,13 @@ def print_rows(
             terminal.rows(as_table(rows))
 
 
-def tell_begun(invocation: Invocation, path: Path, *, person: bool) -> None:
-    """Print the path, and what to do before it takes effect. `person`: it is in the user's own folder."""
+def print_new_file(invocation: Invocation, path: Path, *, person: bool) -> None:
+    """Print the path of a new file, and the steps before it takes effect.
+
+    `person`: the file is in the user's own folder.
+    """
     with terminal_of(invocation) as terminal:
         terminal.rows(block(printable(str(path)), "good"))
         if not person:
-            terminal.terminal_print(block("edit it, then `callboard trust`: what a workspace brings waits for that"))
+            text = "edit it, then run `callboard trust`: content of a workspace is not used before that"
+            terminal.terminal_print(block(text))

@@ -1,8 +1,9 @@
-"""`policy explain`, `test`, `lint`, `log`: permission decisions, before and after they happen. Read-only: they ask no
-one, run no tool or hook, and change nothing.
+"""`policy explain`, `test`, `lint`, `log`: permission decisions, before and after they happen.
 
-`policy rules`, `policy revoke`: what the user has always allowed in a session, and its revocation. Refused inside a
-tool call: no agent approves its own actions.
+Read-only: they ask no one, run no tool or hook, and change nothing.
+
+`policy rules`, `policy revoke`: permissions that the user granted with "always" in a session, and their revocation.
+Revocation is refused inside a tool call, because no agent approves its own actions.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from callboard.cli.views.policy import (
     tried_block,
     tried_json,
 )
-from callboard.core.permissions.call_input import MODES, GivenCall, Misread, call_of_words
-from callboard.core.permissions.explain import call_told
+from callboard.core.permissions.call_input import MODES, EnteredCall, InvalidCall, call_of_words
+from callboard.core.permissions.explain import explain_call
 from callboard.core.reports.decisions import Decision
 from callboard.sessions.handle import SessionHandle
-from callboard.sessions.inspect.policy import Explaining, InForce, in_force, lint, tried
+from callboard.sessions.inspect.policy import EffectiveSettings, WorkspaceJudge, in_force, lint, tried
 from callboard.types.errors import UsageError
 from callboard.types.records import SessionRule
 
@@ -61,7 +62,7 @@ def revoke(invocation: Invocation, /, rule_id: str, session: str | None) -> None
 
     ID is shown by `callboard policy rules`; a prefix is enough.
     """
-    refuse_tools("Taking a session rule back")
+    refuse_tools("Revoking a session rule")
 
     async def taking(handle: SessionHandle) -> SessionRule:
         return await handle.rules.revoke(rule_id)
@@ -112,7 +113,7 @@ def explain(
     "by"}, until the input ends. Only the rules in the call and the built-in rules apply.
     """
     if stdin:
-        _answer_lines(Explaining(invocation.workspace))
+        _answer_lines(WorkspaceJudge(invocation.workspace))
         return
     if call is None:
         raise UsageError("give a call to explain, or --stdin for many")
@@ -130,7 +131,7 @@ def test(invocation: Invocation, /, json_: bool) -> int:
     decision: ask}`. The workspace's files count whether it is trusted or not: nothing takes effect, and nothing is run.
     """
     force = in_force(invocation.workspace, trust=True)
-    results = list(tried(force, Explaining(invocation.workspace, force)))
+    results = list(tried(force, WorkspaceJudge(invocation.workspace, force)))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps([tried_json(each) for each in results], indent=2))
@@ -150,7 +151,7 @@ def lint_(invocation: Invocation, /, json_: bool) -> int:
     workspace's files are read whether it is trusted or not; nothing is run.
     """
     force = in_force(invocation.workspace, trust=True)
-    findings = lint(force, Explaining(invocation.workspace, force))
+    findings = lint(force, WorkspaceJudge(invocation.workspace, force))
     print_rows(invocation, findings, lint_block, json_=json_)
     return 1 if any(finding.code != "note" for finding in findings) else 0
 
@@ -176,17 +177,19 @@ def log(invocation: Invocation, /, *, agent: str | None, denied: bool, session: 
     print_rows(invocation, with_handle(invocation, session, read), log_table, json_=json_)
 
 
-def _explain(invocation: Invocation, force: InForce, text: str, values: dict[str, str | None], *, json_: bool) -> None:
-    explaining = Explaining(invocation.workspace, force)
+def _explain(
+    invocation: Invocation, force: EffectiveSettings, text: str, values: dict[str, str | None], *, json_: bool
+) -> None:
+    explaining = WorkspaceJudge(invocation.workspace, force)
     agent_type = values["agent_type"] or "lead"
     mode, rules = force.rights(agent_type)
     try:
         tool, fields = call_of_words(values["tool"] or "bash", text, explaining.known)
-        call = GivenCall(tool, fields, MODES[values["mode"] or mode], rules, values["folder"] or "")
+        call = EnteredCall(tool, fields, MODES[values["mode"] or mode], rules, values["folder"] or "")
         judged = explaining.judge(call)
-    except Misread as wrong:
+    except InvalidCall as wrong:
         raise UsageError(f"the call cannot be read: {wrong}") from wrong
-    report = call_told(judged.verdict, judged.call, judged.policy, judged.facts)
+    report = explain_call(judged.verdict, judged.call, judged.policy, judged.facts)
     hooks = force.hooks_of(call, agent_type)
     count = len(rules.allow) + len(rules.ask) + len(rules.deny)
     with terminal_of(invocation) as terminal:
@@ -204,8 +207,8 @@ def _explain(invocation: Invocation, force: InForce, text: str, values: dict[str
             )
 
 
-def _answer_lines(explaining: Explaining) -> None:
-    """Write one answer for each line, whatever it holds, before reading the next."""
+def _answer_lines(explaining: WorkspaceJudge) -> None:
+    """Write one answer for each line, whatever its content, before reading the next."""
     for line in sys.stdin.buffer:
         verdict = explaining.line(line)
         answer = {"decision": verdict.decision, "reason": verdict.why, "by": verdict.rule}

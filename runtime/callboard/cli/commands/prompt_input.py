@@ -16,9 +16,9 @@ from callboard.core.messaging.envelopes import tagged
 from callboard.types.errors import UsageError
 
 PROMPT_BYTES = 10_000_000
-"""Most bytes of input. Claude Code has the same limit."""
+"""Limit of the input in bytes. Claude Code has the same limit."""
 FIRST_BYTE_SECONDS = 3.0
-"""Seconds that a pipe may stay silent before a prompt of the line is sent without it."""
+"""Seconds that a pipe may stay silent before the prompt of the command line is sent without it."""
 _CHUNK = 65_536
 
 
@@ -50,7 +50,7 @@ def _piped_input(*, patient: bool) -> tuple[str, str]:
     try:
         file = sys.stdin.fileno()
         mode = os.fstat(file).st_mode
-    except (OSError, ValueError):  # a stdin without a file: a test's, or a program's that replaced it
+    except (OSError, ValueError):  # a stdin without a file: a test or a program has replaced it
         return "", ""
     if os.isatty(file):
         return "", ""

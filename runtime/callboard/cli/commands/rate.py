@@ -1,5 +1,7 @@
-"""`rate`: parked models and refused API keys of a workspace, and `rate reset`, after which they are tried again at
-once."""
+"""`rate`: parked models and refused API keys of a workspace.
+
+After `rate reset` they are tried again at once.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def reset(invocation: Invocation, /) -> None:
     notices = in_force(anyio.run(_notices, invocation, True), SystemClock().now())
     names = ", ".join(dict.fromkeys(notice.model or "the API key" for notice in notices))
     with terminal_of(invocation) as terminal:
-        text = f"forgotten for {names}: agents that waited try again now" if names else "nothing was parked or refused"
+        text = f"reset for {names}: waiting agents try again now" if names else "nothing was parked or refused"
         terminal.rows(block(text, "good" if names else "dim"))
 
 

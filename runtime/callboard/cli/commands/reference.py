@@ -102,15 +102,18 @@ def _section(context: click.Context) -> str:
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     about = inspect.cleandoc(command.help or "")
-    params = [each for each in command.get_params(context) if _is_told(each, context)]
+    params = [each for each in command.get_params(context) if _is_listed(each, context)]
     options = [row for each in params if (row := each.get_help_record(context)) is not None]
     rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
     table = ["| option | meaning |", "| --- | --- |", *rows, ""] if rows else []
     return "\n".join([f"## `{context.command_path}`", "", f"    {usage}", "", about, "", *table])
 
 
-def _is_told(option: click.Parameter, context: click.Context) -> bool:
-    """Return True if a command's page lists the option: those of all commands are listed only at the first one."""
+def _is_listed(option: click.Parameter, context: click.Context) -> bool:
+    """Return True if the section of a command lists the option.
+
+    Options of every command are listed only in the first section.
+    """
     return isinstance(option, click.Option) and (context.parent is None or option.name not in EVERYWHERE)
 
 

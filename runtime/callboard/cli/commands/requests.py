@@ -1,7 +1,6 @@
-"""`plans`, `show`, `approve`, `edit`, `reject`, `answer`: the user's answers from another terminal. The first answer
-wins.
+"""`plans`, `show`, `approve`, `edit`, `reject`, `answer`: the user's answers from another terminal.
 
-Refused inside a tool call: no agent approves its own actions.
+The first answer wins. Answers are refused inside a tool call, because no agent approves its own actions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from callboard.cli.commands.output import print_rows, terminal_of, with_handle
 from callboard.cli.terminal.plan_editor import PLAN_BYTES, approval, editable, in_editor, keep_text
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.permission import seconds_of
-from callboard.cli.views.policy import made_lines
+from callboard.cli.views.policy import created_rule_lines
 from callboard.cli.views.requests import (
     RequestDetails,
     details_of,
@@ -30,7 +29,7 @@ from callboard.cli.views.requests import (
     requests_table,
 )
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
-from callboard.core.approvals.session_rules import Always
+from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import UsageError
@@ -41,15 +40,17 @@ Status = Literal["approved", "rejected", "answered"]
 
 @dataclass(frozen=True, slots=True)
 class PersonAnswer:
-    """Answer of the user to a request. `digest`: digest of the content that it is for, or a prefix; empty: the current
-    content."""
+    """Answer of the user to a request.
+
+    `digest`: digest of the content that it is for, or a prefix; empty: the current content.
+    """
 
     status: Status
     reason: str = ""
     option: int = 0
     plan: str = ""
     digest: str = ""
-    always: Always | None = None
+    always: AlwaysAllow | None = None
     mode: str = ""
 
 
@@ -195,14 +196,14 @@ def answer(invocation: Invocation, /, request_id: str, text: str, session: str |
     _give(invocation, session, request_id, PersonAnswer("answered", text))
 
 
-def _always(time_: str, *, given_for: bool, always: bool) -> Always | None:
+def _always(time_: str, *, given_for: bool, always: bool) -> AlwaysAllow | None:
     """Return the meaning of `--always`. Raises `UsageError` for an invalid time, and for its options without it."""
     seconds = seconds_of(time_) if time_ else None
     if time_ and seconds is None:
         raise UsageError(f"--for {time_}: give a time such as 30m, 2h or 1d")
     if not always and (time_ or given_for):
-        raise UsageError("--for and --this-agent go with --always")
-    return Always(seconds, given_for) if always else None
+        raise UsageError("--for and --this-agent require --always")
+    return AlwaysAllow(seconds, given_for) if always else None
 
 
 async def _details(handle: SessionHandle, request_id: str) -> RequestDetails:
@@ -226,9 +227,10 @@ def _edited(plan: Request, file: str | None, workspace: Path) -> str:
 
 
 def _give(invocation: Invocation, session: str | None, request_id: str, reply: PersonAnswer) -> None:
-    """Answer, and print the result. Raises `UsageError` if the answer is not accepted, with the author of an earlier
-    one."""
+    """Answer, and print the result.
 
+    Raises `UsageError` if the answer is not accepted, with the author of an earlier one.
+    """
     made: list[Line] = []
 
     async def giving(handle: SessionHandle) -> RequestDetails:
@@ -242,7 +244,7 @@ def _give(invocation: Invocation, session: str | None, request_id: str, reply: P
         if refused is not None:
             raise UsageError(refused)
         if reply.always is not None:
-            made.extend(made_lines(await handle.rules.made_by(request.id)))
+            made.extend(created_rule_lines(await handle.rules.made_by(request.id)))
         return RequestDetails(request, note=await handle.moved(request) if reply.status == "approved" else "")
 
     done = with_handle(invocation, session, giving)

@@ -1,4 +1,4 @@
-"""Root of the command line: the table of commands, each in a module that is imported when it is called.
+"""Root of the command line: the table of commands. The module of a command is imported when it is called.
 
 `--help` and completion of a command's name import only click: the table has the short texts, and a test compares it
 with the commands.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from click.core import ParameterSource
 
 from callboard.cli.commands.client_options import option_names
 from callboard.cli.commands.options import everywhere, taking_over, with_plugins, with_servers
+from callboard.sessions.quick_imports import collector_paused
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run a prompt to its end, without a prompt line."),
@@ -47,6 +49,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "skills": ("skills", "List, show, create and check skills."),
     "worktrees": ("worktrees", "List, merge and remove git worktrees."),
     "mcp": ("mcp", "List, add, remove and test MCP servers, or serve Callboard as one."),
+    "plugin": ("plugin", "Install, list, switch, and remove plugins, and add marketplaces."),
     "cron": ("cron", "Add, list, edit, pause and run schedules, and see their results."),
     "serve": ("serve", "Fire the schedules of a workspace, without a terminal."),
     "service": ("service", "Run `callboard serve` as a systemd service."),
@@ -65,7 +68,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Work": ("run", "resume", "attach", "send", "workflow", "demo"),
     "Watch": ("sessions", "team", "tasks", "inbox", "trace", "context", "cost", "memory", "worktrees"),
     "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "policy", "trust"),
-    "Extend": ("agents", "skills", "mcp"),
+    "Extend": ("agents", "skills", "mcp", "plugin"),
     "Schedule": ("cron", "serve", "service"),
     "Set up": (),
 }
@@ -74,7 +77,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 _HIDDEN: Mapping[str, tuple[str, str]] = {"_complete": ("completion", "What a completion script asks.")}
 
 
-class Root(click.Group):
+class RootGroup(click.Group):
     """Command group that imports its commands late and suggests similar names."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -84,14 +87,21 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module."""
         entry = COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
-        return getattr(importlib.import_module(f"callboard.cli.commands.{entry[0]}"), cmd_name) if entry else None
+        if entry is None:
+            return None
+        with collector_paused():
+            module = importlib.import_module(f"callboard.cli.commands.{entry[0]}")
+        return getattr(module, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Rewrite `callboard -p PROMPT` to `callboard run PROMPT`, and `callboard help NAME` to `callboard NAME
-        --help`."""
+        """Rewrite `callboard -p PROMPT` to `callboard run PROMPT`.
+
+        Rewrite `callboard help NAME` to `callboard NAME --help`.
+        """
         if args and args[0] == "help":
             args = [*args[1:], "--help"]
-        return super().parse_args(ctx, as_run(args, self.params))
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        return super().parse_args(ctx, with_first_prompt(as_run(args, self.params), self.params, terminal=terminal))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -127,7 +137,7 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 
 
 @click.group(
-    cls=Root,
+    cls=RootGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -136,6 +146,7 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 @click.option("-r", "--resume", "session", metavar="ID", help="Continue this session.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
+@click.option("--prompt", "first", hidden=True, help="First prompt of the lead; written as a bare argument.")
 @with_plugins
 @with_servers
 @click.option(
@@ -152,11 +163,12 @@ def cli(ctx: click.Context, /, **values: Any) -> int | None:
     Exit codes: 0 done, 1 the task failed, 2 usage, 3 configuration or credentials, 4 needs an answer that no one can
     give, 5 budget or limit, 6 model service unavailable, 70 a bug in Callboard, 124 time limit, 129 the terminal was
     closed, 130 Ctrl-C, 143 SIGTERM.
-    """
+    """  # noqa: D401 - the text of `callboard --help`, which says what the program is
     if ctx.invoked_subcommand is not None:
         _refuse_misplaced(ctx, values)
         return None
-    talk = importlib.import_module("callboard.cli.commands.run").talk
+    with collector_paused():
+        talk = importlib.import_module("callboard.cli.commands.run").talk
     return talk(ctx.obj, **values)
 
 
@@ -174,13 +186,44 @@ def as_run(args: Sequence[str], before: Iterable[click.Parameter]) -> list[str]:
 
     `before`: options that may come before a command.
     """
-    options = [option for option in before if isinstance(option, click.Option)]
+    options = _options_of(before)
+    at = _first_word(args, options)
+    if at is None:
+        return ["run", *args]
+    return list(args)
+
+
+def with_first_prompt(args: Sequence[str], before: Iterable[click.Parameter], *, terminal: bool) -> list[str]:
+    """Return the line with its command if its first word is a prompt: a text with a blank in it.
+
+    `callboard "Fix it"` sends the prompt at a prompt line on a terminal, and is a run elsewhere or with an option of
+    `run`.
+    """
+    options = _options_of(before)
+    at = _first_word(args, options)
+    if at is None or at >= len(args) or not args[at].strip() or len(args[at].split()) < 2:
+        return list(args)
+    others = [*args[:at], *args[at + 1 :]]
+    if not terminal or _first_word(others, options) is None:
+        return ["run", *args]
+    return [*others, "--prompt", args[at]]
+
+
+def _options_of(parameters: Iterable[click.Parameter]) -> list[click.Option]:
+    return [option for option in parameters if isinstance(option, click.Option)]
+
+
+def _first_word(args: Sequence[str], options: Sequence[click.Option]) -> int | None:
+    """Return the place of the first word that is no option and no value of one.
+
+    None if an option of `run` comes before that word. `options`: those that may come before a command.
+    """
     runs = _RUNS.difference(*(option.opts for option in options))
     valued = {name for option in options if not option.is_flag and not option.count for name in option.opts}
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
         name, equals, _ = args[at].partition("=")
         if name in runs:
-            return ["run", *args]
+            return None
         at += 2 if name in valued and not equals else 1
-    return list(args)
+    return at

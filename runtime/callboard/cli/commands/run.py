@@ -1,6 +1,6 @@
-"""`run`, `resume`, and the bare `callboard`: conversion of options into a session, which other modules run.
+"""`run`, `resume`, and the bare `callboard`: conversion of the options into a session and its output.
 
-Conversion of the options for programs into the options of a session and of its output.
+The options include those for programs. Other modules run the session and its output.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import click
 
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_claude
 from callboard.adapters.extensions.hook_fields import HookOrigin
 from callboard.adapters.extensions.hooks import HookEntry, load_hooks
-from callboard.cli.commands.client_options import client_options, json_object, not_heeded
+from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, json_object
 from callboard.cli.commands.options import (
     Invocation,
     everywhere,
@@ -28,6 +28,7 @@ from callboard.cli.commands.options import (
     refuse_tools,
     split_list,
     taking_over,
+    with_output_format,
     with_plugins,
     with_servers,
 )
@@ -53,11 +54,13 @@ from callboard.sessions.options import (
     SessionOptions,
     WorkspaceOptions,
 )
-from callboard.types.agent_spec import READ_AS
+from callboard.types.agent_spec import READ_AS, ThinkingChoice
 from callboard.types.errors import UsageError
+from callboard.types.messages import BranchPoint
+from callboard.types.model_names import LONG
 
 
-@click.command()
+@click.command(cls=RunCommand)
 @click.argument("prompt", required=False)
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
 @click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Continue this session.")
@@ -68,7 +71,7 @@ from callboard.types.errors import UsageError
 @click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
 @click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of the session in dollars.")
 @click.option("--max-seconds", type=click.FloatRange(min=0), help="Maximum duration of a turn in seconds.")
-@click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
+@with_output_format
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
 @click.option("--live-tools", is_flag=True, help="With --model cassette:FILE: also run the tools.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
@@ -90,13 +93,13 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     """
     goes_on = bool(values["continue_"] or values["resumed"])
     if values["carry"] and not goes_on:
-        raise UsageError("--carry goes with -c or -r: a new session has nothing to carry over")
+        raise UsageError("--carry requires -c or -r: a new session has nothing to carry over")
     _refuse_policy(values)
-    options, notes = told_options(values, _options(invocation, values, resume=goes_on, session=values["resumed"]))
+    options, notes = with_client_flags(values, _options(invocation, values, resume=goes_on, session=values["resumed"]))
     if values["input_format"] == "stream-json":
         wishes = wishes_of(values, options, mode_of(values, options))
         with terminal_of(invocation) as terminal:
-            _tell(notes, terminal)
+            _print_notes(notes, terminal)
             return importlib.import_module("callboard.cli.headless.client_run").run_client(wishes, terminal)
     prompt, note = read_prompt(values["prompt"], required=not goes_on)
     return _headless(invocation, values, options, prompt, notes=[*notes, note] if note else notes)
@@ -112,7 +115,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     type=click.FloatRange(min=0),
     help="Maximum cost of the session in dollars, including what it has spent.",
 )
-@click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
+@with_output_format
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @with_plugins
@@ -144,17 +147,19 @@ def talk(invocation: Invocation, /, **values: Any) -> int:
     """Open a prompt line, if there is a terminal (the bare `callboard`)."""
     refuse_tools("Talking to the lead")
     if not (person_is_there() and sys.stdout.isatty()):
-        raise UsageError('there is no terminal to talk at. For scripts: callboard run "what to do"')
+        raise UsageError('the prompt line needs a terminal. For scripts: callboard run "what to do"')
     goes_on = bool(values["continue_"] or values["session"])
     options = _options(invocation, values, resume=goes_on, session=values["session"])
-    # prompt_toolkit takes 100 ms to import, and a headless run never needs it.
+    # prompt_toolkit takes 100 ms to import, and a headless run does not need it.
     repl = importlib.import_module("callboard.cli.repl.repl")
     with terminal_of(invocation) as terminal:
         attach = "never" if options.identity.take_over is not None else "if hosted"
-        return repl.run_repl(options, terminal, verbose=invocation.verbose, attach=attach)
+        return repl.run_repl(
+            options, terminal, verbose=invocation.verbose, attach=attach, first=values.get("first") or ""
+        )
 
 
-def _tell(notes: Sequence[str], terminal: Terminal) -> None:
+def _print_notes(notes: Sequence[str], terminal: Terminal) -> None:
     for note in notes:
         terminal.terminal_print(block(f"callboard: {note}", "warn"))
 
@@ -179,7 +184,7 @@ def _headless(
         schema=json_object(values["json_schema"], "--json-schema") if values.get("json_schema") else None,
     )
     with terminal_of(invocation) as terminal:
-        _tell(notes, terminal)
+        _print_notes(notes, terminal)
         return run_headless(headless, terminal, verbose=invocation.verbose)
 
 
@@ -187,7 +192,12 @@ def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, se
     return SessionOptions(
         WorkspaceOptions(invocation.workspace, flags=flags_of(values), trust=bool(values.get("trust"))),
         identity=IdentityOptions(
-            session=session, resume=resume, carry=bool(values.get("carry")), take_over=_take_over(values, resume=resume)
+            session=session,
+            resume=resume,
+            carry=bool(values.get("carry")),
+            take_over=_take_over(values, resume=resume),
+            fork=bool(values.get("fork_session")) and resume,
+            point=_branch_point(values, resume=resume),
         ),
         model=ModelOptions(
             values.get("model"),
@@ -207,15 +217,26 @@ def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, se
     )
 
 
+def _branch_point(values: Mapping[str, Any], *, resume: bool) -> BranchPoint:
+    """Return the point of the conversation from which it continues. Raises `UsageError` for options without effect."""
+    message = values.get("resume_session_at") or ""
+    drops = values.get("resume_drops_turn")
+    if (message or drops is not None) and not resume:
+        raise UsageError("--resume-session-at requires -c or -r: a new session has no messages")
+    if drops is not None and not (drops and message):
+        raise UsageError("--resume-drops-turn requires the uuid of a prompt, and --resume-session-at")
+    return BranchPoint(message, drops or "")
+
+
 def _take_over(values: Mapping[str, Any], *, resume: bool) -> TakeOver | None:
     """Return the options of a take-over. Raises `UsageError` for options without effect."""
     if not values.get("take_over"):
         if values.get("force") or values.get("wait") is not None:
-            raise UsageError("--force and --wait go with --take-over")
+            raise UsageError("--force and --wait require --take-over")
         return None
     refuse_tools("--take-over")
     if not resume:
-        raise UsageError("--take-over goes with -c or -r: a new session has no host to take over from")
+        raise UsageError("--take-over requires -c or -r: a new session has no host to take over from")
     wait = values.get("wait")
     return TakeOver(TakeOver().wait if wait is None else float(wait), bool(values.get("force")))
 
@@ -227,32 +248,37 @@ def _refuse_policy(values: dict[str, Any]) -> None:
 
 
 BYPASS = "bypassPermissions"
+LONG_CONTEXT = "context-1m-2025-08-07"
+"""The beta feature of a context window of a million tokens."""
 SOURCES = ("user", "project", "local")
 """Names of `--setting-sources`, as in Claude Code."""
 _STATES = ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "CLAUDE_CODE_SDK_READS_SESSION_STATE")
 """Variables by which a client, or its library, asks for session state events."""
+_CHECKPOINTS = "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"
+"""Variable by which a client asks for copies of files before they change."""
 _POLICY = (
     "permission_prompt_tool",
     "dangerously_skip_permissions",
     "allow_dangerously_skip_permissions",
     "settings",
+    "add_dir",
 )
-"""SessionOptions by which somebody would allow himself what a person has to allow."""
+"""Options with which a process could grant permissions that only a person may grant."""
 
 
-def told_options(values: Mapping[str, Any], options: SessionOptions) -> tuple[SessionOptions, list[str]]:
-    """Return the options extended by a program's flags, and one line for each flag without effect. Raises
-    `UsageError`."""
+def with_client_flags(values: Mapping[str, Any], options: SessionOptions) -> tuple[SessionOptions, list[str]]:
+    """Return the options extended by a program's flags, and one line for each flag without effect.
+
+    Raises `UsageError`.
+    """
     for name in _POLICY:
         if values.get(name):
             refuse_tools(f"--{name.replace('_', '-')}")
-    notes = list(not_heeded(values))
+    notes = list(ignored_options(values))
     flags = dict(options.workspace.flags)
     if values.get("dangerously_skip_permissions"):
         if flags.get("permission.mode") not in (None, BYPASS):
-            raise UsageError(
-                "--dangerously-skip-permissions is the mode bypassPermissions: leave --permission-mode out"
-            )
+            raise UsageError("--dangerously-skip-permissions is the mode bypassPermissions: omit --permission-mode")
         flags["permission.mode"] = BYPASS
     if values.get("fallback_model"):
         flags["fallback_models"] = list(split_list([values["fallback_model"]]))
@@ -260,6 +286,10 @@ def told_options(values: Mapping[str, Any], options: SessionOptions) -> tuple[Se
     if values.get("settings"):
         options, setting_notes = _with_settings(values["settings"], options)
         notes += setting_notes
+    if values.get("managed_settings"):
+        options, setting_notes = _with_managed(values["managed_settings"], options)
+        notes += setting_notes
+    options = _with_folders(tuple(values.get("add_dir") or ()), _with_betas(values.get("betas") or "", options))
     if values.get("agents"):
         agents, agent_notes = agents_of(json_object(values["agents"], "--agents"), "--agents")
         extensions = replace(options.extensions, agents={**options.extensions.agents, **agents})
@@ -279,7 +309,7 @@ def _sources(values: Mapping[str, Any]) -> frozenset[str] | None:
         return frozenset(SOURCES) if values.get("input_format") == "stream-json" else None
     sources = split_list([named])
     if unknown := sorted({*sources} - {*SOURCES}):
-        raise UsageError(f"--setting-sources {', '.join(unknown)}: choose of {', '.join(SOURCES)}")
+        raise UsageError(f"--setting-sources {', '.join(unknown)}: choose from {', '.join(SOURCES)}")
     return frozenset(sources)
 
 
@@ -295,16 +325,75 @@ def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[s
         notes += [f"--tools: there is no tool {tool} here" for tool in names if not our_names(tool)]
         tools = tuple(tool for tool in names if our_names(tool))
     name = str(values.get("session_id") or "")
-    if name and options.identity.resume:
-        raise UsageError("--session-id goes with a new session: leave it out, or --continue and --resume")
+    if name and options.identity.resume and not values.get("fork_session"):
+        raise UsageError(
+            "--session-id requires a new session: omit it, or --continue and --resume, or add --fork-session"
+        )
     lead = replace(
         options.lead,
+        thinking=_thinking(values),
         instructions=system.strip(),
         appended="\n\n".join(text for text in appended if text),
         tools=tools,
         agent_type=values.get("agent") or options.lead.agent_type,
     )
     return replace(options, lead=lead, identity=replace(options.identity, name=_id_of(name) if name else ""))
+
+
+def _thinking(values: Mapping[str, Any]) -> ThinkingChoice | None:
+    """Return the thinking that the options request; None if they request none. Raises `UsageError`."""
+    budget: int | None = values.get("max_thinking_tokens")
+    kind: Literal["adaptive", "enabled", "disabled"] | None = values.get("thinking")
+    if kind is None and budget is not None:
+        kind = "enabled" if budget else "disabled"
+    display = values.get("thinking_display")
+    if kind is None and display is None:
+        return None
+    return ThinkingChoice(kind=kind or "adaptive", budget=budget or None, display=display or "")
+
+
+def _with_betas(betas: str, options: SessionOptions) -> SessionOptions:
+    """Request the beta features of the service. Raises `UsageError` for an unknown one."""
+    if unknown := [name for name in split_list([betas]) if name != LONG_CONTEXT]:
+        raise UsageError(f"--betas {', '.join(unknown)}: only {LONG_CONTEXT} is supported")
+    name = options.model.name
+    if not betas or name is None or name.endswith(LONG) or ":" in name:
+        return options
+    return replace(options, model=replace(options.model, name=f"{name}{LONG}"))
+
+
+def _with_folders(folders: tuple[str, ...], options: SessionOptions) -> SessionOptions:
+    """Allow reading in more folders. Raises `UsageError` for one that does not exist."""
+    if not folders:
+        return options
+    flags = dict(options.workspace.flags)
+    resolved = [options.workspace.folder.joinpath(Path(folder).expanduser()).resolve() for folder in folders]
+    if missing := [str(folder) for folder in resolved if not folder.is_dir()]:
+        raise UsageError(f"--add-dir {', '.join(missing)}: there is no such folder")
+    flags["permission.allow"] = [
+        *_listed(flags.get("permission.allow")),
+        *(f"Read(/{str(path).rstrip('/')}/**)" for path in resolved),
+    ]
+    return replace(options, workspace=replace(options.workspace, flags=flags))
+
+
+def _with_managed(text: str, options: SessionOptions) -> tuple[SessionOptions, list[str]]:
+    """Add the restrictions of settings that the program that starts the run manages: its deny and ask rules.
+
+    Raises `UsageError`.
+    """
+    given = json_object(text, "--managed-settings")
+    read = read_claude(text.encode(), "--managed-settings", person=True, trusted=True)
+    flags = dict(options.workspace.flags)
+    for kind in ("deny", "ask"):
+        if rules := read.rules.get(kind):
+            name = f"permission.{kind}"
+            flags[name] = [*_listed(flags.get(name)), *(rule for rule, _ in rules)]
+    if read.bypass_off and flags.get("permission.mode") == BYPASS:
+        raise UsageError(f"bypassPermissions is switched off by {read.bypass_off}")
+    ignored = sorted({*given} - {"permissions"})
+    notes = [f"--managed-settings: {name} is ignored: only deny and ask rules restrict a run" for name in ignored]
+    return replace(options, workspace=replace(options.workspace, flags=flags)), notes
 
 
 def _id_of(text: str) -> str:
@@ -335,22 +424,22 @@ def _with_settings(text: str, options: SessionOptions) -> tuple[SessionOptions, 
         flags[name] = [*_listed(flags.get(name)), *(rule for rule, _ in rules)]
     if read.mode is not None and flags.get("permission.mode") is None:
         flags["permission.mode"] = read.mode[0]
-    for name, (value, _) in read.models.items():
-        flags.setdefault(name, value)
+    for address, (value, _) in read.settings.items():
+        flags.setdefault(".".join(address), value)
     if read.bypass_off and flags.get("permission.mode") == BYPASS:
         raise UsageError(f"bypassPermissions is switched off by {read.bypass_off}")
     hooks, hook_notes = _hooks_of(read, raw, path, options)
     flags = {name: value for name, value in flags.items() if value not in (None, [])}
     extended = replace(
         options,
-        workspace=replace(options.workspace, flags=flags),
+        workspace=replace(options.workspace, flags=flags, variables=read.variables),
         extensions=replace(options.extensions, hooks=(*options.extensions.hooks, *hooks)),
     )
     return extended, hook_notes
 
 
 def _listed(value: object) -> list[object]:
-    return [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - of rules
+    return [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
 
 
 def _hooks_of(
@@ -365,8 +454,10 @@ def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> 
     """Return the options of a run that a client drives. Raises `UsageError` for options that exclude each other."""
     refuse_tools("--input-format stream-json")
     if values["output_format"] != "stream-json":
-        raise UsageError("--input-format stream-json goes with --output-format stream-json")
-    emits, reads = (os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _STATES)
+        raise UsageError("--input-format stream-json requires --output-format stream-json")
+    emits, reads, checkpoints = (
+        os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in (*_STATES, _CHECKPOINTS)
+    )
     may_bypass = (
         bool(values["allow_dangerously_skip_permissions"]) or options.workspace.flags.get("permission.mode") == BYPASS
     )
@@ -378,10 +469,13 @@ def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> 
         partial=bool(values["include_partial_messages"]),
         replays=bool(values["replay_user_messages"]),
         hook_events=bool(values["include_hook_events"]),
-        asks=values["permission_prompt_tool"] == "stdio",
+        asks=values["permission_prompt_tool"] == "stdio" and values["permission_prompts"] != "none",
+        forwards=bool(values["forward_subagent_text"]),
+        betas=split_list([values["betas"] or ""]),
         may_bypass=may_bypass,
         schema=json_object(schema, "--json-schema") if schema else None,
         servers=sdk_servers(tuple(values.get("mcp_config") or ())),
+        checkpoints=checkpoints,
         states=emits or reads,
         quiet_states=not emits,
     )
@@ -395,9 +489,9 @@ def sdk_servers(texts: tuple[str, ...]) -> tuple[str, ...]:
         read = json_object(text if inline else _text_of(text, "--mcp-config"), "--mcp-config")
         servers: Any = read.get("mcpServers")
         if not isinstance(servers, dict):
-            raise UsageError("--mcp-config has an object `mcpServers`: the name of each server -> its entry")
+            raise UsageError("--mcp-config must contain an object `mcpServers`: the name of each server -> its entry")
         listed = cast("dict[str, Any]", servers)
-        names += [name for name, entry in listed.items() if isinstance(entry, dict) and entry.get("type") == "sdk"]  # pyright: ignore[reportUnknownMemberType] - of an entry
+        names += [name for name, entry in listed.items() if isinstance(entry, dict) and entry.get("type") == "sdk"]  # pyright: ignore[reportUnknownMemberType] - JSON
     return tuple(dict.fromkeys(names))
 
 

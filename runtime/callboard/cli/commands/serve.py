@@ -1,6 +1,6 @@
-"""`serve`: fires the schedules of a workspace without a terminal, with one line for each event.
+"""`serve`: the schedules of a workspace without a terminal, with one line of output for each event.
 
-It asks no one: attach from another terminal to watch or answer.
+The process asks no questions: attach from another terminal to watch or answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Style, Terminal, block
-from callboard.sessions.serve import UPGRADED, LogLine, Serving, WouldHost, until_replaced, would_host
+from callboard.sessions.serve import UPGRADED, HostCandidate, LogLine, Serving, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
 from callboard.types.records import Json
 
@@ -97,7 +97,7 @@ class _Serve:
         self._left: int | None = None
         self._again = True
         self._scope: anyio.CancelScope
-        """Of the serving that is under way."""
+        """Scope of the current serving."""
 
     async def run(self) -> int:
         """Serve and return the exit code. SIGHUP starts again with the new settings."""
@@ -124,8 +124,10 @@ class _Serve:
                 return
 
     async def _take_hangups(self) -> None:
-        """Start again at each SIGHUP, including one during the start or another reload; leave when the terminal is
-        gone."""
+        """Start again at each SIGHUP, and leave when the terminal is gone.
+
+        This includes a SIGHUP during the start or another reload.
+        """
         while await next_hangup() == "signal":
             if self._left is None:
                 self._again = True
@@ -134,7 +136,7 @@ class _Serve:
         self._leave(HANGUP, "the end of its terminal")
 
     async def _take_upgrade(self) -> None:
-        """Leave when another Callboard is installed, because new child processes would have that version."""
+        """Leave when another version of Callboard is installed, because new child processes would use that version."""
         text = await until_replaced()
         if self._left is None:
             self._lines.tell(LogLine("trouble", text))
@@ -149,7 +151,7 @@ class _Serve:
         self._scope.cancel()
 
 
-def _show(terminal: Terminal, sessions: Sequence[WouldHost], *, json_: bool) -> None:
+def _show(terminal: Terminal, sessions: Sequence[HostCandidate], *, json_: bool) -> None:
     """Show the sessions to host, for a user or as JSON."""
     if json_:
         rows = [
@@ -166,10 +168,10 @@ def _show(terminal: Terminal, sessions: Sequence[WouldHost], *, json_: bool) -> 
         terminal.record(json.dumps(rows, indent=2))
         return
     lines = [line for row in sessions for line in _session_lines(row)]
-    terminal.rows(block("\n".join(lines or ["no session has a schedule that fires: `callboard cron add` makes one"])))
+    terminal.rows(block("\n".join(lines or ["no session has a schedule that fires: `callboard cron add` creates one"])))
 
 
-def _session_lines(row: WouldHost) -> list[str]:
+def _session_lines(row: HostCandidate) -> list[str]:
     hosted = f"hosted by process {row.host}, which fires them" if row.host is not None else "would be hosted"
     rows = [
         f"  {_stamp(wake) if wake is not None else 'cannot be read':<19}  {each.name or each.id}  {each.cron}"

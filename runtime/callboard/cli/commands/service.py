@@ -1,6 +1,6 @@
 """`service install|uninstall|status|print`: `callboard serve` of a workspace as a service of the user's systemd.
 
-It starts and enables nothing: it writes the unit and names the commands that do.
+The command writes the unit and prints the commands that enable and start it, but runs none of them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import click
 import platformdirs
 
 from callboard.adapters.processes.systemd import (
-    Unit,
+    SystemdUnit,
     callboard_command,
-    is_ours,
+    is_own_unit,
     remove_unit,
     run_tool,
     systemctl,
@@ -52,16 +52,16 @@ def install(invocation: Invocation, /, trust: bool) -> None:
     file = unit_file(platformdirs.user_config_path(), unit.name)
     written = write_unit(file, unit.text())
     reloaded = systemctl("daemon-reload")
-    lines = [f"{file} {'is written' if written else 'stands as it would be written'}"]
+    lines = [f"{file} {'is written' if written else 'is up to date'}"]
     if reloaded is None:
         lines.append("there is no systemctl here: copy the file to a machine that has it, or run `callboard serve`")
     elif reloaded[0] != 0:
-        lines.append(f"systemctl could not be told ({reloaded[1]}): run `systemctl --user daemon-reload` yourself")
+        lines.append(f"systemctl failed ({reloaded[1]}): run `systemctl --user daemon-reload` yourself")
     lines += [
         "",
         f"start it now and at each login:  systemctl --user enable --now {unit.name}",
         "also while you are logged out:   loginctl enable-linger",
-        f"what it says:                    journalctl --user -u {unit.name} -f",
+        f"its log:                         journalctl --user -u {unit.name} -f",
         "",
         "it needs the key of the model service, which a service does not inherit. Once, in your editor:",
         f"  install -m 600 /dev/null {shlex.quote(str(unit.secrets))}",
@@ -79,7 +79,7 @@ def uninstall(invocation: Invocation, /) -> None:
     refuse_tools("Removing a service")
     unit = _unit(invocation, os.environ)
     file = unit_file(platformdirs.user_config_path(), unit.name)
-    owned = file.exists() and not file.is_symlink() and is_ours(file)
+    owned = file.exists() and not file.is_symlink() and is_own_unit(file)
     stopped = systemctl("disable", "--now", unit.name) if owned else None
     removed = remove_unit(file)
     lines = [f"{file} is removed" if removed else f"there is no {file}"]
@@ -107,7 +107,7 @@ def status(invocation: Invocation, /, json_: bool) -> None:
     state: Json = {
         "unit": str(file),
         "installed": installed,
-        "ours": installed and is_ours(file),
+        "ours": installed and is_own_unit(file),
         "changed": installed and file.read_text(encoding="utf-8", errors="replace") != unit.text(),
         "enabled": enabled[1] if enabled else None,
         "active": active[1] if active else None,
@@ -132,9 +132,9 @@ def print_(invocation: Invocation, /, trust: bool) -> None:
         terminal.result(_unit(invocation, os.environ, trust=trust).text().rstrip("\n"))
 
 
-def _unit(invocation: Invocation, environ: Mapping[str, str], *, trust: bool = False) -> Unit:
+def _unit(invocation: Invocation, environ: Mapping[str, str], *, trust: bool = False) -> SystemdUnit:
     places = find_places(invocation.workspace, writable=False)
-    return Unit(
+    return SystemdUnit(
         f"callboard-{places.state.name}.service",
         places.workspace,
         callboard_command(),
@@ -150,7 +150,7 @@ def _status_lines(state: Json) -> list[str]:
         first = f"{state['unit']} is installed"
         first += "" if state["ours"] else ", not by callboard"
         if state["ours"] and state["changed"]:
-            first += "; `callboard service install` would write it otherwise now"
+            first += "; `callboard service install` would change it"
     else:
         first = "no service is installed for this workspace: `callboard service install`"
     states = [f"{name}: {state[name]}" for name in ("enabled", "active", "linger") if state[name] is not None]

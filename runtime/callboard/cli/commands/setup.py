@@ -1,8 +1,8 @@
 """`rehearse`, `demo`, `doctor`, `settings`: commands outside sessions.
 
-`doctor` checks the machine: what Callboard needs, what is missing, and what to do. It is read-only. It never calls the
-model service: it checks that a key exists, not that it works. It also checks MCP servers (a missing program, an unset
-variable) without starting any.
+`doctor` checks the machine: the requirements of Callboard, the missing ones, and the remedies. It is read-only. It
+never calls the model service: it checks that a key exists, not that it works. It also checks MCP servers (a missing
+program, an unset variable) without starting any.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from callboard.config.trust import Trust, standing
 from callboard.core.trust.claims import printable
 from callboard.engine.commands import stored_sessions
 from callboard.engine.rate_limits.limiter import rates_of
-from callboard.sessions.compose import Notice, WorkspacePaths, damage_told, find_places, open_store
+from callboard.sessions.compose import Notice, WorkspacePaths, damage_lines, find_places, open_store
 from callboard.sessions.inspect.compat_report import compat_reports
 from callboard.sessions.inspect.health import troubles
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers, servers_of
+from callboard.sessions.inspect.plugins import list_plugins
 from callboard.sessions.sandbox import choice_of, try_launcher
 from callboard.types.errors import CallboardError, SettingsError
 from callboard.types.mcp import ServerEntry
@@ -66,11 +67,11 @@ def rehearse() -> None:
 @click.pass_obj
 def serve(invocation: Invocation, /, scenario: Path, **values: Any) -> None:
     """Serve SCENARIO as a model service over HTTP until Ctrl-C. Prints `listening on URL`."""
-    # The emulator is a program of its own: this process becomes it, so that signals and the port are its own affair.
+    # This process becomes the emulator, which then handles its own signals and port.
     options = [part for name, value in values.items() if value is not None for part in (f"--{name}", str(value))]
-    # -P: a package of the same name in the current folder is not taken for ours.
+    # -P: a package `callboard` in the current folder is not imported.
     program = [sys.executable, "-P", "-m", "callboard.adapters.models.rehearsal", str(scenario), *options]
-    os.execv(sys.executable, program)  # noqa: S606  no shell, and our own interpreter
+    os.execv(sys.executable, program)  # noqa: S606 - no shell, and the same interpreter
 
 
 @click.command()
@@ -105,7 +106,7 @@ def doctor(invocation: Invocation, /, *, json_: bool, compat: bool, trust: bool,
     Exit code 3 if something must be fixed first.
     """
     if compat:
-        return _tell_compatible(invocation, json_=json_, trust=trust, plugins=plugins)
+        return _print_compatible(invocation, json_=json_, trust=trust, plugins=plugins)
     findings = _examine(invocation.workspace, notice_of(invocation))
     with terminal_of(invocation) as terminal:
         if json_:
@@ -115,14 +116,14 @@ def doctor(invocation: Invocation, /, *, json_: bool, compat: bool, trust: bool,
     return exit_code(findings)
 
 
-def _tell_compatible(invocation: Invocation, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> int:
+def _print_compatible(invocation: Invocation, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> int:
     rows = compat_reports(find_places(invocation.workspace, writable=False), plugins, trust=trust)
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json_of(rows))
         elif not rows:
             terminal.rows(
-                block("there is no file of agents, skills, commands, hooks, servers or settings but ours", "dim")
+                block("no agents, skills, commands, hooks, servers or settings except the bundled ones", "dim")
             )
         for row in () if json_ else rows:
             subject = f"{printable(row.where)}{': ' if row.field else ''}{printable(row.field)}"
@@ -144,7 +145,9 @@ def settings(invocation: Invocation, /, *, json_: bool, trust: bool, all_: bool)
     places = find_places(invocation.workspace, writable=False)
     now = standing(places.workspace, places.config)
     trusted = trust or now.trusted
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=now.brought)
+    loaded = load_settings(
+        os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims
+    )
     rows = [(name, json.dumps(value), origin) for name, value, origin in loaded.explained()]
     with terminal_of(invocation) as terminal:
         if json_:
@@ -177,41 +180,47 @@ def _examine(workspace: Path, notice: Notice) -> list[Finding]:
     now = standing(places.workspace, places.config)
     findings.append(_examine_trust(now))
     try:
-        loaded = load_settings(os.environ, workspace=places.workspace, trusted=now.trusted, brought=now.brought)
+        loaded = load_settings(
+            os.environ, workspace=places.workspace, trusted=now.trusted, workspace_claims=now.workspace_claims
+        )
     except CallboardError as error:
         return [*findings, Finding("settings", "broken", str(error))]
     findings.append(Finding("settings", "found", f"model {loaded.settings.model}"))
     servers = examine_servers(places.workspace, os.environ)
-    return [*findings, examine_sandbox(loaded, places, os.environ), *servers]
+    plugins = examine_plugins(places.workspace)
+    return [*findings, examine_sandbox(loaded, places, os.environ), *plugins, *servers]
 
 
 def _examine_trust(now: Trust) -> Finding:
     """Check whether the content of the workspace is used."""
     if now.damage:
-        return Finding("trust", "damaged", now.damage, "`callboard trust` decides again")
+        return Finding("trust", "damaged", now.damage, "`callboard trust` asks again")
     if now.how == "nothing":
-        return Finding("trust", "found", "the workspace brings nothing that would have to be trusted")
+        return Finding("trust", "found", "the workspace has no content that needs trust")
     if now.trusted:
-        return Finding("trust", "found", f"content {now.brought.digest[:12]} is trusted")
-    return Finding("trust", "found", "what the workspace brings is not trusted, so not used", "`callboard trust`")
+        return Finding("trust", "found", f"content {now.workspace_claims.digest[:12]} is trusted")
+    return Finding("trust", "found", "the content of the workspace is not trusted", "`callboard trust`")
 
 
 def _examine_rate(notice: RateNotice) -> Finding:
-    """Return a park or a refusal, with the way to end it."""
+    """Return a finding for a park or a refusal, with the way to end it."""
     return Finding("rate", "missing", rate_words(notice, SystemClock().now()), RESET)
 
 
 async def _examine_store(places: WorkspacePaths, rates: list[RateNotice], notice: Notice) -> list[Finding]:
-    """Check whether the workspace's store can be read, what it has set aside, and which sessions cannot continue. Its
-    parks and refusals of API keys are added to `rates`."""
+    """Check whether the workspace's store can be read.
+
+    List its damaged parts and the sessions that cannot continue. Its parks and refusals of API keys are added to
+    `rates`.
+    """
     try:
         store = await open_store(places, "full", notice)
     except CallboardError as error:
-        return [Finding("store", "broken", str(error), "docs/store.md tells what each of these means")]
+        return [Finding("store", "broken", str(error), "docs/store.md explains each of these")]
     try:
         rates[:] = in_force(await rates_of(store), SystemClock().now())
         wrong = await troubles(store, await stored_sessions(store), deep=None)
-        damage = damage_told(store)
+        damage = damage_lines(store)
     finally:
         await store.aclose()
     sessions = [Finding("session", "newer" if trouble.newer else "damaged", str(trouble)) for trouble in wrong.values()]
@@ -237,7 +246,7 @@ _STYLES: Mapping[State, Style] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check. `advice` says what to do if it fails."""
+    """Result of one check. `advice`: the remedy if it fails."""
 
     what: str
     state: State
@@ -351,9 +360,9 @@ def examine_sandbox(loaded: LoadedSettings, places: WorkspacePaths, environ: Map
     try:
         choice = choice_of(loaded, machine, attended=True)
     except SettingsError as error:
-        return Finding("sandbox", "broken", str(error), "docs/sandbox.md tells what each level needs")
+        return Finding("sandbox", "broken", str(error), "docs/sandbox.md lists the requirements of each level")
     if reason := anyio.run(try_launcher, places, loaded):
-        advice = "no command runs until this works; docs/sandbox.md tells what each level needs"
+        advice = "no command runs until this works; docs/sandbox.md lists the requirements of each level"
         return Finding("sandbox", "broken", f"level {choice.level}: {reason}", advice)
     alone = choice_of(loaded, machine, attended=False)
     network = "the machine's network is open" if choice.network else _NETWORK[choice.level]
@@ -399,6 +408,16 @@ _ADVICE: Mapping[str, str] = {
 _UNSET = re.compile(r"the variable (\w+) is not set")
 
 
+def examine_plugins(workspace: Path) -> Iterator[Finding]:
+    """Yield a finding for each installed plugin that cannot be loaded, and one for the enabled ones."""
+    listing = list_plugins(workspace)
+    for line in listing.notes:
+        yield Finding("plugins", "missing", line, "`callboard plugin list` shows all of them")
+    loaded = [plugin.name for plugin, content in listing.plugins if plugin.enabled and content is not None]
+    if loaded:
+        yield Finding("plugins", "found", ", ".join(loaded))
+
+
 def examine_servers(workspace: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each server that cannot work, and one for the others; none if no server is configured."""
     try:
@@ -427,12 +446,12 @@ def _of(entry: ServerEntry, servers: ConfiguredServers, environ: Mapping[str, st
     subject = f"server {entry.name}"
     if state == "untrusted":
         return Finding(
-            subject, "missing", f"untrusted: {entry.path} brings it", "`callboard trust` shows it and decides"
+            subject, "missing", f"untrusted: it comes from {entry.path}", "`callboard trust` shows it and asks"
         )
     if state == "off":
         return Finding(subject, "found", f"off: {reason}")
     if entry.transport == "stdio" and not _is_program(entry.command, servers.places.workspace, environ):
-        name = os.path.basename(entry.command)  # noqa: PTH119 - a word of a file, which may be no path at all
+        name = os.path.basename(entry.command)  # noqa: PTH119 - text from a file, which may not be a path
         advice = _ADVICE.get(name, f"install it, or write its whole path in {entry.path}")
         return Finding(subject, "missing", f"its program {entry.command!r} was not found", advice)
     unset = _unset(entry.name, servers)

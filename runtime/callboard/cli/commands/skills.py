@@ -1,7 +1,4 @@
-"""`skills list|show|new|check`: the skills and commands of a workspace, looked at, begun and checked by a person.
-
-What a person is told once a file to be edited was begun for them.
-"""
+"""`skills list|show|new|check`: the skills and commands of a workspace for a user, and new skills."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from pathlib import Path
 import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
-from callboard.cli.commands.output import tell_begun, terminal_of
+from callboard.cli.commands.output import print_new_file, terminal_of
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.listings import table
 from callboard.core.trust.claims import printable
-from callboard.sessions.inspect.skills import SkillEntry, SkillShown, check_skill, list_skills, new_skill, show_skill
+from callboard.sessions.inspect.skills import SkillDetails, SkillEntry, check_skill, list_skills, new_skill, show_skill
 
 _TRUST = click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
 
@@ -86,7 +83,7 @@ def new(invocation: Invocation, /, *, name: str, person: bool) -> None:
     """
     refuse_tools("Writing a skill")
     path = new_skill(invocation.workspace, name, person=person)
-    tell_begun(invocation, path, person=person)
+    print_new_file(invocation, path, person=person)
 
 
 @skills.command()
@@ -125,7 +122,7 @@ def _cells(line: SkillEntry) -> tuple[str, ...]:
     )
 
 
-def _skill_lines(skill: SkillShown) -> Iterator[Line]:
+def _skill_lines(skill: SkillDetails) -> Iterator[Line]:
     yield Line(printable(f"{skill.name}  {skill.source}  {skill.path}"), "good")
     width = max(len(field.name) for field in skill.fields)
     for field in skill.fields:
@@ -135,7 +132,7 @@ def _skill_lines(skill: SkillShown) -> Iterator[Line]:
     for command in skill.commands:
         yield Line(printable(f"runs: {command}"), "warn")
     for file in skill.files:
-        yield Line(printable(f"beside it: {file}"))
+        yield Line(printable(f"other file: {file}"))
     for note in skill.notes:
         yield Line(printable(note), "warn")
     yield Line("")

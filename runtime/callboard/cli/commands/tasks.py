@@ -122,7 +122,7 @@ def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | N
 
     An agent that is working on it must stop, and can no longer complete it.
     """
-    refuse_tools("Giving a task away")
+    refuse_tools("Assigning a task")
     _do(invocation, session, lambda handle: handle.board.assign(task_id, agent))
 
 
@@ -133,7 +133,7 @@ def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | N
 @click.pass_obj
 def release(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Take a task from its owner and return it to the board."""
-    refuse_tools("Taking a task away")
+    refuse_tools("Releasing a task")
     _do(invocation, session, lambda handle: handle.board.release(task_id))
 
 
@@ -155,7 +155,7 @@ def cancel(invocation: Invocation, /, task_id: str, session: str | None) -> None
 @click.pass_obj
 def reopen(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Allow another attempt at a failed task."""
-    refuse_tools("Opening a task again")
+    refuse_tools("Reopening a task")
     _do(invocation, session, lambda handle: handle.board.reopen(task_id))
 
 

@@ -1,7 +1,6 @@
-"""`sessions`, `team`: the sessions and agents in the store, also while another process hosts them; and `team stop`,
-`kill`, `resume` and `budget`, which are sent to the host.
+"""`sessions`, `team`: the sessions and agents in the store, even while another process hosts them.
 
-Also parses limits of a budget on a command line: `cost_usd=1.5`.
+`team stop`, `kill`, `resume` and `budget` are sent to the host.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ from callboard.ports.notifier import Notifier
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import list_sessions, open_handle
 from callboard.sessions.inspect.resources import SESSIONS, agent_record
-from callboard.sessions.inspect.team import TeamSeen
+from callboard.sessions.inspect.team import TeamOverview
+from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.records import Budget
 
@@ -79,7 +79,7 @@ def team(context: click.Context, /, watch: bool, session: str | None, json_: boo
         anyio.run(_watch, invocation, session, json_)
         return
 
-    async def look(handle: SessionHandle) -> TeamSeen:
+    async def look(handle: SessionHandle) -> TeamOverview:
         return await handle.agents.look()
 
     seen = with_handle(invocation, session, look)
@@ -100,7 +100,7 @@ def team(context: click.Context, /, watch: bool, session: str | None, json_: boo
 def ended(invocation: Invocation, /, *, skip: int, limit: int, session: str | None, json_: bool) -> None:
     """List the ended agents, newest first."""
 
-    async def look(handle: SessionHandle) -> TeamSeen:
+    async def look(handle: SessionHandle) -> TeamOverview:
         seen = handle.agents.seen()
         return replace(seen, agents=handle.agents.ended(skip, limit))
 
@@ -186,10 +186,10 @@ def _act(invocation: Invocation, session: str | None, action: Act, *, name: str,
 
     done, hosted = with_handle(invocation, session, acting)
     with terminal_of(invocation) as terminal:
-        terminal.rows(told_of(action, name, done=done, hosted=hosted))
+        terminal.rows(order_message(action, name, done=done, hosted=hosted))
 
 
-def told_of(action: Act, name: str, *, done: bool, hosted: bool) -> Block:
+def order_message(action: Act, name: str, *, done: bool, hosted: bool) -> Block:
     """Return the message about the result of an order about an agent."""
     if done:
         return block(f"{name} {_DONE[action]}", "good")
@@ -217,32 +217,32 @@ async def _watch(invocation: Invocation, session: str | None, json_: bool) -> No
                 show(handle.agents.seen())
 
 
-def _shower(invocation: Invocation, json_: bool, stack: ExitStack) -> Callable[[TeamSeen], None]:
+def _shower(invocation: Invocation, json_: bool, stack: ExitStack) -> Callable[[TeamOverview], None]:
     """Return a function that shows the team: as lines of JSON, on an alternate screen, or as a line for each change."""
     if json_:
         return _records()
     color = wants_color(invocation.color, sys.stdout, os.environ)
     if not can_paint(sys.stdout):
         return _changes(color)
-    last: list[TeamSeen] = []
+    last: list[TeamOverview] = []
 
     def page(width: int, height: int | None) -> Sequence[Line]:
         return [line for seen in last for line in tree_block(seen, width, height).lines]
 
     paint = stack.enter_context(painted(page, color=color))
 
-    def show(seen: TeamSeen) -> None:
+    def show(seen: TeamOverview) -> None:
         last[:] = [seen]
         paint()
 
     return show
 
 
-def _records() -> Callable[[TeamSeen], None]:
-    """Return a function that prints an object for each change; one in which only the time differs is left out."""
+def _records() -> Callable[[TeamOverview], None]:
+    """Return a function that prints an object for each change, except changes of only the time."""
     before: list[str] = [""]
 
-    def show(seen: TeamSeen) -> None:
+    def show(seen: TeamOverview) -> None:
         record = team_json(seen)
         same = json.dumps({**record, "at": 0})
         if same != before[0]:
@@ -252,10 +252,10 @@ def _records() -> Callable[[TeamSeen], None]:
     return show
 
 
-def _changes(color: bool) -> Callable[[TeamSeen], None]:
-    before: list[TeamSeen] = []
+def _changes(color: bool) -> Callable[[TeamOverview], None]:
+    before: list[TeamOverview] = []
 
-    def show(seen: TeamSeen) -> None:
+    def show(seen: TeamOverview) -> None:
         lines = changes_block(before[-1] if before else None, seen).lines
         before[:] = [seen]
         if lines:
@@ -277,7 +277,7 @@ def limits_given(texts: Sequence[str], option: str) -> Budget:
     for text in texts:
         kind, _, number = text.partition("=")
         if kind not in _KINDS:
-            raise UsageError(f"{option} {text}: no such kind; there are {', '.join(_KINDS)}, as in cost_usd=1.5")
+            raise UsageError(f"{option} {text}: {unknown('kind', kind, _KINDS)}, as in cost_usd=1.5")
         whole = kind in ("tokens", "steps")
         try:
             limits[kind] = int(number) if whole else float(number)

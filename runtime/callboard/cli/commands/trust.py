@@ -1,5 +1,7 @@
-"""`trust`, `trust show|list|revoke`: whether the content of workspaces is used. Only a person decides, never an agent's
-tool."""
+"""`trust`, `trust show|list|revoke`: decisions on whether to use the content of workspaces.
+
+Only a person decides, never an agent's tool.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.keyboard import PersonGate, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import as_json as json_of
-from callboard.cli.views.trust import brought_block
+from callboard.cli.views.trust import claims_block
 from callboard.config.trust import Trust, changed, keep, standing
 from callboard.core.trust.claims import printable
 from callboard.sessions.compose import WorkspacePaths, find_places
@@ -42,7 +44,7 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
     now = standing(places.workspace, places.config)
     if not now.trusted and not yes and not (person_is_there() and sys.stdout.isatty()):
         raise UsageError(
-            "there is no terminal to ask at: read `callboard trust show`, then say `callboard trust --yes`"
+            "there is no terminal for the question: read `callboard trust show`, then run `callboard trust --yes`"
         )
     with terminal_of(invocation) as terminal:
         gate = PersonGate(terminal, attended=True)
@@ -51,10 +53,12 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
         if now.trusted:
             terminal.rows(block(_status(now), "good"))
             return
-        changes = changed(now.brought, TrustFile(places.config).read())
-        if yes or anyio.run(gate.ask, now.brought, changes):
-            keep(now.brought, places.config)
-            terminal.rows(block(f"trusted: {now.brought.workspace}, content {now.brought.digest[:12]}", "good"))
+        changes = changed(now.workspace_claims, TrustFile(places.config).read())
+        if yes or anyio.run(gate.ask, now.workspace_claims, changes):
+            keep(now.workspace_claims, places.config)
+            terminal.rows(
+                block(f"trusted: {now.workspace_claims.workspace}, content {now.workspace_claims.digest[:12]}", "good")
+            )
         else:
             terminal.rows(block("not trusted: none of it is used", "warn"))
 
@@ -66,15 +70,22 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
 def show(invocation: Invocation, /, json_: bool) -> None:
     """List the content of this workspace that needs trust, and whether it is trusted."""
     places, now = _standing(invocation)
-    brought = now.brought
-    changes = None if now.trusted else changed(brought, TrustFile(places.config).read())
+    workspace_claims = now.workspace_claims
+    changes = None if now.trusted else changed(workspace_claims, TrustFile(places.config).read())
     with terminal_of(invocation) as terminal:
         if json_:
-            facts = {"workspace": brought.workspace, "digest": brought.digest, "trusted": now.trusted, "how": now.how}
-            claims = [{"kind": claim.kind, "where": claim.where, "text": claim.text} for claim in brought.claims]
-            terminal.record(json_of([{**facts, "claims": claims, "files": dict(brought.hashes)}]))
+            facts = {
+                "workspace": workspace_claims.workspace,
+                "digest": workspace_claims.digest,
+                "trusted": now.trusted,
+                "how": now.how,
+            }
+            claims = [
+                {"kind": claim.kind, "where": claim.where, "text": claim.text} for claim in workspace_claims.claims
+            ]
+            terminal.record(json_of([{**facts, "claims": claims, "files": dict(workspace_claims.hashes)}]))
             return
-        listed = () if brought.nothing else brought_block(brought, changes).lines
+        listed = () if workspace_claims.nothing else claims_block(workspace_claims, changes).lines
         damage = (Line(now.damage, "bad"),) if now.damage else ()
         status = Line(_status(now), "good" if now.trusted else "warn")
         terminal.rows(Block((*listed, *damage, status)))
@@ -92,13 +103,13 @@ def list_(invocation: Invocation, /, json_: bool) -> None:
     ]
     with terminal_of(invocation) as terminal:
         if stored.damage:
-            terminal.terminal_print(block(f"{stored.damage}: nothing is trusted by it", "bad"))
+            terminal.terminal_print(block(f"{stored.damage}: none of its decisions applies", "bad"))
         if json_:
             terminal.record(json_of(rows))
             return
         lines = [
             Line(
-                f"{datetime.fromtimestamp(decision.at):%Y-%m-%d %H:%M}"  # noqa: DTZ006
+                f"{datetime.fromtimestamp(decision.at):%Y-%m-%d %H:%M}"  # noqa: DTZ006 - shown in the person's local time
                 f"  {decision.digest[:12]}  {printable(decision.workspace)}"
             )
             for decision in stored.decisions
@@ -112,13 +123,13 @@ def list_(invocation: Invocation, /, json_: bool) -> None:
 @click.pass_obj
 def revoke(invocation: Invocation, /, workspaces: Sequence[Path]) -> None:
     """Revoke the trust in WORKSPACES (default: this one)."""
-    refuse_tools("Changing whom you trust")
+    refuse_tools("Revoking trust")
     file = TrustFile(find_places(invocation.workspace, writable=False).config)
     with terminal_of(invocation) as terminal:
         for path in workspaces or (invocation.workspace,):
             real = str(path.resolve())
             gone = file.revoke(real)
-            text = f"not trusted any more: {real}" if gone else f"was not trusted: {real}"
+            text = f"no longer trusted: {real}" if gone else f"was not trusted: {real}"
             terminal.rows(block(text, "good" if gone else "dim"))
 
 
@@ -129,6 +140,6 @@ def _standing(invocation: Invocation) -> tuple[WorkspacePaths, Trust]:
 
 def _status(now: Trust) -> str:
     if now.how == "nothing":
-        return "this workspace brings nothing that would have to be trusted"
-    digest = now.brought.digest[:12]
+        return "this workspace has no content that needs trust"
+    digest = now.workspace_claims.digest[:12]
     return f"trusted: content {digest}" if now.trusted else f"not trusted, so not used: content {digest}"

@@ -1,8 +1,6 @@
 """`workflow`: workflows from Python files: run one, list them, show one step by step, resume one.
 
-Workflows from Python files for the command line: found, given their arguments, run to their end.
-
-The user names the file: it is imported, and its code runs.
+The user names the file. It is imported, and its code runs with the given arguments.
 """
 
 from __future__ import annotations
@@ -34,12 +32,13 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.screen import Screen
-from callboard.cli.terminal.signals import Leaving, handle_signals, run_until_left
+from callboard.cli.terminal.signals import ExitRequests, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.sdk.options import SessionKeywords
 from callboard.sdk.session import Session
 from callboard.sdk.workflows.decorator import AnyWorkflow, WorkflowFunction
-from callboard.sdk.workflows.journal import WorkflowRecord, kept_workflow, kept_workflows
+from callboard.sdk.workflows.journal import WorkflowRecord, stored_workflow, stored_workflows
+from callboard.types.choices import choose
 from callboard.types.errors import CallboardError, UsageError
 from callboard.types.records import Json
 from callboard.types.workflows import WorkflowNoted
@@ -75,7 +74,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     Progress goes to stderr, the result to stdout. NAME may be omitted if the file has one workflow.
     """
     refuse_tools("Running a workflow")
-    wish = Wish(
+    wish = WorkflowRequest(
         workspace=invocation.workspace,
         place=values["place"],
         texts=pairs(values["args"]),
@@ -102,8 +101,8 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 def resume(invocation: Invocation, /, **values: Any) -> int:
     """Continue the workflow ID (default: the newest). Finished steps do not run again."""
     refuse_tools("Resuming a workflow")
-    stored = anyio.run(kept_workflow, invocation.workspace, values["run_id"], notice_of(invocation))
-    wish = Wish(
+    stored = anyio.run(stored_workflow, invocation.workspace, values["run_id"], notice_of(invocation))
+    wish = WorkflowRequest(
         workspace=invocation.workspace,
         place=values["place"] or stored.row.place,
         options=_options(values),
@@ -122,7 +121,7 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
 @click.pass_obj
 def list_(invocation: Invocation, /, json_: bool) -> None:
     """List the workflows of this workspace, newest first."""
-    workflows = anyio.run(kept_workflows, invocation.workspace, notice_of(invocation))
+    workflows = anyio.run(stored_workflows, invocation.workspace, notice_of(invocation))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps([_row_json(workflow) for workflow in workflows]))
@@ -137,7 +136,7 @@ def list_(invocation: Invocation, /, json_: bool) -> None:
 @click.pass_obj
 def show(invocation: Invocation, /, run_id: str | None, json_: bool) -> None:
     """Show the workflow ID (default: the newest): its arguments, each step, and its result."""
-    stored = anyio.run(kept_workflow, invocation.workspace, run_id, notice_of(invocation))
+    stored = anyio.run(stored_workflow, invocation.workspace, run_id, notice_of(invocation))
     with terminal_of(invocation) as terminal:
         if json_:
             steps = [step.model_dump(mode="json") for step in stored.steps]
@@ -207,7 +206,7 @@ def _moment(at: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WorkflowRequest:
     """Workflow to run. `resume`: the session and the run to continue; None: a new run in a new session."""
 
     workspace: Path
@@ -225,19 +224,16 @@ def find_workflow(place: str) -> AnyWorkflow:
     """Return the workflow of `FILE.py:NAME`, `FILE.py` (if it has only one) or `module:NAME`. Raises `UsageError`."""
     where, _, name = place.rpartition(":") if ":" in place else (place, "", "")
     module = _module(where)
-    workflows: dict[str, AnyWorkflow] = {key: value for key, value in vars(module).items() if _is_workflow(value)}
+    workflows: dict[str, AnyWorkflow] = {
+        key: value for key, value in vars(module).items() if isinstance(value, WorkflowFunction)
+    }
     if not name and len(workflows) == 1:
         return next(iter(workflows.values()))
     if name not in workflows:
-        hint = (
-            f"there are: {', '.join(workflows)}" if workflows else "no workflow: put `@workflow` over an async function"
-        )
-        raise UsageError(f"{where} has no workflow {name!r}; {hint}" if name else f"{where}: name one; {hint}")
+        hint = choose(workflows) if workflows else "decorate an async function with `@workflow`"
+        problem = f"unknown workflow {name!r} in {where}" if name else f"{where}: name one"
+        raise UsageError(f"{problem}: {hint}")
     return workflows[name]
-
-
-def _is_workflow(value: object) -> bool:
-    return isinstance(value, WorkflowFunction)
 
 
 def _module(where: str) -> ModuleType:
@@ -249,8 +245,8 @@ def _module(where: str) -> ModuleType:
         spec = spec_from_file_location(file.stem, file.resolve())
         if spec is None or spec.loader is None or not file.is_file():
             raise UsageError(f"there is no file {where}: write FILE.py:NAME")
-        sys.path.insert(0, str(file.resolve().parent))  # what stands beside it can be imported
-        module = sys.modules[spec.name] = module_from_spec(spec)  # where its own classes look for it
+        sys.path.insert(0, str(file.resolve().parent))  # its neighbours can be imported
+        module = sys.modules[spec.name] = module_from_spec(spec)  # its classes look their module up here
         spec.loader.exec_module(module)
         return module
     except CallboardError:
@@ -287,20 +283,20 @@ def _json_or_text(text: str) -> object:
         return text
 
 
-def run_wish(wish: Wish, terminal: Terminal) -> int:
+def run_wish(wish: WorkflowRequest, terminal: Terminal) -> int:
     """Run in this thread to the end and return the exit code."""
-    return run_until_left(_Run(wish, terminal).go, terminal)
+    return run_with_signals(_Run(wish, terminal).go, terminal)
 
 
 class _Run:
-    def __init__(self, wish: Wish, terminal: Terminal) -> None:
+    def __init__(self, wish: WorkflowRequest, terminal: Terminal) -> None:
         self._wish = wish
         self._terminal = terminal
         self._function = find_workflow(wish.place)
         self._arguments = arguments(self._function, wish.texts) if wish.resume is None else {}
         self._told = ""
 
-    async def go(self, leaving: Leaving) -> int:
+    async def go(self, leaving: ExitRequests) -> int:
         codes: list[int] = []
         async with anyio.create_task_group() as group:
             await group.start(handle_signals, leaving, group.cancel_scope, self._nothing_to_stop)
@@ -343,7 +339,7 @@ class _Run:
         except CallboardError:
             self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
             raise
-        except Exception as failed:  # noqa: BLE001  # a workflow is the person's own code: its faults are theirs to read
+        except Exception as failed:  # noqa: BLE001 - a fault in the person's own code is shown to them
             self._terminal.terminal_print(block("".join(traceback.format_exception(failed)).rstrip(), "bad"))
             self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
             return 1
@@ -360,7 +356,7 @@ class _Run:
 
 
 def _absolute(place: str) -> str:
-    """Return the place in a form that works from any folder."""
+    """Return the location of the workflow in a form that works from any folder."""
     where, colon, name = place.rpartition(":") if ":" in place else (place, "", "")
     return f"{Path(where).resolve()}{colon}{name}" if where.endswith(".py") else place
 

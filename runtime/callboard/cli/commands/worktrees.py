@@ -64,7 +64,7 @@ def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
     if end.how in ("failed", "conflict"):
         raise UsageError(_why_not(name, end))
     message = (
-        f"merged wt/{name} into {end.onto} ({end.commit[:10]})" if end.commit else f"{end.onto} holds all of it already"
+        f"merged wt/{name} into {end.onto} ({end.commit[:10]})" if end.commit else f"{end.onto} already contains it"
     )
     with terminal_of(invocation) as terminal:
         terminal.rows(block("\n".join([message, *(f"  {file}" for file in end.files)]), "good"))
@@ -86,7 +86,7 @@ def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
         lost = await inspector.losses(name)
         if lost and not discard:
             listed = "\n".join(f"  {line}" for line in lost)
-            raise UsageError(f"{name} holds work that is nowhere else (--discard deletes it):\n{listed}")
+            raise UsageError(f"{name} contains work that is nowhere else (--discard deletes it):\n{listed}")
         return await inspector.remove(name, lost), lost
 
     removed, lost = _at(invocation, removing)
@@ -129,9 +129,8 @@ def _why_not(name: str, end: MergeEnd) -> str:
     if end.how == "failed":
         return f"the test command failed on the merged result, nothing was merged:\n{end.output}"
     listed = "\n".join(f"  {file}" for file in end.files)
-    return (
-        f"both sides changed the same lines, nothing was merged; solve it in the worktree {name}, and merge:\n{listed}"
-    )
+    advice = f"resolve the conflicts in the worktree {name}, and merge again"
+    return f"both sides changed the same lines, nothing was merged; {advice}:\n{listed}"
 
 
 def _at(invocation: Invocation, work: Callable[[WorktreeInspector], Awaitable[Found]]) -> Found:

@@ -1,10 +1,9 @@
 """Session driven by a client: messages and control frames on stdin and stdout.
 
-Messages are answered one after the other, each by one `result`; control frames take effect at once. The session stays
-open until stdin ends and the messages sent by then are done. After the client is gone no one can answer: requests are
-rejected. It draws no screen: stderr has only ignored options and failures.
-
-Also reads the lines of stdin without blocking the loop, each with its number and with at most `LONGEST` bytes.
+Messages are answered one after the other, each by one `result`; control frames take effect at once. Lines of stdin have
+at most `LONGEST` bytes, and reading them does not block the loop. The session stays open until stdin ends and the
+messages sent by then are done. After the client is gone no one can answer, and requests are rejected. There is no
+screen: stderr has only ignored options and failures.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from anyio.abc import TaskGroup
 from callboard import __version__
 from callboard.cli.headless.client import Client
 from callboard.cli.headless.control import ClientApprover, Control
-from callboard.cli.headless.initialize import carried, initialize_response, options_of
-from callboard.cli.headless.json_result import Structured
-from callboard.cli.headless.messages import ClientSpoken, EventsTold
+from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
+from callboard.cli.headless.json_result import StructuredAnswer
+from callboard.cli.headless.messages import ClientPrompt, ClientSpoken, TranslatedEvents, client_prompt
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.terminal.keyboard import PersonGate
-from callboard.cli.terminal.signals import Leaving, ended_by, handle_signals, run_until_left
+from callboard.cli.terminal.signals import ExitRequests, ended_by, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
-from callboard.sessions.base import left_end
+from callboard.sessions.base import unfinished_end
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import open_session
 from callboard.sessions.result import INTERRUPTED, NO_ANSWER, RunEnd
@@ -61,12 +60,15 @@ class ClientRun:
         self._client = Client(self._write)
         folder = str(wishes.options.workspace.folder.resolve())
         extra: Json = {"claude_code_version": SPOKEN, "capabilities": list(_CAPABLE), "fast_mode_state": "off"}
-        spoken = ClientSpoken(partial=wishes.partial, extra=extra, folder=folder, streaming=EventsTold(folder))
+        extra |= {"apiKeySource": "ANTHROPIC_API_KEY" if os.environ.get("ANTHROPIC_API_KEY") else "none"}
+        extra |= {"betas": list(wishes.betas)} if wishes.betas else {}
+        spoken = ClientSpoken(partial=wishes.partial, extra=extra, folder=folder, streaming=TranslatedEvents(folder))
         self._stream = StreamJson(self._write, cwd=str(Path(folder)), version=__version__, spoken=spoken)
         self._messages: deque[Json] = deque()
         if wishes.first is not None:
             self._messages.append({"type": "user", "message": {"role": "user", "content": wishes.first}})
         self._initialize: tuple[str, Json] | None = None
+        self._schema = wishes.schema
         self._ready = anyio.Event()
         self._changed = Notifier()
         self._opened = anyio.Event()
@@ -78,7 +80,7 @@ class ClientRun:
         self._session: HostedSession | None = None
         self._control: Control | None = None
 
-    async def go(self, leaving: Leaving) -> int:
+    async def go(self, leaving: ExitRequests) -> int:
         """Run to the end of stdin and return the exit code of the last message. Raises errors that end a session."""
         began = anyio.current_time()
         code = 0
@@ -91,16 +93,16 @@ class ClientRun:
             except CallboardError as error:
                 seconds = anyio.current_time() - began
                 self._stream.opened("", model="", mode=self._wishes.mode) if self._session is None else None
-                self._stream.result(left_end(self._session, error.exit_code, str(error)), seconds=seconds)
+                self._stream.result(unfinished_end(self._session, error.exit_code, str(error)), seconds=seconds)
                 raise
             group.cancel_scope.cancel()
         if leaving.code is None:
             return code
-        end = left_end(self._session, leaving.code, ended_by(leaving.code))
+        end = unfinished_end(self._session, leaving.code, ended_by(leaving.code))
         self._stream.result(end, seconds=anyio.current_time() - began)
         return leaving.code
 
-    # What comes in
+    # Input
 
     async def _read(self) -> None:
         """Handle each line as it arrives, then note that the client is gone."""
@@ -137,11 +139,11 @@ class ClientRun:
             self._ready.set()
             self._group.start_soon(self._do, request_id, request)
         elif kind not in _PASSED_OVER:
-            self._tell(f"line {number} of stdin: messages of type {kind!r} are not known: it is passed over")
+            self._tell(f"line {number} of stdin: the message type {kind!r} is unknown: the line is skipped")
 
     def _begin(self, request_id: str, request: Json) -> None:
         if self._ready.is_set():
-            self._client.refuse(request_id, "the session has begun: initialize comes first, and once")
+            self._client.refuse(request_id, "the session has already begun: send initialize first, and only once")
         else:
             self._initialize = (request_id, request)
             self._ready.set()
@@ -166,7 +168,7 @@ class ClientRun:
         await self._changed.until(lambda: bool(self._messages) or self._ended)
         return self._messages.popleft() if self._messages else None
 
-    # The session
+    # Session
 
     async def _serve(self) -> int:
         code = 0
@@ -185,15 +187,19 @@ class ClientRun:
         options = replace(
             wishes.options,
             workspace=replace(wishes.options.workspace, gate=gate),
-            permissions=replace(wishes.options.permissions, attended=wishes.asks),
+            permissions=replace(wishes.options.permissions, attended=wishes.asks, asks_in_call=wishes.asks),
             mcp=replace(wishes.options.mcp, wait=True, bridges=bridges),
-            hosting=replace(wishes.options.hosting, commands_at_rest="leave"),
+            hosting=replace(wishes.options.hosting, commands_at_rest="leave", checkpoints=wishes.checkpoints),
         )
         if self._initialize is not None:
-            options, notes = options_of(self._initialize[1], options, self._client, self._tell_hook)
+            request = self._initialize[1]
+            options, notes = options_of(request, options, self._client, self._tell_hook)
             for note in notes:
                 self._tell(note)
-        approver = ClientApprover(self._client, self._tell, self._stop_soon)
+            self._schema = schema_of(request, wishes.schema)
+            if wishes.forwards or request.get("forwardSubagentText") is True:
+                self._stream.forward_texts()
+        approver = ClientApprover(self._client, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
         approvers = [approver] if wishes.asks else []
         async with open_session(options, observers=[self._stream, self], approvers=approvers) as session:
             self._session = session
@@ -210,17 +216,22 @@ class ClientRun:
                 queued=self._queued,
                 tell=self._stream.tell,
                 first_model=session.model,
+                cancel=self._cancel,
                 may_bypass=wishes.may_bypass,
+                first_thinking=options.lead.thinking,
             )
+            title = self._initialize[1].get("title") if self._initialize is not None else None
+            if isinstance(title, str) and title.strip() and not options.identity.resume:
+                await session.name_session(title)
             if self._initialize is not None:
-                self._client.answer(self._initialize[0], initialize_response(session))
+                self._client.answer(self._initialize[0], initialize_response(session, self._initialize[1]))
             self._opened.set()
             if options.identity.resume:
-                await self._as_asked(session)
+                await self._apply_options(session)
             try:
                 code = await self._converse(session)
             finally:
-                # Also after a signal: nobody watches the commands of a client that is gone
+                # Also after a signal, because no one watches the commands of a client that is gone
                 # (test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_stdin_ends_them).
                 await session.end_commands()
                 for command in session.stopped():
@@ -235,8 +246,8 @@ class ClientRun:
             code = await self._turn(session, message)
         return code
 
-    async def _as_asked(self, session: HostedSession) -> None:
-        """Set, in a resumed session, who answers now, and the model of this command line."""
+    async def _apply_options(self, session: HostedSession) -> None:
+        """Apply to a resumed session the deadline of requests and the model of this command line."""
         seconds = AskSettings().deadline if self._wishes.asks else 0
         await session.command("asking", text=str(seconds))
         if self._wishes.options.model.name is not None and session.model_of() != session.model:
@@ -244,38 +255,56 @@ class ClientRun:
 
     async def _turn(self, session: HostedSession, message: Json) -> int:
         """Process one message to its result and return its exit code."""
+        prompt = client_prompt(message)
+        if self._wishes.replays:
+            self._replay(message)
+        if not prompt.starts_turn and not prompt.wrong:
+            await session.add_context(prompt.text)
+            return 0
         began = anyio.current_time()
         self._busy = True
         self._stopped = False
         self._stream.new_turn()
         self._state("running")
-        if self._wishes.replays:
-            self._replay(message)
-        text, wrong = text_of_message(message)
-        end = RunEnd(1, "", wrong, session.usage(), [])
+        end = RunEnd(1, "", prompt.wrong, session.usage(), [])
         extra = Json()
-        if not wrong:
-            await _say_to_lead(session, text)
-            end, extra = await Structured(session, self._wishes.schema).finished()
+        if not prompt.wrong:
+            await self._say(session, prompt)
+            end, extra = await StructuredAnswer(session, self._schema).finished()
         code = end.exit_code
         by_client = code == INTERRUPTED and self._stopped
-        code = 0 if code == NO_ANSWER else code  # a call that nobody could allow was denied: the turn went on
+        code = 0 if code == NO_ANSWER else code  # a call that no one could allow was denied, and the turn continued
         if by_client:
             extra["is_error"] = False
-        if message.get("uuid"):
-            extra["user_message_uuid"] = message["uuid"]
+        if prompt.extras.uuid:
+            extra |= {"user_message_uuid": prompt.extras.uuid, "user_message_uuids": [prompt.extras.uuid]}
+        if prompt.origin is not None:
+            extra["origin"] = prompt.origin
+        extra["queued_turn_count"] = len(self._messages)
         self._stream.result(replace(end, exit_code=code), seconds=anyio.current_time() - began, **extra)
         self._busy = False
         if not self._messages:
             self._state("idle")
         return 0 if by_client else code
 
+    async def _say(self, session: HostedSession, prompt: ClientPrompt) -> None:
+        """Send a prompt to the lead. `/compact WHAT TO KEEP` and `/clear` are for the runtime."""
+        text = "" if prompt.extras.verbatim else prompt.text.strip()
+        command, _, argument = text.partition(" ")
+        if command == "/compact":
+            await session.command("compact", text=argument.strip())
+        elif text == "/clear":
+            await session.renew(carry=False)
+            self._stream.reset(str(uuid.uuid4()))
+        else:
+            await session.say(prompt.text, extras=prompt.extras)
+
     def _replay(self, message: Json) -> None:
         session_id = self._session.id if self._session else ""
         replayed: Json = {"message": message.get("message"), "isReplay": True, "session_id": session_id}
         self._stream.user({**replayed, "uuid": message.get("uuid") or str(uuid.uuid4())})
 
-    # Interrupting
+    # Interrupts
 
     async def _stop(self) -> None:
         """Stop the work for the current message, if there is any."""
@@ -298,12 +327,18 @@ class ClientRun:
         self._messages.clear()
         return dropped
 
+    def _cancel(self, uuid: str) -> bool:
+        waiting = next((message for message in self._messages if uuid and message.get("uuid") == uuid), None)
+        if waiting is not None:
+            self._messages.remove(waiting)
+        return waiting is not None
+
     def _queued(self) -> Sequence[str]:
         return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
-        """Interrupt a turn that begins after it was interrupted."""
-        # The interrupt came before the turn had begun, when there was nothing to interrupt.
+        """Stop a turn that begins after an interrupt."""
+        # The interrupt arrived before the turn had begun.
         if agent == "lead" and isinstance(event, TurnBegan) and self._stopped:
             self._stop_soon()
 
@@ -315,7 +350,7 @@ class ClientRun:
     def on_mail(self, envelope: Envelope) -> None:
         """Do nothing: mail is reported when it enters a conversation."""
 
-    # What goes out
+    # Output
 
     def _write(self, message: Json) -> None:
         self._terminal.record(json.dumps(message))
@@ -334,45 +369,17 @@ class ClientRun:
             self._stream.tell("session_state_changed", state=state, **own)
 
 
-async def _say_to_lead(session: HostedSession, text: str) -> None:
-    """Send text to the lead. `/compact WHAT TO KEEP` and `/clear` are for the runtime."""
-    command, _, argument = text.strip().partition(" ")
-    if command == "/compact":
-        await session.command("compact", text=argument.strip())
-    elif text.strip() == "/clear":
-        await session.renew(carry=False)
-    else:
-        await session.say(text)
-
-
-def text_of_message(message: Json) -> tuple[str, str]:
-    """Return the text of a client's message, and the reason why it is invalid; empty if it is valid."""
-    inner: Any = message.get("message")
-    content: Any = cast("Json", inner).get("content") if isinstance(inner, dict) else None
-    if isinstance(content, str):
-        texts = [content]
-    elif isinstance(content, list) and all(isinstance(item, dict) for item in cast("list[object]", content)):
-        blocks = cast("list[Json]", content)
-        if other := sorted({str(item.get("type")) for item in blocks if item.get("type") != "text"}):
-            return "", f"a message of text is expected: blocks of type {', '.join(other)} are not taken"
-        texts = [str(item.get("text") or "") for item in blocks]
-    else:
-        return "", "a message has `message.content`: a text, or a list of blocks"
-    text = "\n\n".join(texts)
-    return (text, "") if text.strip() else ("", "the message is empty: say what to do")
-
-
 def run_client(wishes: ClientOptions, terminal: Terminal, stdin: int = 0) -> int:
     """Run in this thread to the end and return the exit code."""
 
-    async def run(leaving: Leaving) -> int:
-        return await ClientRun(wishes, terminal, stdin).go(leaving)  # made within the loop that it belongs to
+    async def run(leaving: ExitRequests) -> int:
+        return await ClientRun(wishes, terminal, stdin).go(leaving)  # created in the event loop that it belongs to
 
-    return run_until_left(run, terminal)
+    return run_with_signals(run, terminal)
 
 
 LONGEST = 10_000_000
-"""Most bytes of one line, as allowed by the protocol."""
+"""Limit of one line in bytes, as allowed by the protocol."""
 _PIECE = 1 << 16
 
 
@@ -401,16 +408,16 @@ async def _piece(descriptor: int) -> bytes:
     try:
         await anyio.wait_readable(descriptor)
     except (OSError, ValueError):
-        await anyio.lowlevel.checkpoint()  # a file or /dev/null cannot be waited for, and never makes anyone wait
+        await anyio.lowlevel.checkpoint()  # a file or /dev/null cannot be waited for, but is always readable
     try:
         return os.read(descriptor, _PIECE)
     except OSError:
-        return b""  # a terminal that has gone: the input has ended
+        return b""  # the terminal is gone: the input has ended
 
 
 def _fitting(line: bytes | bytearray, number: int) -> bytes:
     if len(line) > LONGEST:
-        raise UsageError(f"line {number} of stdin has more than {LONGEST:,} bytes: put what is long into a file")
+        raise UsageError(f"line {number} of stdin has more than {LONGEST:,} bytes: put long content into a file")
     return line if isinstance(line, bytes) else b""
 
 

@@ -1,16 +1,18 @@
-"""Handling of `initialize`: the requests of a client in it, and the response.
+"""Handling of `initialize`: the requests of a client in it, its hooks, and the response.
 
-Hooks of a client: its `initialize` names callbacks, and each becomes a handler of the registry. A callback gets the
-input of a command hook and answers like one (docs/hooks.md, "Commands"). A callback that fails or is too late, or whose
-client is gone, is a fault: it stops the call that it guards, unless its matcher says `onFailure: continue`.
+For hooks, `initialize` names callbacks, and each becomes a handler of the registry. A callback gets the input of a
+command hook and answers like one (docs/hooks.md, "Commands"). A callback that fails or is too late, or whose client is
+gone, is a fault: it stops the call that it guards, unless its matcher has `onFailure: continue`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -18,22 +20,34 @@ import anyio
 from callboard.adapters.extensions.agents import AgentFile, given_agents
 from callboard.adapters.extensions.hooks import HookEntry
 from callboard.cli.headless.client import Client, ClientGone, ClientRefused
+from callboard.cli.headless.json_result import schema_words
 from callboard.core.hooks.matching import MATCHED
-from callboard.core.hooks.merge import Misfit, read_matcher
+from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.core.hooks.output import output_meaning
-from callboard.ports.hooks import Terms
+from callboard.ports.hooks import HookTerms
 from callboard.sessions.hosted import HostedSession
-from callboard.sessions.options import SessionOptions
+from callboard.sessions.options import LeadOptions, SessionOptions
+from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import UsageError
 from callboard.types.hook_answers import FITTING, HandlerResult
 from callboard.types.records import Json
 
-_TAKEN = frozenset({"subtype", "hooks", "agents", "sdkMcpServers"})
+_TAKEN = frozenset(
+    {
+        *("subtype", "hooks", "agents", "sdkMcpServers", "sdkMcpServerManifests", "sdkMcpServerManifestsOrigin"),
+        *("jsonSchema", "systemPrompt", "appendSystemPrompt", "forwardSubagentText", "title", "skills"),
+        *("plugins", "mcpServers", "perTaskStopAffordance", "systemPromptSnapshot", "excludeDynamicSections"),
+    }
+)
+"""Fields that take effect, or whose effect Callboard has anyway: a session keeps its system prompt, and changing
+content is never a part of it."""
 _WHY: Mapping[str, str] = {
-    "skills": "each agent finds its skills by itself",
-    "excludeDynamicSections": "what changes by itself is never part of the system prompt",
-    "systemPromptSnapshot": "the system prompt of a session stays as it began",
-    "forwardSubagentText": "the words of subagents are always sent",
+    "planModeInstructions": "plan mode has its own instructions; put yours into the prompt or the system prompt",
+    "toolAliases": "a call runs the tool that it names; deny that tool, and name yours in the system prompt",
+    "promptSuggestions": "no prompts are suggested",
+    "agentProgressSummaries": "the progress of an agent is reported without a summary",
+    "supportedDialogKinds": "no dialogs are shown; questions are asked by can_use_tool",
+    "sdkMcpServerConfigs": "timeouts and policies of the client's servers are those of all servers",
 }
 
 
@@ -47,14 +61,74 @@ def options_of(
     names = [str(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
     bridges = {**options.mcp.bridges, **{name: partial(carried, client, name) for name in names}}
     agents = {**options.extensions.agents, **new_agents}
-    extensions = replace(options.extensions, hooks=(*options.extensions.hooks, *hooks.entries), agents=agents)
-    extended = replace(options, extensions=extensions, mcp=replace(options.mcp, bridges=bridges))
+    listed_skills: Any = request.get("skills")
+    extensions = replace(
+        options.extensions,
+        hooks=(*options.extensions.hooks, *hooks.entries),
+        agents=agents,
+        plugins=(*options.extensions.plugins, *_plugins(request.get("plugins"))),
+        skills=_texts(listed_skills, "skills") if listed_skills is not None else options.extensions.skills,
+    )
+    config: Any = request.get("mcpServers")
+    servers = (json.dumps({"mcpServers": config}),) if config else ()
+    extended = replace(
+        options,
+        extensions=extensions,
+        lead=_lead(request, options.lead),
+        mcp=replace(options.mcp, bridges=bridges, config=(*options.mcp.config, *servers)),
+    )
     return extended, (*hooks.notes, *notes, *_ignored_notes(request))
 
 
+def _lead(request: Json, lead: LeadOptions) -> LeadOptions:
+    """Return the options of the lead with the client's system prompt. A prompt without text keeps the lead's own."""
+    system = "\n\n".join(text for text in _texts(request.get("systemPrompt") or (), "systemPrompt") if text.strip())
+    schema = schema_of(request, None)
+    wording = schema_words(schema) if schema else ""
+    wording = "" if wording in lead.appended else wording  # the command line may contain the same schema
+    appended = [lead.appended, str(request.get("appendSystemPrompt") or ""), wording]
+    return replace(
+        lead,
+        instructions=system.replace(_BOUNDARY, "").strip() or lead.instructions,
+        appended="\n\n".join(text for text in appended if text.strip()),
+    )
+
+
+_BOUNDARY = "__SYSTEM_PROMPT_DYNAMIC_BOUNDARY__"
+"""Mark in a system prompt between its static and its dynamic part."""
+
+
+def schema_of(request: Json, otherwise: Json | None) -> Json | None:
+    """Return the schema of answers in an `initialize`, or the one of the command line. Raises `UsageError`."""
+    schema: Any = request.get("jsonSchema")
+    if schema is None or otherwise is not None:  # the command line has it too, and its instructions are there already
+        return otherwise
+    if not isinstance(schema, dict):
+        raise UsageError("initialize: `jsonSchema` is an object")
+    return cast("Json", schema)
+
+
+def _texts(value: object, name: str) -> tuple[str, ...]:
+    listed = cast("Sequence[object]", value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(text, str) for text in listed):
+        raise UsageError(f"initialize: `{name}` is a list of texts")
+    return tuple(str(text) for text in listed)
+
+
+def _plugins(value: object) -> tuple[Path, ...]:
+    """Return the folders of the plugins that an `initialize` lists. Raises `UsageError`."""
+    entries = cast("Sequence[Json]", value) if isinstance(value, list) else ()
+    folders = [entry.get("path") for entry in entries if entry.get("type") == "local"]
+    if value is not None and (len(folders) != len(entries) or not all(isinstance(path, str) for path in folders)):
+        raise UsageError('initialize: `plugins` is a list of {"type": "local", "path": FOLDER}')
+    return tuple(Path(str(path)) for path in folders)
+
+
 async def carried(client: Client, server: str, message: Json) -> Json | None:
-    """Send one message to an MCP server in the client and return its answer. Raises `ClientGone` and
-    `ClientRefused`."""
+    """Send one message to an MCP server in the client and return its answer.
+
+    Raises `ClientGone` and `ClientRefused`.
+    """
     response = await client.ask({"subtype": "mcp_message", "server_name": server, "message": message})
     answer: Any = response.get("mcp_response")
     return cast("Json", answer) if "id" in message and isinstance(answer, dict) else None
@@ -63,12 +137,14 @@ async def carried(client: Client, server: str, message: Json) -> Json | None:
 def _ignored_notes(request: Json) -> Iterator[str]:
     for name in request:
         if name not in _TAKEN:
-            yield f"initialize: {name} is ignored: {_WHY.get(name, 'it is not known here')}"
+            yield f"initialize: {name} is ignored: {_WHY.get(name, 'it is unknown')}"
 
 
 def agents_of(raw_agents: object, place: str) -> tuple[dict[str, AgentFile], list[str]]:
-    """Return the agent types of a client by name, and the ignored parts. Raises `UsageError` for anything but a mapping
-    of names to objects."""
+    """Return the agent types of a client by name, and the ignored parts.
+
+    Raises `UsageError` for anything but a mapping of names to objects.
+    """
     if raw_agents is None:
         return {}, []
     listed = cast("dict[object, object]", raw_agents) if isinstance(raw_agents, dict) else {"": None}
@@ -78,23 +154,68 @@ def agents_of(raw_agents: object, place: str) -> tuple[dict[str, AgentFile], lis
     return agents, [str(note) for note in notes]
 
 
-def initialize_response(session: HostedSession) -> Json:
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+"""Levels of thinking effort."""
+
+
+def initialize_response(session: HostedSession, request: Json) -> Json:
     """Return the response to an `initialize`."""
-    names = dict.fromkeys((session.model_of(), *session.models_of()))
     agents = [{"name": name, "description": about} for name, about in session.agent_types.items()]
-    return {
-        "commands": [
-            {"name": command.name, "description": command.about, "argumentHint": command.hint}
-            for command in session.commands()
-        ],
+    response: Json = {
+        "commands": commands_listed(session),
         "agents": agents,
-        "output_style": "default",
-        "available_output_styles": ["default"],
-        "models": [{"value": name, "displayName": name, "description": ""} for name in names],
-        "account": {},
+        "output_style": session.voice.style,
+        "available_output_styles": list(session.voice.styles),
+        "models": models_json(session),
+        "account": account_json(),
         "hooks_applied": True,
         "hook_on_failure_supported": True,
     }
+    if request.get("plugins"):
+        loaded = {plugin.root.resolve() for plugin in session.plugins}
+        response["plugins_applied"] = all(path.resolve() in loaded for path in _plugins(request["plugins"]))
+    if request.get("mcpServers"):
+        response["mcp_servers_applied"] = True
+    return response
+
+
+def commands_listed(session: HostedSession) -> list[Json]:
+    """Return the slash commands of a session, as clients list them."""
+    return [
+        {
+            "name": command.name,
+            "description": command.about,
+            "argumentHint": command.hint,
+            **({"aliases": list(command.aliases)} if command.aliases else {}),
+        }
+        for command in session.commands()
+    ]
+
+
+def models_json(session: HostedSession) -> list[Json]:
+    """Return the models that a session knows, as clients list them."""
+    state = session.state("lead")
+    known = state.me.models if state is not None and state.identity.spec is not None else {}
+    return [_model_json(name, known.get(name)) for name in dict.fromkeys((session.model_of(), *known))]
+
+
+def _model_json(name: str, limits: ModelLimits | None) -> Json:
+    model: Json = {"value": name, "displayName": name, "description": ""}
+    if limits is None:
+        return model
+    levels = {"supportedEffortLevels": list(EFFORTS)} if limits.effort else {}
+    abilities = {"supportsEffort": limits.effort, "supportsAdaptiveThinking": limits.adaptive_thinking}
+    return {**model, "description": f"window of {limits.window:,} tokens", **abilities, **levels}
+
+
+def account_json() -> Json:
+    """Return what is known about the account: the source of its key."""
+    if os.environ.get("ANTHROPIC_API_KEY"):
+        return {"apiKeySource": "ANTHROPIC_API_KEY", "tokenSource": "none"}
+    return {"apiKeySource": "none", "tokenSource": next((name for name in _TOKENS if os.environ.get(name)), "none")}
+
+
+_TOKENS = ("ANTHROPIC_AUTH_TOKEN",)
 
 
 SECONDS = 60.0
@@ -116,7 +237,7 @@ class ClientHook:
 
     @property
     def name(self) -> str:
-        """As people know it."""
+        """Return the name for people."""
         return f"callback {self.callback}"
 
     async def run(self, event_json: Json, timeout: float) -> HandlerResult:
@@ -147,22 +268,25 @@ class ClientHook:
 
 @dataclass(frozen=True, slots=True)
 class HooksGiven:
-    """The hooks of an `initialize`, and what of them is not taken, a line each."""
+    """Hooks of an `initialize`, and a line for each ignored part."""
 
     entries: tuple[HookEntry, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def hooks_given(raw_hooks: object, client: Client, listener: Heard) -> HooksGiven:
-    """The hooks that an `initialize` names: event -> groups of `matcher`, `hookCallbackIds`, `timeout` (seconds) and
-    `onFailure`. Raises `UsageError` for what is no such mapping."""
+    """Return the hooks of an `initialize`.
+
+    The hooks are a mapping: event -> groups of `matcher`, `hookCallbackIds`, `timeout` (seconds) and `onFailure`.
+    Raises `UsageError` for anything but such a mapping.
+    """
     if raw_hooks is None:
         return HooksGiven()
     entries: list[HookEntry] = []
     notes: list[str] = []
     for event, group in _groups(raw_hooks):
         if event not in FITTING:
-            notes.append(f"the hook event {event} never happens here: its callbacks are not asked")
+            notes.append(f"the hook event {event} never occurs here: its callbacks are not called")
             continue
         matcher = group.get("matcher") or ""
         if not isinstance(matcher, str):
@@ -172,9 +296,9 @@ def hooks_given(raw_hooks: object, client: Client, listener: Heard) -> HooksGive
             matcher = ""
         try:
             read_matcher(matcher)
-        except Misfit as misfit:
+        except InvalidHook as misfit:
             raise UsageError(f"initialize: {misfit}") from misfit
-        terms = Terms(fail_open=group.get("onFailure") == "continue")
+        terms = HookTerms(fail_open=group.get("onFailure") == "continue")
         seconds = _seconds(group.get("timeout"), event)
         for callback in _callbacks(group, event):
             entries.append(HookEntry(event, ClientHook(client, callback, seconds, listener), matcher, terms))

@@ -1,5 +1,7 @@
-"""Final text of a turn as JSON: checked against a schema, and requested again up to three times if it does not
-match."""
+"""Final text of a turn as JSON, checked against a schema.
+
+The text is requested again up to three times if it does not match.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,16 @@ _RETRIES = "error_max_structured_output_retries"
 def schema_words(schema: Json) -> str:
     """Return the instructions for an agent whose final text must match the schema."""
     return (
-        "When you are done, answer with JSON alone, without a fence and without any word round it. It has to fit this "
+        "When you are done, answer with JSON alone, without a fence and without any text around it. It has to fit this "
         f"JSON schema:\n{json.dumps(schema)}"
     )
 
 
 def structured(text: str, schema: Json) -> tuple[Any, str]:
-    """Return the JSON value in a text, and the error if it does not match the schema; the error is empty if it
-    matches."""
+    """Return the JSON value in a text, and the error if it does not match the schema.
+
+    The error is empty if it matches.
+    """
     lines = text.strip().splitlines()
     fenced = len(lines) > 2 and lines[0].startswith("```") and lines[-1].strip() == "```"
     try:
@@ -38,9 +42,8 @@ def structured(text: str, schema: Json) -> tuple[Any, str]:
     return value, check_input(schema, value, "answer") or ""
 
 
-class Structured:
-    """Waits for the end of a turn, and has the agent correct an answer that does not match the schema, if one
-    is given."""
+class StructuredAnswer:
+    """Wait for the end of a turn. With a schema, the agent corrects an answer that does not match."""
 
     def __init__(self, session: OpenSession, schema: Json | None) -> None:
         self._session = session

@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
 from callboard.cli.views.events import text_of
-from callboard.core.hooks.payloads import compatible_name, to_compatible
+from callboard.core.hooks.payloads import FIELDS, compatible_name, to_compatible, tool_use_result
 from callboard.core.mcp.tool_names import may_have
+from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.sessions.result import LIMIT, RunLimit
-from callboard.types.agent_spec import AgentSpec
-from callboard.types.mcp import ServerNow, ServerState
+from callboard.types.agent_spec import AgentSpec, ModelLimits
+from callboard.types.hook_events import HookToolResult
+from callboard.types.mcp import ServerState, ServerStatus
 from callboard.types.records import Envelope, Fault, Json, ToolCall, Usage
-from callboard.types.skills import PersonCommand
+from callboard.types.skills import PersonCommand, Plugin
 
 SUMMARIES = ("summarize", "react", "truncate")
 """Stages that start a new part of the conversation have names that begin with one of these."""
@@ -32,17 +37,24 @@ class AgentProgress:
     parent: str | None = None
     """Provider's id of the call that started the agent."""
     calls: tuple[ToolCall, ...] = ()
-    results: dict[str, tuple[tuple[Json, ...], bool]] = field(default_factory=dict[str, tuple[tuple[Json, ...], bool]])
+    incarnation: int = 0
+    """Number of its life; 0: not known yet."""
+    results: dict[str, HookToolResult] = field(default_factory=dict[str, HookToolResult])
     fault: Fault | None = None
     usage: Usage = field(default_factory=Usage)
     replies: int = 0
+    tool_uses: int = 0
+    began_at: float = 0.0
     called_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """Wording of the messages for their reader: here with our own names, and without streamed parts."""
+class MessageWording:
+    """Wording of the messages: Callboard's own names, and no streamed parts."""
 
+    client: bool = False
+    """True for a client that drives the session: each turn begins with `system/init`, and each result of a call is a
+    message of its own."""
     partial: bool = False
     """True if replies are also reported while they stream."""
     extra: Json = field(default_factory=dict[str, object])
@@ -61,8 +73,12 @@ class Spoken:
         return call
 
     def events(self, event: Json) -> Iterable[Json]:
-        """Return the raw event of a streaming reply, as it is reported."""
+        """Return the raw events of a streaming reply, as they are reported."""
         return (event,)
+
+    def result(self, call: ToolCall, result: HookToolResult) -> Json:
+        """Return additional fields of the message that contains only this result."""
+        return {}
 
 
 STATUS: Mapping[ServerState, str] = MappingProxyType(
@@ -71,25 +87,47 @@ STATUS: Mapping[ServerState, str] = MappingProxyType(
 """States of a server, under the names of this protocol; all others are `disabled`."""
 
 
-def server_told(now: ServerNow) -> Json:
+def server_json(now: ServerStatus) -> Json:
     """Return an MCP server, as `system/init` lists it."""
     return {"name": now.name, "status": STATUS.get(now.state, "disabled")}
 
 
-UNTOLD: Mapping[str, Any] = MappingProxyType({"plugins": [], "apiKeySource": "none", "output_style": "default"})
-"""Fields of `system/init` with constant values."""
+UNTOLD: Mapping[str, Any] = MappingProxyType({"apiKeySource": "none"})
+"""Fields of `system/init` that are the same for every session."""
 
 
-def tools_of(spec: AgentSpec | None, servers: Sequence[ServerNow]) -> tuple[str, ...]:
+def plugins_json(plugins: Sequence[Plugin], refused: Sequence[tuple[str, str]]) -> Json:
+    """Return the plugins of a session, as `system/init` lists them.
+
+    `refused`: path and reason of each plugin that could not be loaded.
+    """
+    loaded = [
+        {
+            "name": plugin.name,
+            "path": str(plugin.root),
+            **({"version": plugin.version} if plugin.version else {}),
+        }
+        for plugin in plugins
+    ]
+    errors = [
+        {"plugin": f"inline[{number}]", "type": "generic-error", "message": reason, "path": path}
+        for number, (path, reason) in enumerate(refused)
+    ]
+    return {"plugins": loaded, **({"plugin_errors": errors} if errors else {})}
+
+
+def tools_of(spec: AgentSpec | None, servers: Sequence[ServerStatus]) -> tuple[str, ...]:
     """Return all tools of an agent, those of MCP servers last."""
     if spec is None:
         return ()
     return (*spec.tools, *(name for now in servers for name in now.tools if may_have(spec, name)))
 
 
-def commands_told(commands: Sequence[PersonCommand]) -> Json:
-    """Return a person's slash commands, as `system/init` lists them. The runtime itself provides `/compact` and
-    `/clear`."""
+def commands_json(commands: Sequence[PersonCommand]) -> Json:
+    """Return a person's slash commands, as `system/init` lists them.
+
+    The runtime itself provides `/compact` and `/clear`.
+    """
     names = [command.name for command in commands]
     return {
         "slash_commands": [*names, *(name for name in ("clear", "compact") if name not in names)],
@@ -134,13 +172,15 @@ _LIMITS: Mapping[RunLimit, tuple[str, str]] = {
 }
 
 
-def result_block(call: ToolCall, content: Sequence[Json], is_error: bool) -> Json:
-    only_text = all(item.get("type") == "text" for item in content)
-    rendered = text_of(content) if only_text else list(content)
-    return {"type": "tool_result", "tool_use_id": call.use_id, "content": rendered, "is_error": is_error}
+def result_block(call: ToolCall, result: HookToolResult) -> Json:
+    """Return the result of a call as a `tool_result` block; text alone is a text, not a list of blocks."""
+    only_text = all(item.get("type") == "text" for item in result.content)
+    rendered = text_of(result.content) if only_text else list(result.content)
+    return {"type": "tool_result", "tool_use_id": call.use_id, "content": rendered, "is_error": result.is_error}
 
 
 def origin(envelope: Envelope) -> Json:
+    """Return the origin of an envelope that a person did not send: a notification, or another agent."""
     if envelope.type == "scheduled":
         return {"kind": "task-notification", "subkind": "scheduled-trigger"}
     if envelope.type == "task_notification":
@@ -149,34 +189,43 @@ def origin(envelope: Envelope) -> Json:
 
 
 def usage_part(usage: Usage) -> Json:
+    """Return the usage in the fields of the API, without the cost."""
     return usage.model_dump(exclude={"cost_usd", "unpriced_tokens"})
 
 
-def model_usage(usage: Usage) -> Json:
+def model_usage(usage: Usage, limits: ModelLimits | None) -> Json:
+    """Return the usage in the fields of `modelUsage` in a `result` message."""
+    sizes = {} if limits is None else {"contextWindow": limits.window, "maxOutputTokens": limits.max_output}
     return {
+        **sizes,
+        "webSearchRequests": 0,
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "cacheReadInputTokens": usage.cache_read_input_tokens,
         "cacheCreationInputTokens": usage.cache_creation_input_tokens,
-        "costUSD": usage.cost_usd,
+        "costUSD": usage.stated_cost,
     }
 
 
 def session_parts(
-    spoken: Spoken,
+    spoken: MessageWording,
     spec: AgentSpec | None,
     *,
-    servers: Sequence[ServerNow],
+    servers: Sequence[ServerStatus],
     commands: Sequence[PersonCommand],
     agents: Sequence[str],
+    plugins: Json,
+    style: str,
 ) -> Json:
     """Return the parts of a session for `system/init`: tools, servers, commands, agent types."""
     return {
         "agents": sorted(agents),
         "tools": spoken.tools(tools_of(spec, servers)),
-        "mcp_servers": [server_told(now) for now in servers],
+        "mcp_servers": [server_json(now) for now in servers],
+        "output_style": style,
         **UNTOLD,
-        **commands_told(commands),
+        **plugins,
+        **commands_json(commands),
     }
 
 
@@ -184,9 +233,11 @@ LISTED = {"task": "Task", "spawn_teammate": "Agent"}
 """Older names of the tools that start agents, still used in the tools list of `system/init`."""
 
 
-def block_told(block: Json, folder: str) -> Json:
-    """Return a block of a reply, with calls under the clients' names. `folder`: the absolute path to which relative
-    paths in it refer."""
+def block_json(block: Json, folder: str) -> Json:
+    """Return a block of a reply, with calls under the clients' names.
+
+    `folder`: the absolute path to which relative paths in it refer.
+    """
     if block.get("type") != "tool_use":
         return block
     name = str(block["name"])
@@ -195,23 +246,24 @@ def block_told(block: Json, folder: str) -> Json:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSpoken(Spoken):
+class ClientSpoken(MessageWording):
     """Messages for a client: tools with the names and fields that it knows."""
 
+    client: bool = True
     folder: str
     """Lead's working folder, absolute."""
-    streaming: EventsTold
+    streaming: TranslatedEvents
 
     def tools(self, names: Sequence[str]) -> list[str]:
-        """See `Spoken.tools`."""
+        """See `MessageWording.tools`."""
         return list(dict.fromkeys(LISTED.get(name, compatible_name(name)) for name in names))
 
     def block(self, block: Json) -> Json:
-        """See `Spoken.block`."""
-        return block_told(block, self.folder)
+        """See `MessageWording.block`."""
+        return block_json(block, self.folder)
 
     def call(self, call: Json) -> Json:
-        """See `Spoken.call`."""
+        """See `MessageWording.call`."""
         name = str(call["tool_name"])
         renamed: Json = {**call, "tool_name": compatible_name(name)}
         if "tool_input" in call:
@@ -219,17 +271,25 @@ class ClientSpoken(Spoken):
         return renamed
 
     def events(self, event: Json) -> Iterable[Json]:
-        """See `Spoken.events`."""
+        """See `MessageWording.events`."""
         return self.streaming.translate(event)
 
+    def result(self, call: ToolCall, result: HookToolResult) -> Json:
+        """See `MessageWording.result`."""
+        return {"tool_use_result": tool_use_result(call, result, self.folder)}
 
-class EventsTold:
-    """Raw events of a streaming reply, with calls under the clients' names. The input of a call is sent in one piece
-    when it is complete, since no part of it can be translated alone."""
+
+class TranslatedEvents:
+    """Raw events of a streaming reply, with calls under the clients' names.
+
+    The input of a call is sent as it arrives, with renamed fields. An input that has another form for clients is sent
+    in one piece when it is complete, since no part of it can be translated alone.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._calls: dict[Any, tuple[str, list[str]]] = {}
+        self._inputs: dict[Any, PartialInput] = {}
 
     def translate(self, event: Json) -> Iterator[Json]:
         """Yield the events that replace this one for clients."""
@@ -238,12 +298,15 @@ class EventsTold:
         block = cast("Json", event.get("content_block") or {})
         if kind == "message_start":
             self._calls.clear()
+            self._inputs.clear()
         if kind == "content_block_start" and block.get("type") == "tool_use":
-            name = str(block.get("name"))
-            self._calls[index] = (name, [])
-            yield {**event, "content_block": {**block, "name": compatible_name(name), "input": {}}}
+            self._begin(index, str(block.get("name")))
+            yield {**event, "content_block": {**block, "name": compatible_name(str(block.get("name"))), "input": {}}}
+        elif kind == "content_block_delta" and index in self._inputs:
+            if piece := self._inputs[index].feed(_piece_of(event)):
+                yield {**event, "delta": {"type": "input_json_delta", "partial_json": piece}}
         elif kind == "content_block_delta" and index in self._calls:
-            self._calls[index][1].append(str(cast("Json", event.get("delta") or {}).get("partial_json") or ""))
+            self._calls[index][1].append(_piece_of(event))
         elif kind == "content_block_stop" and index in self._calls:
             name, pieces = self._calls.pop(index)
             delta = {"type": "input_json_delta", "partial_json": self._input(name, "".join(pieces))}
@@ -251,6 +314,18 @@ class EventsTold:
             yield event
         else:
             yield event
+
+    def _begin(self, index: Any, name: str) -> None:
+        if name in _RESHAPED:
+            self._calls[index] = (name, [])
+            return
+        renamed = FIELDS.get(name, {})
+        changed = {own: partial(self._value, name, own) for own, other in renamed.items() if other in _CHANGED}
+        self._inputs[index] = PartialInput(renamed, changed)
+
+    def _value(self, name: str, field: str, value: object) -> object:
+        """Return the value of one field as clients read it."""
+        return to_compatible(name, {field: value}, self._folder)[FIELDS[name][field]]
 
     def _input(self, name: str, raw: str) -> str:
         try:
@@ -260,3 +335,159 @@ class EventsTold:
         if not isinstance(tool_input, dict):
             return raw
         return json.dumps(to_compatible(name, cast("Json", tool_input), self._folder))
+
+
+_RESHAPED = frozenset({"ask_person", "multi_edit"})
+"""Tools whose whole input has another form for clients."""
+_CHANGED = frozenset({"file_path", "notebook_path", "timeout"})
+"""Fields, under the clients' names, whose values differ for clients."""
+
+
+def _piece_of(event: Json) -> str:
+    return str(cast("Json", event.get("delta") or {}).get("partial_json") or "")
+
+
+class PartialInput:
+    """JSON of one call's input, translated while it arrives.
+
+    A field of the top level is renamed as soon as its name is complete. A value is passed on as it arrives, except the
+    value of a field in `changed`, which is replaced once it is complete.
+    """
+
+    def __init__(self, names: Mapping[str, str], changed: Mapping[str, Callable[[object], object]]) -> None:
+        """`names`: own name -> the clients' name. `changed`: own name -> function that returns the clients' value."""
+        self._names = names
+        self._changed = changed
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._in_key = False
+        self._key: str | None = None
+        self._kept: str | None = None
+
+    def feed(self, piece: str) -> str:
+        """Return the translation of the next characters, as far as it is known."""
+        return "".join(map(self._next, piece))
+
+    def _next(self, character: str) -> str:
+        if self._in_string:
+            return self._inside(character)
+        if character == '"':
+            self._in_string = True
+            self._in_key = self._depth == 1 and self._key is None
+            if self._in_key:
+                self._kept = ""
+            return self._passed(character)
+        self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(character, 0)
+        if (character in "}]" and self._depth == 0) or (character == "," and self._depth == 1):
+            return self._value() + character
+        if character == ":" and self._depth == 1 and self._key in self._changed and self._kept is None:
+            self._kept = ""
+            return character
+        return self._passed(character)
+
+    def _inside(self, character: str) -> str:
+        ends = character == '"' and not self._escaped
+        self._escaped = character == "\\" and not self._escaped
+        self._in_string = not ends
+        passed = self._passed(character)
+        if not (ends and self._in_key):
+            return passed
+        self._key = _loaded(self._kept or "")
+        self._kept = None
+        self._in_key = False
+        return json.dumps(self._names.get(self._key, self._key))
+
+    def _passed(self, character: str) -> str:
+        if self._kept is None:
+            return character
+        self._kept += character
+        return ""
+
+    def _value(self) -> str:
+        """Return the replaced value that has just ended; empty if it was passed on."""
+        key = self._key
+        kept = self._kept
+        self._key = self._kept = None
+        if kept is None or key is None:
+            return ""
+        try:
+            return json.dumps(self._changed[key](json.loads(kept)))
+        except ValueError:
+            return kept
+
+
+def _loaded(text: str) -> str:
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text.strip('"')
+
+
+IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+"""Media types of images that the service accepts."""
+_ATTACHED = frozenset({"image", "document"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPrompt:
+    """One message of a client."""
+
+    text: str = ""
+    extras: PromptExtras = PLAIN_PROMPT
+    wrong: str = ""
+    """Reason why the message is invalid; empty if it is valid."""
+    starts_turn: bool = True
+    """False for a text that the lead reads with the next prompt."""
+    origin: Json | None = None
+    """Origin that the client stated."""
+
+
+def client_prompt(message: Json) -> ClientPrompt:
+    """Return the prompt in a client's message: its text, its images and documents."""
+    inner: Any = message.get("message")
+    content: Any = cast("Json", inner).get("content") if isinstance(inner, dict) else None
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in cast("list[object]", content)):
+        return ClientPrompt(wrong="a message has `message.content`: a text, or a list of blocks")
+    blocks = cast("list[Json]", content)
+    if other := sorted({str(item.get("type")) for item in blocks} - {"text", *_ATTACHED}):
+        return ClientPrompt(wrong=f"blocks of type {', '.join(other)} are refused: send text, images, and documents")
+    attached = tuple(item for item in blocks if item.get("type") in _ATTACHED)
+    if wrong := next((reason for item in attached if (reason := _unusable(item))), ""):
+        return ClientPrompt(wrong=wrong)
+    text = "\n\n".join(str(item.get("text") or "") for item in blocks if item.get("type") == "text")
+    if not text.strip() and not attached:
+        return ClientPrompt(wrong="the message is empty: say what to do")
+    extras = PromptExtras(attached, message.get("client_composed") is True, str(message.get("uuid") or ""))
+    stated: Any = message.get("origin")
+    origin = cast("Json", stated) if isinstance(stated, dict) else None
+    return ClientPrompt(text, extras, starts_turn=message.get("shouldQuery") is not False, origin=origin)
+
+
+def _unusable(block: Json) -> str:
+    """Return the reason why the service would refuse this image or document; empty if it would accept it."""
+    raw: Any = block.get("source")
+    source = cast("Json", raw) if isinstance(raw, dict) else {}
+    kind = str(block.get("type"))
+    how = source.get("type")
+    if how == "url":
+        url = str(source.get("url") or "")
+        return "" if url.startswith(("https://", "http://")) else f"the {kind}'s URL {url!r} is not http or https"
+    if how == "text" and kind == "document":
+        return "" if isinstance(source.get("data"), str) else "the document's `data` is not a text"
+    if how == "content" and kind == "document":
+        return "" if source.get("content") else "the document's `content` is empty"
+    if how != "base64":
+        return f"the {kind}'s source of type {how!r} is not supported: send base64 or a URL"
+    media = source.get("media_type")
+    accepted = IMAGES if kind == "image" else ("application/pdf",)
+    if media not in accepted:
+        return f"the {kind} is of type {media!r}: send {' or '.join(accepted)}"
+    data: Any = source.get("data")
+    try:
+        decoded = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
+    except (binascii.Error, ValueError):
+        decoded = b""
+    return "" if decoded else f"the {kind}'s `data` is not base64"

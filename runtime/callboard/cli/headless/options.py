@@ -33,5 +33,11 @@ class ClientOptions:
     """Names of the MCP servers that run in the client."""
     states: bool = False
     """True if the client is notified when the session starts and stops working."""
+    checkpoints: bool = False
+    """True if files are copied before tools change them, so that the client can have them restored."""
+    forwards: bool = False
+    """True if the texts of subagents are reported too."""
+    betas: tuple[str, ...] = ()
+    """Beta features of the service that the client requests."""
     quiet_states: bool = False
     """True if only the client's library requested the states, and keeps them to itself."""

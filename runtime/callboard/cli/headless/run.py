@@ -1,6 +1,8 @@
-"""A headless run: a prompt in, what happens on stderr, the result on stdout, an exit code that scripts can use.
+"""Headless run: reads a prompt, reports events on stderr and the result on stdout, and returns an exit code.
 
-It refuses to hold a prompt line, and to know what a result means: `RunEnd` says how the session ended.
+Scripts use the exit code.
+
+A headless run has no prompt line, and does not interpret the result: `RunEnd` states how the session ended.
 """
 
 from __future__ import annotations
@@ -14,23 +16,23 @@ from typing import Literal
 import anyio
 
 from callboard import __version__
-from callboard.cli.headless.json_result import Structured
-from callboard.cli.headless.messages import Spoken
+from callboard.cli.headless.json_result import StructuredAnswer
+from callboard.cli.headless.messages import MessageWording
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.keyboard import Keyboard, PersonGate
 from callboard.cli.terminal.screen import Screen
-from callboard.cli.terminal.signals import Leaving, ended_by, handle_signals, run_until_left
+from callboard.cli.terminal.signals import ExitRequests, ended_by, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.cli.views.requests import requests_block
-from callboard.cli.views.resume import kept_block
+from callboard.cli.views.resume import resume_hint_block
 from callboard.cli.views.status import attached_block
 from callboard.core.reports.metrics import together
 from callboard.core.reports.spending import usage_words
 from callboard.ports.environment import Answer, Approver, Observer
 from callboard.sessions.attached import AttachedSession
-from callboard.sessions.base import OpenSession, left_end
+from callboard.sessions.base import OpenSession, unfinished_end
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.resources import plain_row
 from callboard.sessions.open import Attach, opened
@@ -45,8 +47,9 @@ Output = Literal["text", "json", "stream-json"]
 
 @dataclass(frozen=True, slots=True)
 class Headless:
-    """SessionOptions of a headless run. `prompt` None: only finish what the session left under way. `yes`: plans are
-    approved.
+    """Options of a headless run.
+
+    `prompt` None: only finish the unfinished work of the session. `yes`: plans are approved.
     """
 
     options: SessionOptions
@@ -63,9 +66,11 @@ class Headless:
     """JSON schema for the result."""
 
 
-class WaitingShown:
-    """Shows the requests that were already pending when the session was resumed, as the reason why it is idle. It
-    answers none. Later requests are shown as they occur."""
+class PendingRequests:
+    """Approver that only shows the requests that were already pending at the resume.
+
+    Pending requests are the reason why the session is idle. Later requests are shown as they occur.
+    """
 
     def __init__(self, terminal: Terminal, *, attended: bool) -> None:
         self._terminal = terminal
@@ -89,22 +94,22 @@ class HeadlessRun:
         self._stream: StreamJson | None = None
         self._session: OpenSession | None = None
         self._over = False
-        """True once the session has its result: no turn is left to stop."""
+        """True once the session has its result, so that there is no turn to stop."""
         self._person: PersonApprover | None = None
         self._last: Json | None = None
         self._more: Json = {}
         if headless.output != "text":
-            streams = headless.output == "stream-json"  # else the result is all that anybody reads
+            streams = headless.output == "stream-json"  # otherwise only the result is read
             self._stream = StreamJson(
                 self._take,
                 cwd=str(headless.options.workspace.folder.resolve()),
                 version=__version__,
                 only=lambda kind: streams or kind == "result",
-                spoken=Spoken(partial=headless.partial),
+                spoken=MessageWording(partial=headless.partial),
             )
 
-    async def go(self, leaving: Leaving) -> int:
-        """Run to the end or to a signal. Raises our own errors."""
+    async def go(self, leaving: ExitRequests) -> int:
+        """Run to the end or to a signal. Raises `CallboardError`."""
         began = anyio.current_time()
         end = None
         async with anyio.create_task_group() as group:
@@ -113,15 +118,15 @@ class HeadlessRun:
                 end = await self._host()
             except (StoreBusy, StoreFull) as error:
                 if leaving.code is None:
-                    self._tell_error(error, anyio.current_time() - began)
+                    self._emit_error(error, anyio.current_time() - began)
                     raise
-                # what stood in the way of writing was reported; who left because of it knows
+                # the obstacle was reported, and the person left because of it
             except CallboardError as error:
-                self._tell_error(error, anyio.current_time() - began)
+                self._emit_error(error, anyio.current_time() - began)
                 raise
             group.cancel_scope.cancel()
         code = _code(end, leaving)
-        self._tell(end or left_end(self._session, code, ended_by(code)), code, anyio.current_time() - began)
+        self._emit_end(end or unfinished_end(self._session, code, ended_by(code)), code, anyio.current_time() - began)
         return code
 
     async def _host(self) -> RunEnd:
@@ -137,7 +142,11 @@ class HeadlessRun:
             self._session = session
             if isinstance(session, AttachedSession):
                 self._terminal.terminal_print(attached_block(session, session.pid))
-            self._screen.attach(session, asks=self._person.asks if self._person is not None else ())
+            self._screen.attach(
+                session,
+                asks=self._person.asks if self._person is not None else (),
+                approves=("plan",) if headless.yes else (),
+            )
             if self._person is not None:
                 self._person.attach(session)
             if self._stream is not None:
@@ -151,10 +160,10 @@ class HeadlessRun:
             if headless.prompt is None and isinstance(session, HostedSession):
                 await session.go_on()
             try:
-                end, self._more = await Structured(session, headless.schema).finished()
-            except anyio.get_cancelled_exc_class():  # a signal: nobody is left to watch what still runs
+                end, self._more = await StructuredAnswer(session, headless.schema).finished()
+            except anyio.get_cancelled_exc_class():  # a signal: no one watches the running commands
                 if isinstance(session, HostedSession):
-                    # Commands of a run end with it, also if it ends by a signal
+                    # Commands of a run end with it, even if a signal ends it
                     # (test_a_signal_ends_the_background_commands_of_a_run).
                     await session.end_commands()
                 raise
@@ -174,7 +183,7 @@ class HeadlessRun:
         return state.identity.spec if state is not None else None
 
     def _observers(self) -> Sequence[Observer]:
-        # With JSON on stdout a script reads it all there; what a person may watch stays on stderr either way.
+        # With JSON on stdout a script reads everything there; the output for a person is on stderr in either case.
         return [self._screen] if self._stream is None else [self._screen, self._stream]
 
     def _approvers(self) -> Sequence[Approver]:
@@ -184,7 +193,7 @@ class HeadlessRun:
             self._person = PersonApprover(ask, self._terminal, leave_plans=self._what.yes)
             approvers.append(self._person)
         elif self._what.options.identity.resume:
-            approvers.append(WaitingShown(self._terminal, attended=self._what.options.permissions.attended))
+            approvers.append(PendingRequests(self._terminal, attended=self._what.options.permissions.attended))
         return approvers
 
     def _plan_policy(self) -> PlanPolicy:
@@ -195,7 +204,7 @@ class HeadlessRun:
 
     async def _interrupt(self) -> bool:
         if self._over or not isinstance(self._session, HostedSession):
-            return False  # nothing is open yet, or the turn is another process's: only this screen is left
+            return False  # nothing is open yet, or another process hosts the turn, and only this process leaves
         self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
         await self._session.interrupt()
         return True
@@ -206,19 +215,19 @@ class HeadlessRun:
         else:
             self._last = message
 
-    def _tell_error(self, error: CallboardError, seconds: float) -> None:
+    def _emit_error(self, error: CallboardError, seconds: float) -> None:
         """Write a last message for readers of JSON. The caller that catches the error prints the text for a person."""
         self._screen.finish("", str(error))
         if self._stream is not None:
-            end = left_end(self._session, error.exit_code, str(error))
+            end = unfinished_end(self._session, error.exit_code, str(error))
             self._stream.result(end, seconds=seconds, metrics=_metrics(end))
-            self._tell_last()
+            self._emit_last()
 
-    def _tell_last(self) -> None:
+    def _emit_last(self) -> None:
         if self._last is not None:
             self._terminal.record(json.dumps(self._last))
 
-    def _tell(self, end: RunEnd, code: int, seconds: float) -> None:
+    def _emit_end(self, end: RunEnd, code: int, seconds: float) -> None:
         text = end.text
         reason = end.reason
         self._screen.finish(text, end.why if code != 0 else "")
@@ -226,7 +235,7 @@ class HeadlessRun:
             self._stream.result(
                 replace(end, exit_code=code), seconds=seconds, **{"metrics": _metrics(end), **self._more}
             )
-            self._tell_last()
+            self._emit_last()
         elif text:
             self._terminal.result(text)
         reasons = [reason] if code != 0 and reason else []
@@ -239,9 +248,9 @@ class HeadlessRun:
             self._terminal.terminal_print(block("\n".join(lines), "warn"))
         if self._session is not None and code in {HANGUP, 130, 143}:
             if isinstance(self._session, AttachedSession):
-                note = block(f"process {self._session.pid} goes on with the session", "dim")
+                note = block(f"process {self._session.pid} continues the session", "dim")
             else:
-                note = kept_block(self._session.id)
+                note = resume_hint_block(self._session.id)
             self._terminal.terminal_print(note)
         if self._session is not None:
             self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))
@@ -251,7 +260,7 @@ def _wordless(end: RunEnd) -> str:
     """Return a line about a run that ended without a final text of the lead."""
     steps = next((agent.steps for agent in end.agents if agent.kind == "lead"), 0)
     calls = {0: "no model call was made", 1: "it made 1 model call"}.get(steps, f"it made {steps:,} model calls")
-    return f"the lead ended without a word: {calls}"
+    return f"the lead ended without any text: {calls}"
 
 
 def _metrics(end: RunEnd) -> Json:
@@ -260,7 +269,7 @@ def _metrics(end: RunEnd) -> Json:
     return {"session": plain_row(session), "agents": {agent.name: plain_row(agent.metrics) for agent in end.agents}}
 
 
-def _code(end: RunEnd | None, leaving: Leaving) -> int:
+def _code(end: RunEnd | None, leaving: ExitRequests) -> int:
     if leaving.code is not None:
         return leaving.code
     if leaving.interrupted or end is None:
@@ -270,4 +279,4 @@ def _code(end: RunEnd | None, leaving: Leaving) -> int:
 
 def run_headless(headless: Headless, terminal: Terminal, *, verbose: bool = False) -> int:
     """Run in this thread to the end, and return the exit code."""
-    return run_until_left(HeadlessRun(headless, terminal, verbose=verbose).go, terminal)
+    return run_with_signals(HeadlessRun(headless, terminal, verbose=verbose).go, terminal)

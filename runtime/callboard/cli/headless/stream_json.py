@@ -1,21 +1,22 @@
 """Session as newline-delimited JSON, in the message types that headless clients already read (`docs/cli.md`).
 
 `system/init` first, then `assistant`, `user` (tool results and delivered mail), `system/api_retry`,
-`system/compact_boundary`, `system/task_started`, `system/task_notification`, `system/permission_denied`, and our own
-`system/call_held`, `system/budget_reached`, `system/stuck`; last, one `result`. Each contains `uuid` and `session_id`.
-Messages about other agents than the lead also contain `agent` and, in `parent_tool_use_id`, the call that started the
-agent. Tools have our names.
+`system/compact_boundary`, `system/task_started`, `system/task_notification`, `system/permission_denied`, and
+Callboard's own `system/call_held`, `system/budget_reached`, `system/stuck`; last, one `result`. Each contains `uuid`
+and `session_id`. Messages about other agents than the lead also contain `agent` and, in `parent_tool_use_id`, the call
+that started the agent. Tools have Callboard's names.
 
-A client that drives the session (`callboard.cli.headless`) reads the same messages with its own `Spoken`: raw events of
-streaming replies, and tools under the names and fields that it knows.
+A client that drives the session (`callboard.cli.headless`) reads the same messages with its own `MessageWording`: raw
+events of streaming replies, and tools under the names and fields that it knows.
 
-This module does not write or judge: `emit` receives plain dicts, and the caller reports the end of the session.
+This module writes nothing: `emit` receives plain dicts, and the caller reports the end of the session.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import singledispatchmethod
 from typing import Any
 
@@ -23,20 +24,22 @@ from callboard.cli.headless.messages import (
     ERRORS,
     SUMMARIES,
     AgentProgress,
-    Spoken,
+    MessageWording,
     ending,
     model_usage,
     origin,
+    plugins_json,
     result_block,
     session_parts,
     usage_part,
 )
 from callboard.core.budgets.tree import used_up
+from callboard.core.context.view.transcript import message_uuid
 from callboard.core.mcp.catalog import real_call
 from callboard.ports.model import Delta
 from callboard.sessions.base import OpenSession
-from callboard.sessions.result import RunEnd
-from callboard.types.agent_spec import AgentSpec
+from callboard.sessions.result import ERROR_CODES, RunEnd
+from callboard.types.agent_spec import AgentSpec, ModelLimits
 from callboard.types.events import (
     AgentCrashed,
     AgentStarted,
@@ -65,6 +68,7 @@ from callboard.types.events import (
     ToolSettled,
     TurnEnded,
 )
+from callboard.types.hook_events import HookToolResult
 from callboard.types.records import Envelope, Fault, Json, Usage
 
 
@@ -78,7 +82,7 @@ class StreamJson:
         cwd: str,
         version: str,
         only: Callable[[str], bool] = lambda kind: True,
-        spoken: Spoken = Spoken(),  # noqa: B008 - frozen, and the same for all
+        spoken: MessageWording = MessageWording(),  # noqa: B008 - frozen
     ) -> None:
         """`only`: True for types of messages that are read; the others are counted but not created."""
         self._only = only
@@ -88,7 +92,7 @@ class StreamJson:
         self._version = version
         self._session = self._model = self._mode = ""
         self._open: OpenSession | None = None
-        self._early: list[tuple[str, Event]] | None = []
+        self._early: list[tuple[str, int, Event]] | None = []
         self._begun = False
         self._agents: dict[str, AgentProgress] = {}
         self._mail: dict[str, Envelope] = {}
@@ -100,6 +104,14 @@ class StreamJson:
         """Agents whose turn failed, with the reason."""
         self._waited = 0.0
         self._stop_reason: str | None = None
+        self._turns = 0
+        self._forwards = not spoken.client
+        self._position: tuple[str, int] | None = None
+        """Agent and journal position of the event that is being reported."""
+
+    def forward_texts(self) -> None:
+        """Report the texts of subagents too, not only their calls and results."""
+        self._forwards = True
 
     def opened(
         self,
@@ -110,24 +122,29 @@ class StreamJson:
         spec: AgentSpec | None = None,
         session: OpenSession | None = None,
     ) -> None:
-        """Start to emit: the session is open. These values are written to `system/init` unless the lead's own start
-        differs. `spec`: the lead's, if known. `session`: knows the commands, servers and agent types, and the calls
-        that started before this process observed it; None for a session that was never opened."""
+        """Start to emit: the session is open.
+
+        These values are written to `system/init` unless the lead's own start differs. `spec`: the lead's, if known.
+        `session`: knows the commands, servers and agent types, and the calls that started before this process observed
+        it; None for a session that was never opened.
+        """
         self._open = session
         self._seen("lead").spec = spec
         self._session = session_id
         self._model = model
         self._mode = mode
         early, self._early = self._early or [], None
-        for agent, event in early:
-            self.on_event(agent, 0, event)
+        for agent, seq, event in early:
+            self.on_event(agent, seq, event)
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Emit the messages of an event."""
         if self._early is not None:
-            self._early.append((agent, event))
-        else:
-            self._tell(event, agent)
+            self._early.append((agent, seq, event))
+            return
+        self._position = (agent, seq)
+        self._emit_event(event, agent)
+        self._position = None
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Emit raw events of the lead's replies if they were requested. Other deltas are not part of this protocol."""
@@ -146,10 +163,19 @@ class StreamJson:
         """Emit a message of the client, sent back to it."""
         self._emit({"type": "user", **message})
 
+    def reset(self, conversation: str) -> None:
+        """Report that a new conversation begins."""
+        self._emit({"type": "conversation_reset", "new_conversation_id": conversation})
+
     def new_turn(self) -> None:
         """Reset the counts for the `result` of one turn; costs and the usage of each model continue."""
+        self._turns += 1
+        if self._spoken.client:
+            self._begun = False
+            self._begin()
         lead = self._seen("lead")
         lead.replies = 0
+        lead.fault = None
         lead.usage = Usage()
         self._waited = 0.0
         self._stop_reason = None
@@ -161,6 +187,11 @@ class StreamJson:
         self._begin()
         lead = self._seen("lead")
         code, subtype, reason = end.exit_code, *ending(end.exit_code, end.limit)
+        refused = self._refused_call(end)
+        if refused is not None:
+            subtype = "success"
+            reason = "api_error"
+            self._emit({"type": "assistant", "message": _synthetic(refused.text), "error": refused.error})
         message: Json = {
             "type": "result",
             "subtype": subtype,
@@ -169,16 +200,20 @@ class StreamJson:
             "duration_api_ms": round(self._waited * 1000),
             "num_turns": lead.replies,
             "stop_reason": self._stop_reason,
-            "total_cost_usd": end.usage.cost_usd,
+            "total_cost_usd": end.usage.stated_cost,
             "usage": usage_part(lead.usage),
-            "modelUsage": {model: model_usage(usage) for model, usage in sorted(self._models.items())},
+            "modelUsage": {
+                model: model_usage(used, self._limits(model)) for model, used in sorted(self._models.items())
+            },
             "permission_denials": [self._spoken.call(denial) for denial in self._denials],
             "terminal_reason": reason,
             "exit_code": code,
             "open": end.open.fields(),
             **extra,
         }
-        if subtype == "success" or end.text:  # a run that failed has closing words too
+        if refused is not None:
+            message |= {"result": refused.text, "api_error_status": refused.status, "errors": []}
+        elif subtype == "success" or end.text:  # a failed run may have a final text too
             message["result"] = end.text
         if subtype != "success":
             others = [
@@ -187,37 +222,59 @@ class StreamJson:
             message["errors"] = [*([end.reason] if end.reason else []), *others]
         self._emit(message)
 
+    def _refused_call(self, end: RunEnd) -> RefusedCall | None:
+        """Return the model call that the service refused for good and that ended the turn; None if none did.
+
+        Clients read it as a reply with the error.
+        """
+        fault = self._seen("lead").fault
+        if not self._spoken.client or fault is None or end.exit_code not in ERROR_CODES or end.limit:
+            return None
+        status = f"{fault.status} " if fault.status else ""
+        return RefusedCall(f"API Error: {status}{end.reason}", ERRORS.get(fault.kind, "server_error"), fault.status)
+
+    def _limits(self, model: str) -> ModelLimits | None:
+        return next(
+            (spec.models[model] for seen in self._agents.values() if (spec := seen.spec) and model in spec.models), None
+        )
+
     @singledispatchmethod
-    def _tell(self, event: object, agent: str) -> None:
+    def _emit_event(self, event: object, agent: str) -> None:
         """Emit the messages of an event; most events have none."""
 
-    @_tell.register
+    @_emit_event.register
     def _started(self, event: AgentStarted, agent: str) -> None:
         seen = self._seen(agent)
         seen.spec = event.spec
+        seen.incarnation = event.incarnation
+        seen.began_at = event.at
         if event.spec.kind == "lead":
-            self._begin()
+            if not self._spoken.client:
+                self._begin()
             return
         seen.parent = self._maker(event.spec)
-        kind = "teammate" if event.spec.kind == "teammate" else "local_agent"  # one that goes on when its work is done
+        kind = "teammate" if event.spec.kind == "teammate" else "local_agent"  # stays after its work
         details: Json = {"description": event.spec.role or agent, "task_type": kind, "tool_use_id": seen.parent}
+        details |= {"is_backgrounded": False} if kind == "local_agent" else {}
         self._system("task_started", task_id=agent, subagent_type=event.spec.agent_type, **details)
 
-    @_tell.register
+    @_emit_event.register
     def _stopped(self, event: AgentStopped, agent: str) -> None:
         seen = self._seen(agent)
         if agent == "lead":
             return
         status = {"done": "completed", "stopped": "stopped"}.get(event.outcome, "failed")
-        used = {"total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens, "tool_uses": seen.replies}
+        used = _task_usage(seen, event.at)
+        state = {"completed": "completed", "stopped": "killed"}.get(status, "failed")
+        self._system("task_updated", task_id=agent, patch={"status": state, "end_time": round(event.at * 1000)})
         details: Json = {"status": status, "summary": event.result, "output_file": "", "usage": used}
         self._system("task_notification", task_id=agent, tool_use_id=seen.parent, **details)
 
-    @_tell.register
+    @_emit_event.register
     def _called(self, event: ModelCalled, agent: str) -> None:
         self._seen(agent).called_at = event.at
 
-    @_tell.register
+    @_emit_event.register
     def _replied(self, event: ModelReplied, agent: str) -> None:
         seen = self._seen(agent)
         self._count(agent, event.model, event.usage, event.at)
@@ -226,27 +283,41 @@ class StreamJson:
             if call.name in {"task", "spawn_teammate"}:
                 name = call.input.get("description" if call.name == "task" else "name")
                 self._made.append((agent, str(name), call.use_id))
+        seen.tool_uses += len(event.calls)
         if agent == "lead":
             self._stop_reason = event.stop_reason
         message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
-        blocks = [self._spoken.block(real_call(item)) for item in event.blocks]
+        blocks = [self._spoken.block(real_call(item)) for item in event.blocks if self._reported(agent, item)]
         body = {"content": blocks, "stop_reason": event.stop_reason or None, "stop_sequence": None}
-        self._emit({"type": "assistant", "message": {**message, **body, "usage": usage_part(event.usage)}}, agent)
+        if blocks or not event.blocks:
+            self._emit({"type": "assistant", "message": {**message, **body, "usage": usage_part(event.usage)}}, agent)
+        if agent != "lead" and event.calls and seen.spec is not None:
+            about: Json = {"task_id": agent, "tool_use_id": seen.parent, "usage": _task_usage(seen, event.at)}
+            about |= {"description": seen.spec.role or agent, "subagent_type": seen.spec.agent_type}
+            last = self._spoken.call({"tool_name": event.calls[-1].name})["tool_name"]
+            self._system("task_progress", **about, last_tool_name=last)
 
-    @_tell.register
+    def _reported(self, agent: str, block: Json) -> bool:
+        """Return True if a block of a reply is reported.
+
+        Clients may read only the calls of other agents than the lead.
+        """
+        return agent == "lead" or self._forwards or block.get("type") == "tool_use"
+
+    @_emit_event.register
     def _dropped(self, event: ReplyDropped, agent: str) -> None:
         self._count(agent, self._model, event.usage, event.at)
 
-    @_tell.register
+    @_emit_event.register
     def _judged(self, event: CallJudged, agent: str) -> None:
         if event.verdict == "deny":
             self._deny(agent, event.call, by=event.by, reason=event.why)
 
-    @_tell.register
+    @_emit_event.register
     def _approval_needed(self, event: ApprovalNeeded, agent: str) -> None:
         self._asking[event.request_id] = event.call
 
-    @_tell.register
+    @_emit_event.register
     def _answered(self, event: AnswerTaken, agent: str) -> None:
         call = self._asking.pop(event.request_id, "")
         if event.kind == "permission" and (event.status != "approved" or event.void):
@@ -261,110 +332,122 @@ class StreamJson:
             return
         details: Json = {"tool_name": call.name, "tool_use_id": call.use_id}
         self._denials.append({**details, "tool_input": call.input})
-        self._seen(agent).results.setdefault(call_id, (({"type": "text", "text": text or reason},), True))
+        denied = HookToolResult(({"type": "text", "text": text or reason},), is_error=True)
+        self._seen(agent).results.setdefault(call_id, denied)
         self._system("permission_denied", agent, **self._spoken.call(details), message=reason, decision_reason=by)
 
-    @_tell.register
+    @_emit_event.register
     def _finished(self, event: ToolFinished, agent: str) -> None:
-        self._seen_with(agent, event.call).results[event.call] = (event.content, event.is_error)
+        self._seen_with(agent, event.call).results[event.call] = HookToolResult(
+            event.content, event.is_error, event.data
+        )
 
-    @_tell.register
+    @_emit_event.register
     def _settled(self, event: ToolSettled, agent: str) -> None:
         results = self._seen_with(agent, event.call).results
-        content, is_error = results.get(event.call, ((), False))
-        content = content if event.content is None else event.content
-        results[event.call] = (content, is_error if event.is_error is None else event.is_error)
+        result = results.get(event.call, HookToolResult(()))
+        content = result.content if event.content is None else event.content
+        results[event.call] = HookToolResult(
+            content, result.is_error if event.is_error is None else event.is_error, result.data
+        )
 
-    @_tell.register
+    @_emit_event.register
     def _merged(self, event: ResultsMerged, agent: str) -> None:
         seen = self._seen(agent)
-        blocks = [result_block(call, *seen.results.get(call.id, ((), False))) for call in seen.calls]
-        if blocks:
+        results = [(call, seen.results.get(call.id, HookToolResult(()))) for call in seen.calls]
+        if self._spoken.client:
+            for part, (call, result) in enumerate(results):
+                message = {"role": "user", "content": [result_block(call, result)]}
+                self._emit({"type": "user", "message": message, **self._spoken.result(call, result)}, agent, part)
+        elif results:
+            blocks = [result_block(call, result) for call, result in results]
             self._emit({"type": "user", "message": {"role": "user", "content": blocks}}, agent)
 
-    @_tell.register
+    @_emit_event.register
     def _received(self, event: EnvelopeReceived, agent: str) -> None:
         if not event.refused:
             self._mail[event.envelope.id] = event.envelope
 
-    @_tell.register
+    @_emit_event.register
     def _delivered(self, event: EnvelopesDelivered, agent: str) -> None:
         mail = [envelope for each in event.ids if (envelope := self._mail.pop(each, None)) is not None]
         if mail and all(envelope.type == "prompt" for envelope in mail):
-            return  # the person's own words: the client that sent them knows them
+            return  # the client itself sent the person's prompts
+        if agent != "lead" and not self._forwards:
+            return
         content = [placed.data for placed in event.blocks]
         message: Json = {"type": "user", "message": {"role": "user", "content": content}, "isSynthetic": True}
         if len(mail) == 1:
             message["origin"] = origin(mail[0])
         self._emit(message, agent)
 
-    @_tell.register
+    @_emit_event.register
     def _failed(self, event: CallFailed, agent: str) -> None:
         self._seen(agent).fault = event.fault
         if event.fault.usage is not None:
             self._count(agent, event.model, event.fault.usage, event.at)
 
-    @_tell.register
+    @_emit_event.register
     def _retry(self, event: RetryPlanned, agent: str) -> None:
         seen = self._seen(agent)
         fault = seen.fault or Fault(kind="server", message=event.why)
         wait = round(max(event.until - event.at, 0.0) * 1000)
         most = seen.spec.attempts if seen.spec else None
         details: Json = {"attempt": event.attempt, "max_retries": most, "retry_delay_ms": wait, "parked": event.parked}
-        details["may_be_billed"] = fault.may_bill  # the attempt that failed, beside the one that follows
+        details["may_be_billed"] = fault.may_bill  # about the failed attempt, while `attempt` is the next one
         error = ERRORS.get(fault.kind, "server_error")
         self._system("api_retry", agent, **details, error_status=fault.status, error=error)
 
-    @_tell.register
+    @_emit_event.register
     def _held(self, event: CallHeld, agent: str) -> None:
         self._system("call_held", agent, held_ms=round(event.seconds * 1000), reason=event.why)
 
-    @_tell.register
+    @_emit_event.register
     def _budget(self, event: BudgetReached, agent: str) -> None:
         text = used_up(event.budget, event.kind, limit=event.limit, spent=event.spent, needed=event.wanted)
         details: Json = {"budget": event.budget, "kind": event.kind, "limit": event.limit, "spent": event.spent}
         self._system("budget_reached", agent, **details, wanted=event.wanted, last_call=event.winds_down, message=text)
 
-    @_tell.register
+    @_emit_event.register
     def _stuck(self, event: StuckNoticed, agent: str) -> None:
         details: Json = {"pattern": event.pattern, "count": event.count, "action": event.action}
         self._system("stuck", agent, **details, message=event.what)
 
-    @_tell.register
+    @_emit_event.register
     def _tasks_reminded(self, event: TasksReminded, agent: str) -> None:
         self._system("tasks_reminded", agent, tasks=list(event.tasks))
 
-    @_tell.register
+    @_emit_event.register
     def _crashed(self, event: AgentCrashed, agent: str) -> None:
         wait = None if event.again_at is None else round(max(event.again_at - event.at, 0.0) * 1000)
         self._system("agent_crashed", agent, parked=wait is None, retry_delay_ms=wait, message=event.why)
 
-    @_tell.register
+    @_emit_event.register
     def _stalled(self, event: StallNoticed, agent: str) -> None:
         waited = round((event.at - event.since) * 1000)
         limit = round(event.limit * 1000)
         self._system("stalled", agent, operation=event.operation, waited_ms=waited, limit_ms=limit, message=event.what)
 
-    @_tell.register
+    @_emit_event.register
     def _edited(self, event: ContextEdited, agent: str) -> None:
         if event.edits and event.stage.startswith(SUMMARIES):
             trigger = "manual" if event.trigger == "manual" else "auto"
             about: Json = {"trigger": trigger, "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
             self._system("compact_boundary", agent, compact_metadata=about)
 
-    @_tell.register
+    @_emit_event.register
     def _background(self, event: BackgroundStarted, agent: str) -> None:
         details = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
         self._system("task_started", agent, task_id=event.id, **details)
 
-    @_tell.register
+    @_emit_event.register
     def _background_ended(self, event: BackgroundEnded, agent: str) -> None:
         status = event.status if event.status in {"completed", "stopped"} else "failed"
         code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
         summary = f"{event.status.replace('_', ' ')}{code}"
         self._system("task_notification", agent, task_id=event.id, status=status, output_file="", summary=summary)
 
-    @_tell.register
+    @_emit_event.register
     def _turn_ended(self, event: TurnEnded, agent: str) -> None:
         if event.reason not in {"end", "interrupted", "stopped"} and event.why:
             self._errors.append((agent, event.why))
@@ -373,8 +456,10 @@ class StreamJson:
         return self._agents.setdefault(agent, AgentProgress())
 
     def _seen_with(self, agent: str, call: str) -> AgentProgress:
-        """Return the record of an agent that has this call; a call in a reply from before a resume is read from the
-        journal."""
+        """Return the record of an agent that has this call.
+
+        A call in a reply from before a resume is read from the journal.
+        """
         seen = self._seen(agent)
         if self._open is not None and all(item.id != call for item in seen.calls):
             tool_call = self._open.call(agent, call)
@@ -400,32 +485,86 @@ class StreamJson:
         self._begun = True
         spec = self._seen("lead").spec
         session = self._open
+        current = session if self._turns > 1 else None  # at first, the options of this run may not be in force yet
         self._system(
             "init",
             cwd=self._cwd,
-            model=spec.model if spec else self._model,
-            permissionMode=spec.permission_mode if spec else self._mode,
+            model=current.model_of() if current else spec.model if spec else self._model,
+            permissionMode=current.mode_of() if current else spec.permission_mode if spec else self._mode,
             **session_parts(
                 self._spoken,
                 spec,
                 servers=session.servers_now() if session else (),
                 commands=session.commands() if session else (),
                 agents=tuple(session.agent_types) if session else (),
-            ),
+                plugins=plugins_json(session.plugins, session.refused_plugins) if session else {"plugins": []},
+                style=session.voice.style if session else "default",
+            )
+            | self._spoken.extra,
             callboard_version=self._version,
-            **self._spoken.extra,
         )
 
     def _system(self, subtype: str, agent: str = "lead", **fields: Any) -> None:
         self._emit({"type": "system", "subtype": subtype, **fields}, agent)
 
-    def _emit(self, message: Json, agent: str = "lead") -> None:
-        self._begin()
+    def _emit(self, message: Json, agent: str = "lead", part: int = 0) -> None:
+        if not self._spoken.client:
+            self._begin()
         if not self._only(message["type"]):
             return
-        about: Json = {"uuid": str(uuid.uuid4()), "session_id": self._session}
+        about: Json = {"uuid": self._uuid(message, agent, part), "session_id": self._session}
         if message["type"] in {"assistant", "user", "stream_event"} or agent != "lead":
             about["parent_tool_use_id"] = self._seen(agent).parent
         if agent != "lead":
             about["agent"] = agent
         self._emit_raw({**about, **message} if message.get("isReplay") else {**message, **about})
+
+    def _uuid(self, message: Json, agent: str, part: int) -> str:
+        """Return the message's UUID.
+
+        For messages of the conversation it is that of the transcript, so that a client can name them later.
+        """
+        if self._position is None or message["type"] not in {"assistant", "user"}:
+            return str(uuid.uuid4())
+        name, seq = self._position
+        return message_uuid(self._session, name, self._incarnation(name), seq, part=part)
+
+    def _incarnation(self, agent: str) -> int:
+        seen = self._seen(agent)
+        if not seen.incarnation and self._open is not None:
+            state = self._open.state(agent)
+            seen.incarnation = state.identity.incarnation if state is not None else 0
+        return seen.incarnation or 1
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """Model call that the service refused for good."""
+
+    text: str
+    error: str
+    """Kind of error, under the clients' names."""
+    status: int | None
+
+
+def _synthetic(text: str) -> Json:
+    """Return a reply that no model wrote."""
+    usage = usage_part(Usage())
+    body: Json = {"content": [{"type": "text", "text": text}], "stop_reason": "stop_sequence", "stop_sequence": ""}
+    return {
+        "id": str(uuid.uuid4()),
+        "type": "message",
+        "role": "assistant",
+        "model": "<synthetic>",
+        **body,
+        "usage": usage,
+    }
+
+
+def _task_usage(seen: AgentProgress, now: float) -> Json:
+    """Return what an agent has used so far."""
+    return {
+        "total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens,
+        "tool_uses": seen.tool_uses,
+        "duration_ms": round(max(now - seen.began_at, 0.0) * 1000) if seen.began_at else 0,
+    }

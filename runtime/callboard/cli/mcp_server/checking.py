@@ -14,12 +14,12 @@ import anyio
 
 from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.mcp.manager import Manager
-from callboard.adapters.mcp.transports import Place
+from callboard.adapters.mcp.transports import ServerEnvironment
 from callboard.core.mcp.limits import limits_of
 from callboard.ports.tool import CallContext, ToolOutcome, ToolSpec
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers
 from callboard.types.errors import ToolRefused, UsageError
-from callboard.types.mcp import AnsweredBack, Elicitation, ServerNow
+from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerStatus
 from callboard.types.records import Json
 
 
@@ -27,7 +27,7 @@ from callboard.types.records import Json
 class ServerCheck:
     """State of a server, with the descriptions of its tools."""
 
-    now: ServerNow
+    now: ServerStatus
     tools: tuple[ToolSpec, ...]
 
 
@@ -38,14 +38,14 @@ class _Folders:
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """As much of a `CallContext` as a server's tool uses. Nobody is asked anything."""
+    """The part of a `CallContext` that a server's tool uses. Questions are declined."""
 
     folders: _Folders
     progress: Callable[[str], None]
     call: str = "call"
 
-    async def elicit(self, form: Elicitation) -> AnsweredBack:
-        return AnsweredBack("decline")
+    async def elicit(self, form: Elicitation) -> ElicitationAnswer:
+        return ElicitationAnswer("decline")
 
 
 def check(servers: ConfiguredServers, names: Sequence[str]) -> list[ServerCheck]:
@@ -62,7 +62,7 @@ def call(
     try:
         return anyio.run(partial(_call, servers, name, tool, tool_input, context=context))
     finally:
-        if not any(keep.iterdir()):  # else it holds the whole of a large result, whose path was told
+        if not any(keep.iterdir()):  # otherwise it contains a large result, whose path was printed
             keep.rmdir()
 
 
@@ -96,7 +96,9 @@ async def _call(
 
 def _manager(servers: ConfiguredServers, names: Sequence[str], logs: Path) -> Manager:
     entries = [entry for entry in servers.configured.entries if entry.name in names]
-    place = Place(servers.places.workspace, dict(os.environ), logs, runs_workspace_code=starts_workspace_code)
+    place = ServerEnvironment(
+        servers.places.workspace, dict(os.environ), logs, runs_workspace_code=starts_workspace_code
+    )
     limits = limits_of(os.environ, servers.settings)
     return Manager(entries, place, limits=limits, held=servers.configured.held)
 

@@ -1,5 +1,7 @@
-"""`callboard mcp serve`, from its start until the client disconnects or a signal arrives. stdout belongs to the client;
-people read stderr."""
+"""`callboard mcp serve`, from its start until the client disconnects or a signal arrives.
+
+The client reads stdout; people read stderr.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerOptions:
     """Options that the person set for the server. `http`: an address instead of stdio."""
 
     settings: ServerLimits
@@ -31,9 +33,11 @@ class Served:
     http: str = ""
 
 
-def run_server(served: Served, terminal: Terminal) -> int:
-    """Serve until the client disconnects or a signal arrives, and return the exit code. Raises `UsageError` for an
-    invalid address."""
+def run_server(served: ServerOptions, terminal: Terminal) -> int:
+    """Serve until the client disconnects or a signal arrives, and return the exit code.
+
+    Raises `UsageError` for an invalid address.
+    """
     address = address_of(served.http) if served.http else None
     return anyio.run(_Serving(served, terminal, address).go)
 
@@ -50,8 +54,8 @@ def address_of(address: str) -> tuple[str, int]:
         local = False
     if not local:
         raise UsageError(
-            f"--http {address}: this server knows no users, so it listens on this machine alone (127.0.0.1, ::1). "
-            "For others put something before it that asks who they are"
+            f"--http {address}: this server has no user accounts, so it listens only on this machine (127.0.0.1, ::1). "
+            "For other machines, put an authenticating proxy in front of it"
         )
     return ("127.0.0.1" if host == "localhost" else host), int(port)
 
@@ -59,7 +63,7 @@ def address_of(address: str) -> tuple[str, int]:
 class _Serving:
     """One running server."""
 
-    def __init__(self, served: Served, terminal: Terminal, address: tuple[str, int] | None) -> None:
+    def __init__(self, served: ServerOptions, terminal: Terminal, address: tuple[str, int] | None) -> None:
         self._what = served
         self._terminal = terminal
         self._address = address
@@ -69,7 +73,7 @@ class _Serving:
         places = find_places(self._what.settings.workspaces[0])
         with logging_to(places.state / "log" / "mcp-serve.jsonl"):
             async with anyio.create_task_group() as group:
-                await group.start(self._heed, group.cancel_scope)
+                await group.start(self._watch_signals, group.cancel_scope)
                 await self._serve()
                 group.cancel_scope.cancel()
         return self._left
@@ -77,7 +81,7 @@ class _Serving:
     async def _serve(self) -> None:
         served = self._what
         async with client_sessions(served.settings, words_of) as sessions:
-            await sessions.room()  # what cannot be opened is said at the start
+            await sessions.room()  # an unusable workspace is reported at the start
             tools = Tools(sessions, may_approve=served.may_approve)
             service = McpService("callboard", __version__, INSTRUCTIONS, offers(tools))
             if self._address is None:
@@ -94,7 +98,7 @@ class _Serving:
             except OSError as failed:
                 raise UsageError(f"--http {served.http}: {failed.strerror or failed}") from failed
 
-    async def _heed(self, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _watch_signals(self, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for received in signals:

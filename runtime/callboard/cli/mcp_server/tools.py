@@ -1,23 +1,19 @@
-"""Tools of `callboard mcp serve`. Results consist of JSON types, as this module declares them.
+"""Tools of `callboard mcp serve`: the name, description, input, result and effect of each.
 
-A client acts for the person only if the person allowed it (`--may-approve`). Otherwise an answer is refused, with the
-command that the person can use.
-
-Tools that `callboard mcp serve` offers: the name, description, input, result and effect of each.
-
-Declares the input and the result of each tool as JSON schemas. Plain data.
+Inputs and results are JSON types, declared here as JSON schemas. A client acts for the person only if the person
+allowed it (`--may-approve`). Otherwise an answer is refused, with the command that the person can use.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Literal
 
 import anyio
 
-from callboard.adapters.mcp.server import Offered, Report
+from callboard.adapters.mcp.server import OfferedTool, Report
 from callboard.cli.views.cost import cost_json
 from callboard.cli.views.events import lines_of
 from callboard.cli.views.requests import details_of, find_request, request_json
@@ -25,16 +21,16 @@ from callboard.cli.views.team import ended_json
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
 from callboard.engine.commands import sessions_of
 from callboard.engine.recall import recall
-from callboard.sessions.client_sessions import ClientSessions, Hosted, Room
+from callboard.sessions.client_sessions import ClientSession, ClientSessions, SharedWorkspace
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.resources import REQUESTS, SESSIONS, agent_record
 from callboard.sessions.result import outcome_of
 from callboard.types.errors import UsageError
 from callboard.types.events import Event
-from callboard.types.records import Json, Request
+from callboard.types.records import Json, Request, Usage
 
 WAIT_S = 45.0
-"""Default seconds that `wait` waits: clients give a call 60 s."""
+"""Default seconds of `wait`: clients give a call 60 s."""
 VIA = "(through an MCP client)"
 """Note added to every answer given here, for readers of a request's history."""
 
@@ -86,9 +82,8 @@ class Tools:
                 await handle.command("interrupt", to=agent.name)
         return await self._stands(room, handle.id)
 
-    async def _wait(self, hosted: Hosted, seconds: float, report: Report) -> None:
-        """Wait until the session rests, a new request arrives, or the time is over. Progress is reported in the
-        meantime."""
+    async def _wait(self, hosted: ClientSession, seconds: float, report: Report) -> None:
+        """Wait until the session rests, a new request arrives, or the time is over. Reports progress while waiting."""
         reported = 0
         with anyio.move_on_after(seconds):
             while hosted.open and not hosted.asked - self._told:
@@ -98,7 +93,7 @@ class Tools:
                     continue
                 await hosted.changed.until(partial(_moved, hosted, reported, self._told))
 
-    # Looking
+    # Queries
 
     async def status(self, arguments: Json, report: Report) -> Json:
         room, handle = await self._handle(arguments)
@@ -134,7 +129,7 @@ class Tools:
         _, handle = await self._handle(arguments)
         return {"session": handle.id, "cost": cost_json(await handle.cost(), await handle.budgets())}
 
-    # Answering
+    # Answers
 
     async def approve(self, arguments: Json, report: Report) -> Json:
         return await self._answered(arguments, "approved", _text(arguments, "why"))
@@ -150,12 +145,12 @@ class Tools:
         request = find_request(handle.requests(pending_only=False), _text(arguments, "request"))
         if not self.may_approve:
             way = f"{_command(room, handle, request, status)}. Ask the person to run it"
-            raise UsageError(f"this server may not answer for the person: it has no --may-approve. Their way: {way}")
+            raise UsageError(f"this server may not answer for the person (no --may-approve). Their command: {way}")
         if request.kind == "plan" and status == "rejected" and not text.strip():
             raise UsageError("a rejected plan needs `why`: say what to change")
         digest = _text(arguments, "digest").lower()
         if not request.digest.startswith(digest):
-            raise UsageError(f"{request.id}: its content has changed, or it is another digest: look at it with `show`")
+            raise UsageError(f"{request.id}: its content has changed, or the digest is wrong: read it with `show`")
         mode = _text(arguments, "mode")
         word = AnswerDetails(int(arguments.get("option") or 0), "", request.digest if digest else "", mode)
         reason = text if status == "answered" else f"{text} {VIA}".strip()
@@ -168,14 +163,14 @@ class Tools:
         note = await handle.moved(request) if status == "approved" else ""
         return {"session": handle.id, "request": REQUESTS.summarize(now), "note": note}
 
-    # How it stands
+    # State
 
-    async def _handle(self, arguments: Json) -> tuple[Room, SessionHandle]:
+    async def _handle(self, arguments: Json) -> tuple[SharedWorkspace, SessionHandle]:
         room = await self._sessions.room(_text(arguments, "workspace"))
         session = _text(arguments, "session") or self._sessions.newest.get(room.places.workspace)
         return room, await room.handle(session)
 
-    async def _stands(self, room: Room, session: str) -> Json:
+    async def _stands(self, room: SharedWorkspace, session: str) -> Json:
         handle = await room.handle(session)
         lead = next((agent for agent in handle.agents.seen().agents if agent.row.name == "lead"), None)
         row = lead.row if lead is not None else None
@@ -183,7 +178,8 @@ class Tools:
         host = await handle.host()
         pending = handle.requests()
         self._told |= {request.id for request in pending}
-        cost = sum(agent.usage.cost_usd for agent in await handle.summaries())
+        used = reduce(Usage.plus, (agent.usage for agent in await handle.summaries()), Usage())
+        cost = used.stated_cost
         stands: Json = {
             "session": session,
             "workspace": str(room.places.workspace),
@@ -192,7 +188,7 @@ class Tools:
             "text": (state.turn.text if state.turn else state.turns.last_text) if state is not None else "",
             "why": "",
             "exit_code": None,
-            "cost_usd": round(cost, 6),
+            "cost_usd": None if cost is None else round(cost, 6),
             "requests": [REQUESTS.summarize(request) for request in pending],
         }
         hosted = self._sessions.last(session)
@@ -204,26 +200,26 @@ class Tools:
             end = hosted.end if hosted is not None else None
             code, reason = (end.exit_code, end.reason) if end is not None else (handle.row.exit_code or code, reason)
             ended = {"state": "failed" if code else "done", "exit_code": code, "why": reason}
-            stands |= {"state": "stopped", "why": "it was cut short, and no process hosts it"} if cut else ended
+            stands |= {"state": "stopped", "why": "it was interrupted, and no process hosts it"} if cut else ended
         if hosted is not None and hosted.fault is not None:
             stands |= {"why": str(hosted.fault), "exit_code": hosted.fault.exit_code}
         return {**stands, "next": self._next(room, handle, str(stands["state"]), pending)}
 
-    def _next(self, room: Room, handle: SessionHandle, state: str, pending: list[Request]) -> str:
+    def _next(self, room: SharedWorkspace, handle: SessionHandle, state: str, pending: list[Request]) -> str:
         if state == "waiting" and not self.may_approve:
             ways = "; ".join(_command(room, handle, request, "approved") for request in pending[:3])
             return f"ask the person to answer in a terminal: {ways}. Then call wait"
         steps = {
-            "waiting": "put the requests to the person (`show` has them in full), then call approve, reject or answer",
-            "working": "call wait, or do something else meanwhile",
-            "done": "read text; send gives it more to do",
-            "failed": "read why; send has it go on",
-            "stopped": f"send has it go on, or the person runs: callboard resume {handle.id}",
+            "waiting": "show the requests to the person (`show` has them in full), then call approve, reject or answer",
+            "working": "call wait, or do something else in the meantime",
+            "done": "read text; call send to continue",
+            "failed": "read why; call send to continue",
+            "stopped": f"call send to continue, or the person runs: callboard resume {handle.id}",
         }
         return steps[state]
 
 
-def _moved(hosted: Hosted, before: int, told_of: set[str]) -> bool:
+def _moved(hosted: ClientSession, before: int, told_of: set[str]) -> bool:
     return not hosted.open or hosted.count != before or bool(hosted.asked - told_of)
 
 
@@ -231,7 +227,7 @@ def _text(arguments: Json, name: str) -> str:
     return str(arguments.get(name) or "")
 
 
-def _command(room: Room, handle: SessionHandle, request: Request, status: Status) -> str:
+def _command(room: SharedWorkspace, handle: SessionHandle, request: Request, status: Status) -> str:
     """Return the command for the person to type."""
     verbs: dict[Status, str] = {"approved": "approve", "rejected": "reject", "answered": "answer"}
     verb = "answer" if request.kind == "question" else verbs[status]
@@ -241,7 +237,7 @@ def _command(room: Room, handle: SessionHandle, request: Request, status: Status
 
 
 LONGEST_WAIT = 3_600
-"""Seconds that one call may wait."""
+"""Longest wait of one call, in seconds."""
 
 
 def fields(*required: str, **properties: Json) -> Json:
@@ -276,44 +272,44 @@ def result(**properties: Json) -> Json:
 
 ANY: Json = {"type": "object"}
 
-WORKSPACE = text("The folder that the session works in, one of those that are served. Leave it out for the usual one.")
-SESSION = text("A session's id, or a beginning of it. Leave it out for the one that was started last.")
+WORKSPACE = text("Folder of the session, one of the served folders. Default: the first served folder.")
+SESSION = text("Id of the session, or a prefix of it. Default: the session that was started last.")
 WAIT: Json = {
     "type": "number",
     "minimum": 0,
     "maximum": LONGEST_WAIT,
     "description": "Seconds to wait for the end, or for something that needs an answer; 0 returns at once. Progress is "
-    "reported meanwhile. The session goes on when the time is over or the call is cancelled.",
+    "reported during the wait. The session continues when the time is over or the call is cancelled.",
 }
-REQUEST = text("The request's id, as `plans` tells it, or a beginning of it.", minLength=1)
+REQUEST = text("Id of the request, from `plans`, or a prefix of it.", minLength=1)
 
 ASKED = result(
-    id=text("Its id, for show, approve, reject and answer."),
+    id=text("Id for show, approve, reject and answer."),
     kind=text("plan, permission or question."),
-    **{"from": text("The agent that asks.")},
-    about=text("In one line."),
-    status=text("pending, or how it ended."),
-    digest=text("Of its content: give it to approve, and only what you have seen is approved."),
-    until={"type": ["number", "null"], "description": "When it ends in no (Unix seconds)."},
+    **{"from": text("Agent that asks.")},
+    about=text("Subject in one line."),
+    status=text("pending, or the outcome."),
+    digest=text("Digest of the content. Pass it to approve, so that only the content that you have seen is approved."),
+    until={"type": ["number", "null"], "description": "Time of its expiry (Unix seconds)."},
 )
 
 STANDS = result(
-    session=text("The session's id."),
-    workspace=text("The folder that it works in."),
+    session=text("Id of the session."),
+    workspace=text("Folder of the session."),
     state=text(
         "working; waiting (something needs an answer, see `requests`); done; failed; stopped (cut short, and no "
-        "process hosts it: `send` goes on with it).",
+        "process hosts it: `send` continues it).",
         enum=["working", "waiting", "done", "failed", "stopped"],
     ),
-    host=whole("The process that hosts it now."),
-    text=text("The lead's last words: the result, once the state is done."),
-    why=text("What went wrong; empty when nothing did."),
+    host=whole("Process that hosts the session now."),
+    text=text("The lead's final text: the result, once the state is done."),
+    why=text("Reason of the failure; empty if there is none."),
     exit_code=whole(
-        "As of `callboard run`: 0 done, 4 nobody answered, 5 budget or limit, 6 model service unavailable."
+        "Exit code of `callboard run`: 0 done, 4 no one answered, 5 budget or limit, 6 model service unavailable."
     ),
-    cost_usd={"type": "number", "description": "What it cost so far."},
-    requests=rows(ASKED, "What waits for an answer."),
-    next=text("What to do now."),
+    cost_usd={"type": "number", "description": "Cost so far, in US dollars."},
+    requests=rows(ASKED, "Requests that wait for an answer."),
+    next=text("Recommended next step."),
 )
 
 LISTED = result(
@@ -322,68 +318,68 @@ LISTED = result(
             session=text("Its id."),
             began={"type": "number", "description": "Unix seconds."},
             state=text("open, done or failed."),
-            prompt=text("The first words of the person."),
+            prompt=text("First prompt of the person."),
             model=text("The lead's model."),
         ),
-        "The newest first.",
+        "Sessions, newest first.",
     )
 )
 
 
 INSTRUCTIONS = """Callboard runs a lead agent and its team on a piece of work in a folder.
 `run` starts a session and returns its id; `wait` returns when it is done, or when something waits for an answer;
-`status` tells how it stands. Plans and permissions that wait are listed by `plans` and shown whole by `show`: put them
-to the person. A session goes on when a call is cancelled, and `callboard resume` goes on with it when this server has
+`status` returns its state. `plans` lists waiting plans and permissions, and `show` shows one in full: put them
+to the person. A session continues when a call is cancelled, and `callboard resume` continues it when this server has
 ended."""
 
 _WHERE: dict[str, Json] = {"session": SESSION, "workspace": WORKSPACE}
-_DOLLARS = {"type": "number", "minimum": 0, "description": "Dollars that the session may cost at most."}
+_DOLLARS = {"type": "number", "minimum": 0, "description": "Cost limit of the session, in US dollars."}
 
 
-def offers(tools: Tools) -> Sequence[Offered]:
+def offers(tools: Tools) -> Sequence[OfferedTool]:
     """Return all offered tools."""
     return (*_sessions(tools), *_looking(tools), *_requests(tools), *_answering(tools))
 
 
-def _sessions(tools: Tools) -> Sequence[Offered]:
-    prompt = text("What is to be done: the whole of it, the session knows nothing else.", minLength=1)
+def _sessions(tools: Tools) -> Sequence[OfferedTool]:
+    prompt = text("The complete task: the session knows nothing else.", minLength=1)
     message = text("The message.", minLength=1)
-    to = text("The agent that it is for; the lead, if left out.")
+    to = text("Agent that receives the message. Default: the lead.")
     return (
-        Offered(
+        OfferedTool(
             "run",
             "Run a prompt",
-            "Start a session: a lead agent does what the prompt asks, with a team where that helps. It returns at once "
-            "with the session's id, unless wait_s says otherwise.",
+            "Start a session: a lead agent does what the prompt asks, with a team if that helps. Returns at once "
+            "with the session's id, unless wait_s is given.",
             fields("prompt", prompt=prompt, workspace=WORKSPACE, wait_s=WAIT, max_cost_usd=_DOLLARS),
             STANDS,
             tools.run,
             destructive=True,
         ),
-        Offered(
+        OfferedTool(
             "wait",
             "Wait for a session",
-            "Wait until a session is done or something of it needs an answer, for wait_s seconds at most (45, if left "
-            "out); how it stands then. Ask again as often as it takes.",
+            "Wait until a session is done or needs an answer, for at most wait_s seconds (default: 45), "
+            "and return its state. Repeat as often as necessary.",
             fields(**_WHERE, wait_s=WAIT),
             STANDS,
             tools.wait,
             reads=True,
         ),
-        Offered(
+        OfferedTool(
             "send",
             "Send a message",
-            "Say something to the lead of a session or to a teammate, as the person. One at work hears it at its next "
-            "step; a session that rests goes on with it.",
+            "Send a message to the lead of a session or to a teammate, as the person. A working agent reads it at its "
+            "next step; a session at rest continues with it.",
             fields("text", text=message, to=to, **_WHERE),
             STANDS,
             tools.send,
             destructive=True,
         ),
-        Offered(
+        OfferedTool(
             "interrupt",
             "Interrupt a session",
-            "Stop what the lead and everybody at work do now. The session stays: `send` goes on with it.",
+            "Stop the current work of the lead and of all working agents. The session stays: `send` continues it.",
             fields(**_WHERE),
             STANDS,
             tools.interrupt,
@@ -393,39 +389,39 @@ def _sessions(tools: Tools) -> Sequence[Offered]:
     )
 
 
-def _looking(tools: Tools) -> Sequence[Offered]:
+def _looking(tools: Tools) -> Sequence[OfferedTool]:
     return (
-        Offered(
+        OfferedTool(
             "status",
             "The state of a session",
-            "The state of a session: what it does, its last words, what waits for an answer, what it cost.",
+            "Return the state of a session: its activity, the lead's final text, waiting requests, and cost.",
             fields(**_WHERE),
             STANDS,
             tools.status,
             reads=True,
         ),
-        Offered(
+        OfferedTool(
             "sessions",
             "List sessions",
-            "The sessions of a workspace, also those that others started.",
+            "Return the sessions of a workspace, including those that others started.",
             fields(workspace=WORKSPACE),
             LISTED,
             tools.sessions,
             reads=True,
         ),
-        Offered(
+        OfferedTool(
             "team",
             "Show the team",
-            "The agents of a session: what each does or waits for, its tokens and cost.",
+            "Return the agents of a session: activity or wait, tokens and cost.",
             fields(**_WHERE),
             result(session=text("Its id."), agents=rows(ANY, "The lead first.")),
             tools.team,
             reads=True,
         ),
-        Offered(
+        OfferedTool(
             "cost",
             "Show the cost",
-            "What a session spent, by agent and by model, and its budgets.",
+            "Return the spending of a session, by agent and by model, and its budgets.",
             fields(**_WHERE),
             result(session=text("Its id."), cost=ANY),
             tools.cost,
@@ -434,22 +430,22 @@ def _looking(tools: Tools) -> Sequence[Offered]:
     )
 
 
-def _requests(tools: Tools) -> Sequence[Offered]:
+def _requests(tools: Tools) -> Sequence[OfferedTool]:
     every = {"type": "boolean", "description": "Also show answered requests."}
     return (
-        Offered(
+        OfferedTool(
             "plans",
-            "What waits for an answer",
-            "The plans, permissions and questions of a session that wait for an answer, the oldest first.",
+            "List waiting requests",
+            "Return the plans, permissions and questions of a session that wait for an answer, oldest first.",
             fields(all=every, **_WHERE),
             result(session=text("Its id."), requests=rows(ASKED, "The oldest first.")),
             tools.plans,
             reads=True,
         ),
-        Offered(
+        OfferedTool(
             "show",
             "Show a request in full",
-            "One plan, permission or question in full: its text, options, what differs from its last revision.",
+            "Return one plan, permission or question in full: text, options, differences from the previous revision.",
             fields("request", request=REQUEST, **_WHERE),
             result(session=text("Its id."), request=ANY),
             tools.show,
@@ -458,20 +454,20 @@ def _requests(tools: Tools) -> Sequence[Offered]:
     )
 
 
-def _answering(tools: Tools) -> Sequence[Offered]:
-    digest = text("As `show` or `plans` tells it: only this content is approved. Leave it out to take what is there.")
+def _answering(tools: Tools) -> Sequence[OfferedTool]:
+    digest = text("Digest from `show` or `plans`: only this content is approved. Default: the current content.")
     option = {"type": "integer", "minimum": 1, "description": "Choose this option of a plan."}
-    mode = {"type": "string", "enum": list(PLAN_MODES), "description": "The permission mode to carry a plan out in."}
+    mode = {"type": "string", "enum": list(PLAN_MODES), "description": "Permission mode for carrying out the plan."}
     reason = text("Message to the agent.")
     instead = text("Reason, or what the agent should do instead; required for a plan.")
     condition = (
-        "for the person: only when they have said so to you, and only if the server was started with --may-approve."
+        "for the person: only if they told you to, and only if the server was started with --may-approve."
         if tools.may_approve
-        else "for the person. This server was started without --may-approve: it refuses, and tells the person's way."
+        else "for the person. This server was started without --may-approve: it returns the command for the person."
     )
-    done = result(session=text("Its id."), request=ASKED, note=text("What else to know."))
+    done = result(session=text("Its id."), request=ASKED, note=text("Additional information."))
     return (
-        Offered(
+        OfferedTool(
             "approve",
             "Approve a plan or allow a tool",
             f"Approve a plan or allow a tool {condition}",
@@ -480,7 +476,7 @@ def _answering(tools: Tools) -> Sequence[Offered]:
             tools.approve,
             destructive=True,
         ),
-        Offered(
+        OfferedTool(
             "reject",
             "Reject a plan or refuse a tool",
             f"Reject a plan or refuse a tool {condition}",
@@ -488,11 +484,11 @@ def _answering(tools: Tools) -> Sequence[Offered]:
             done,
             tools.reject,
         ),
-        Offered(
+        OfferedTool(
             "answer",
             "Answer a question",
             f"Answer an agent's question {condition}",
-            fields("request", "text", request=REQUEST, text=text("What it reads.", minLength=1), **_WHERE),
+            fields("request", "text", request=REQUEST, text=text("Text for the agent.", minLength=1), **_WHERE),
             done,
             tools.answer,
         ),

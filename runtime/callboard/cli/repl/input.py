@@ -1,5 +1,6 @@
-"""A line that a person types: its completion, and its meaning: text, an interrupt, or a command, and its recipients.
-Answers never come here.
+r"""Completion and meaning of a typed line: a text, an interrupt or a command, with its recipients.
+
+Answers to questions are handled elsewhere.
 
   line          means
   ------------  --------------------------------------------------------------------
@@ -9,13 +10,13 @@ Answers never come here.
   `!@alice text` alice's running turn is interrupted, and she reads the text at once; `!@lead text`: the lead's
   `!`           the lead's running turn is interrupted
   `/command`    one of the slash commands
-  `\\text`       the text as it is, whatever it begins with, for the lead
+  `\text`       the text as it is, whatever it begins with, for the lead
 
-`read_line` is a function of the line and the team; `submit` sends the result. It does not guess: text after an unknown
+`read_line` is a function of the line and the team; `submit` sends the result. Nothing is guessed: text after an unknown
 name is not sent to the lead.
 
-A command after `!` is the person's own: it runs in their shell, in parallel with the turn, and no permission rule or
-sandbox applies. It has no keyboard, and ends with the prompt line at the latest.
+A command after `!` runs in the person's shell, in parallel with the turn and without permission rules or a sandbox. It
+cannot read the keyboard, and ends with the prompt line at the latest.
 
 Tab completes commands and their arguments, agents, and files of the workspace. The offers are a function of the text
 and of the existing names. Files are searched for in a separate thread, among those that git does not ignore, up to a
@@ -41,7 +42,7 @@ from prompt_toolkit.document import Document
 
 from callboard.adapters.processes.pids import kill_session
 from callboard.adapters.system.open_files import give_back
-from callboard.adapters.tools.walking import Walk, WalkCancelled
+from callboard.adapters.tools.walking import FolderWalk, WalkCancelled
 from callboard.cli.terminal.terminal import Block, Line, block, plain, visible
 from callboard.cli.views.events import first_line, shorten
 from callboard.core.messaging.envelopes import tagged
@@ -49,6 +50,7 @@ from callboard.core.permissions.modes import selectable_modes
 from callboard.core.skills.substitution import first_name
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import AgentSummary
+from callboard.types.choices import choose
 from callboard.types.errors import UsageError
 
 _TO = re.compile(r"@([A-Za-z0-9-]+)[,:]?(?:\s+(.*))?", re.DOTALL)
@@ -90,13 +92,13 @@ class SlashLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class EmptyLine:
     """An empty line."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidInput:
-    """Line that cannot be used; `why` says what to type instead, and the line becomes the draft again."""
+    """Line that cannot be used; `why`: the problem and the input to type instead. The line becomes the draft again."""
 
     why: str
     name: str = ""
@@ -106,12 +108,15 @@ class InvalidInput:
 LEAVING = frozenset({"exit", "quit", ":q", "logout"})
 """Words that end the prompt line when typed alone, as in a shell."""
 
-Typed = Say | InterruptRequest | Shell | SlashLine | Nothing | InvalidInput
+Typed = Say | InterruptRequest | Shell | SlashLine | EmptyLine | InvalidInput
 
 
 def read_line(line: str, team: Mapping[str, str], is_file: Callable[[str], bool] = lambda name: False) -> Typed:
-    """Return the meaning of the line. `team`: name -> life (`AgentRow.life`) of every known agent, including the lead.
-    `is_file`: returns True if an unknown name at the start of a text for the lead is a file."""
+    """Return the meaning of the line.
+
+    `team`: name -> life (`AgentRow.life`) of every known agent, including the lead. `is_file`: returns True if an
+    unknown name at the start of a text for the lead is a file.
+    """
     typed = _read(line, team)
     if (
         isinstance(typed, InvalidInput)
@@ -127,13 +132,13 @@ def read_line(line: str, team: Mapping[str, str], is_file: Callable[[str], bool]
 def _read(line: str, team: Mapping[str, str]) -> Typed:
     text = line.strip()
     if not text:
-        return Nothing()
+        return EmptyLine()
     if text.lower() in LEAVING:
         return SlashLine("/quit")
-    if text.startswith("\\/") and first_name(text[1:]):  # without the backslash they would be a command again
+    if text.startswith("\\/") and first_name(text[1:]):  # without the backslash the rest would be a command again
         return Say(text)
     if text.startswith("\\"):
-        return Say(text[1:]) if text[1:].strip() else Nothing()
+        return Say(text[1:]) if text[1:].strip() else EmptyLine()
     if text.startswith("/"):
         return SlashLine(text)
     if not text.startswith("!"):
@@ -157,16 +162,15 @@ def _addressed(line: str, team: Mapping[str, str], *, wordless: bool = False) ->
     if name != ALL and name not in living:
         return InvalidInput(_unknown(name, team, living), match[1])
     if not text and not wordless:
-        return InvalidInput(f"what is {'everybody' if name == ALL else name} to read? @{name} TEXT")
+        return InvalidInput(f"add a text for {'everyone' if name == ALL else name}: @{name} TEXT")
     return Say(text, to)
 
 
 def _unknown(name: str, team: Mapping[str, str], living: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, living, n=1, cutoff=0.5)
-    problem = f"{name} has stopped" if name in team else f"there is no agent {name}"
-    hint = f"Did you mean @{near[0]}? " if near else ""
-    names = ", ".join(f"@{member}" for member in living) or "nobody yet"
-    return f"{problem}. {hint}There are: {names}. To send it to the lead: \\@{name} ..."
+    problem = f"{name} has stopped" if name in team else f"unknown agent {name!r}"
+    names = [f"@{member}" for member in [*near, *(other for other in living if other not in near)]]
+    return f"{problem}: {choose(names)}. To send it to the lead: \\@{name} ..."
 
 
 def lives_of(team: Sequence[AgentSummary]) -> dict[str, str]:
@@ -186,8 +190,11 @@ def runs(agent: AgentSummary) -> bool:
 
 
 async def submit(session: OpenSession, typed: Say | InterruptRequest | InvalidInput) -> tuple[Block, bool]:
-    """Send the line. Returns a message for the person, empty unless the text is read later, and True if nothing was
-    sent, so that the line is kept."""
+    """Send the line.
+
+    Returns a message for the person, empty unless the text is read later, and True if nothing was sent, so that the
+    line is kept.
+    """
     if isinstance(typed, InvalidInput):
         return block(typed.why, "warn"), True
     try:
@@ -224,7 +231,7 @@ def queued_words(name: str, life: str, waiting_for: str = "") -> str:
     if life == "crashed":
         return f"queued: {name} is parked after crashes; it reads this when it continues (callboard team resume {name})"
     if life == "stopping":
-        return f"{name} is about to stop: it may not read this any more"
+        return f"{name} is about to stop: it may no longer read this"
     if life not in ("working", "waiting") or waiting_for.startswith("question "):
         return ""
     cut = f"; !@{name} TEXT interrupts it"
@@ -252,7 +259,7 @@ def _when(waiting_for: str) -> str:
 
 
 MOST_SHOWN = 50
-"""Most files offered at once."""
+"""Limit of the files offered at once."""
 FRESH = 5.0
 """Seconds for which a file listing is reused."""
 _META = 50
@@ -298,8 +305,10 @@ def around(session: OpenSession, commands: Mapping[str, tuple[str, str]]) -> Com
 
 
 def offers(before: str, around: CompletionNames) -> tuple[str, list[CompletionChoice]]:
-    """Return the part of the text before the cursor that is completed, and its possible replacements. Files are not
-    included: for a part that begins with `@` they follow these."""
+    """Return the part of the text before the cursor that is completed, and its possible replacements.
+
+    Files are not included: for a part that begins with `@` they follow these.
+    """
     last = before[max(before.rfind(" "), before.rfind("\n")) + 1 :]
     if before.startswith("/") and "\n" not in before:
         name, space, typed = before[1:].partition(" ")
@@ -314,8 +323,10 @@ def offers(before: str, around: CompletionNames) -> tuple[str, list[CompletionCh
 
 
 def files_for(piece: str, files: Sequence[str]) -> list[CompletionChoice]:
-    """Return the files that `@piece` can mean: first those with a path or name that begins with it, then those that
-    contain it."""
+    """Return the files that `@piece` can mean.
+
+    First those with a path or name that begins with it, then those that contain it.
+    """
     fragment = piece.removeprefix("@").lower()
     begins = list[CompletionChoice]()
     holds = list[CompletionChoice]()
@@ -351,7 +362,7 @@ class Files:
 
 
 class LineCompleter(Completer):
-    """Completes the line from the names that exist when a key requests it."""
+    """Completer of the line from the names that exist when a key requests it."""
 
     def __init__(self, around: Callable[[], CompletionNames], files: Files) -> None:
         self._there = around
@@ -414,16 +425,16 @@ def _walk(workspace: Path, stop: threading.Event) -> Sequence[str]:
         return os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     try:
-        entries = Walk(opened, stop).files("")
+        entries = FolderWalk(opened, stop).files("")
     except (OSError, WalkCancelled):
         return ()
     return [entry.path for entry in entries if plain(entry.path) == entry.path and " " not in entry.path]
 
 
 READ = 10_000
-"""Most characters of an output that the lead reads: its beginning and its end."""
+"""Limit of the characters of an output that the lead reads: its beginning and its end."""
 _SHOWN = 200
-"""Most lines of an output that are shown: the last ones."""
+"""Limit of the lines of an output that are shown: the last ones."""
 _MOST_BYTES = 1_000_000
 _LINGER = 0.5
 """Seconds to wait for the end of the output after the command has ended: a program in the background may keep
@@ -452,16 +463,18 @@ class ShellResult:
         half = READ // 2
         cut = f"{self.output[:half]}\n[{len(self.output) - READ} characters left out]\n{self.output[-half:]}"
         text = self.output.rstrip("\n") if len(self.output) <= READ else cut
-        head = "The person ran this command in a shell of their own. It is for your information:"
+        head = "The person ran this command in their own shell. For your information:"
         return f"{head}\n" + tagged("piped-input", text, command=self.command, exit_code=str(self.exit_code))
 
 
 async def run_line(command: str, folder: Path) -> ShellResult:
-    """Run a command in the person's shell. When cancelled, it is killed with all processes that it started. Raises
-    `OSError`."""
+    """Run a command in the person's shell.
+
+    When cancelled, it is killed with all processes that it started. Raises `OSError`.
+    """
     shell = os.environ.get("SHELL") or "/bin/sh"
     process: Process | None = None
-    with anyio.CancelScope(shield=True):  # cancelled in the middle of starting, it would live on unknown to us
+    with anyio.CancelScope(shield=True):  # if its start were cancelled, the process would continue unnoticed
         process = await anyio.open_process(
             [shell, "-c", command], stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, start_new_session=True
         )

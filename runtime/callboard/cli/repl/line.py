@@ -1,21 +1,21 @@
-"""Line on which a person types: output of agents appears above it; draft and cursor stay unchanged.
+"""Prompt line: a person types on it while the output of agents appears above it, with draft and cursor unchanged.
 
 Only one thing is typed at a time: a line of the person, or the answer to a question, which replaces the line and
-restores it with the draft. `call` interrupts either for something urgent.
+restores it with the draft. `call` interrupts either for something urgent. This module does not interpret a line, and
+requires a terminal.
 
-The terminal is never asked for its cursor position: over a slow connection a late answer would be taken for typing, and
-some terminals never answer. This module does not interpret a line, and requires a terminal.
+The terminal is never asked for its cursor position: over a slow connection a late answer would be read as typing, and
+some terminals never answer.
 
 Output that arrives while a person types is printed above the line, in one piece, through the stream on which the line
-is drawn. Erasing, printing and redrawing all happen in the drawing thread and keep their order. This part does not
-decide what is printed.
+is drawn. Erasing, printing and redrawing all happen in the drawing thread and keep their order.
 
-Keys can arrive at the wrong line: they were typed for one line, but a question came or went in the meantime. Nobody
-reads a question in the middle of a word, so a person who was typing when the line changed continues for a moment. Input
-before the first pause belongs to the previous line. It neither answers a question nor is sent to anyone.
+Keys can arrive at the wrong line, if a question appears or disappears while a person types, because no one reads a
+question in the middle of a word. Input before the first pause belongs to the previous line. It neither answers a
+question nor is sent to anyone.
 
-Keys on the prompt line beyond the usual ones: Enter sends, and a line may contain several lines. The typed text is not
-inspected, except for a backslash at its end.
+Enter sends the line, which may contain several lines of text. The text is not inspected, except for a backslash at its
+end.
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ import sys
 import termios
 import textwrap
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from typing import Protocol, TextIO, cast
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application, get_app_session
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_completions, has_focus, is_searching
-from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, FormattedText, merge_formatted_text
 from prompt_toolkit.history import History, InMemoryHistory
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.input.vt100_parser import Vt100Parser
@@ -52,13 +50,19 @@ from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from callboard.cli.repl.draft import Draft, KeyPause, LineInterrupted, NewestKey, valid_text
+from callboard.cli.repl.team_panel import PanelKey, fragments
 from callboard.cli.repl.type_ahead import release
-from callboard.cli.terminal.terminal import Canvas, Terminal, block
+from callboard.cli.terminal.frame import WHOLE, DrawnFrame
+from callboard.cli.terminal.terminal import Canvas, Line, Terminal, block, styled
 
 REDRAW = 0.1
 """Minimum seconds between two redraws that no key caused."""
+TICK = 1.0
+"""Seconds between two checks of texts that change with the time."""
 _MENU = 8
 _ROWS_FOR_STATUS = 4
+_ROWS_FOR_FRAME = 14
 
 
 def folded(text: str, columns: int) -> str:
@@ -66,32 +70,24 @@ def folded(text: str, columns: int) -> str:
     return "\n".join(textwrap.wrap(text, max(columns, 20), break_on_hyphens=False)) + " "
 
 
-class LineInterrupted(Exception):
-    """Raised when the line was interrupted for something urgent; the draft is kept."""
-
-
-@dataclass(slots=True)
-class Draft:
-    """Typed text that is not sent yet, and the cursor position in it."""
-
-    text: str = ""
-    cursor: int = 0
-
-    def with_more(self, typed: str) -> Draft:
-        """Return the draft with more text inserted at the cursor."""
-        text = self.text[: self.cursor] + typed + self.text[self.cursor :]
-        return Draft(text, self.cursor + len(typed))
-
-
 class LineFrame(Protocol):
     """Texts above and below the line, for a given number of columns and rows."""
 
-    def above(self, columns: int, rows: int) -> str:
-        """Return the text just above the line; it may be empty or have several lines."""
+    def above(self, columns: int, rows: int) -> Sequence[Line]:
+        """Return the lines just above the line, each at most `columns` columns wide."""
         ...
 
-    def below(self, columns: int) -> str:
+    def below(self, columns: int, rows: int) -> str:
         """Return the status below the line: one line of at most `columns` columns."""
+        ...
+
+    @property
+    def moves(self) -> bool:
+        """Return True while the texts change with the time, so that they are checked every second."""
+        ...
+
+    def press(self, key: PanelKey) -> None:
+        """Handle a key of the panel above the line, or Ctrl-Z."""
         ...
 
     async def next_mode(self) -> None:
@@ -126,19 +122,22 @@ class PromptLine:
         self._active: PromptSession[str] | None = None
         self._output: Vt100_Output | None = None
         self._hold = ExitStack()
-        self._texts = ("", "")
+        self._canvas = terminal.canvas
+        self._texts: tuple[Sequence[Line], str] = ((), "")
         """Texts above and below the line."""
         self._texts_for = (0, 0)
         """Screen size for which the texts were made."""
         self._drawn = float("-inf")
         self._due: asyncio.TimerHandle | None = None
-        self._keys = Keys()
+        self._tick: asyncio.TimerHandle | None = None
+        """Timer of the next check of texts that change with the time."""
+        self._keys = NewestKey()
         self.draft = Draft()
 
     @contextmanager
     def display(self) -> Generator[None]:
         """Print above the line during the block, and echo keys only through the line."""
-        canvas = cast("TextIO", self._terminal.canvas)
+        canvas = cast("TextIO", self._canvas)
         self._output = _Screen.from_pty(canvas, term=os.environ.get("TERM")) if canvas.isatty() else None
         with self._hold:
             _keep_typed_ahead()
@@ -146,8 +145,12 @@ class PromptLine:
             try:
                 yield
             finally:
-                if self._due is not None:
-                    self._due.cancel()
+                self._stop_timers()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._due, self._tick):
+            if timer is not None:
+                timer.cancel()
 
     @contextmanager
     def hand_over(self) -> Generator[None]:
@@ -159,15 +162,15 @@ class PromptLine:
             self._take()
 
     def _take(self) -> None:
-        self._hold.callback(release)  # after raw mode, which returns to the mode in which keys were held back
+        self._hold.callback(release)  # runs after the end of raw mode, which restores the mode that holds keys back
         # For the whole time, not only while a line is read: a key typed between two lines would be echoed into the
         # output (docs/decisions/0019-one-writer-draws-the-line.md).
         self._hold.enter_context(get_app_session().input.raw_mode())
-        strays = Strays(self._terminal)
-        # Libraries print, and would write over the line.
+        strays = StrayOutput(self._terminal)
+        # Output of libraries would overwrite the line.
         self._hold.enter_context(redirect_stdout(strays))
         self._hold.enter_context(redirect_stderr(strays))
-        above = Above(self._terminal.canvas, self._typing)
+        above = OutputAbove(self._canvas, self._typing)
         self._hold.callback(above.close)
         self._terminal.show_above(above.write)
         self._hold.callback(self._terminal.show_above, None)
@@ -176,13 +179,14 @@ class PromptLine:
         return self._active.app if self._active is not None and self._active.app.is_running else None
 
     async def read(self, leave: Callable[[], bool]) -> str:
-        """Return what the person sends, from the draft on. Raises `LineInterrupted` (at once, where `leave` says so),
-        `EOFError` and `KeyboardInterrupt`; the draft is kept then. Keys of an answer that nobody needs any more are
-        dropped: a line ended by them is empty.
+        """Return the line that the person sends, starting with the draft.
+
+        Raises `LineInterrupted` (at once if `leave` returns True), `EOFError` and `KeyboardInterrupt`, and then keeps
+        the draft. Keys that were meant for a withdrawn question are dropped: a line ended by them is empty.
         """
         line = self._own = self._own or self._session()
         buffer = line.default_buffer
-        pause = Pause(line, self._keys, lambda typed: buffer.set_document(_document(self.draft)))
+        pause = KeyPause(line, self._keys, lambda typed: buffer.set_document(_document(self.draft)))
 
         def begun() -> None:
             buffer.cursor_position = self.draft.cursor
@@ -192,11 +196,12 @@ class PromptLine:
 
         self._texts = self._now()
         self._active = line
+        self._tick_soon()
         try:
             typed = await line.prompt_async(
                 self._message, default=self.draft.text, pre_run=begun, handle_sigint=False, set_exception_handler=False
             )
-        except BaseException:  # whatever calls us away - a question, Ctrl-C, the end - the draft is looked at first
+        except BaseException:  # keep the draft at any interruption: a question, Ctrl-C, the end
             self.draft = self.draft if pause.crossing else Draft(buffer.text, buffer.cursor_position)
             raise
         finally:
@@ -206,43 +211,79 @@ class PromptLine:
         if pause.crossing:
             return ""
         self.draft = Draft()
-        return sound(typed)
+        return valid_text(typed)
 
-    async def ask(self, question: str, leave: Callable[[], bool]) -> str | None:
-        """Return the answer typed after the question; None if it ended too soon to be an answer. Raises as `read` does.
+    @property
+    def frames(self) -> bool:
+        """Return True if the screen has room for the frame of a question."""
+        return self._size()[1] >= _ROWS_FOR_FRAME
 
-        If a person was typing when the question appeared, their Enter does not answer it: the text typed after that
-        goes into the draft.
+    async def ask(self, question: str, leave: Callable[[], bool], drawn: DrawnFrame | None = None) -> str | None:
+        """Return the answer typed after the question; None if it was sent too soon to be an answer.
+
+        `drawn`: frame that is drawn above the answer, and erased with it; its keys answer at once.
+
+        Raises as `read` does. If a person was typing when the question appeared, their Enter does not answer it: the
+        text typed after that goes into the draft.
         """
-        line: PromptSession[str] = PromptSession(erase_when_done=True, reserve_space_for_menu=0, output=self._output)
+        line: PromptSession[str] = PromptSession(
+            erase_when_done=True,
+            reserve_space_for_menu=0,
+            output=self._output,
+            key_bindings=KeyBindings(),
+            color_depth=None if self._terminal.paints else ColorDepth.DEPTH_1_BIT,
+        )
         buffer = line.default_buffer
 
         def crossed(typed: str) -> None:
             self.draft = self.draft.with_more(typed)
             buffer.reset()
 
-        pause = Pause(line, self._keys, crossed)
+        pause = KeyPause(line, self._keys, crossed)
+        pause.over = drawn is not None and drawn.frame.repeated  # a further line about the request on the screen
+        timers = ExitStack()
 
         def begun() -> None:
             pause.begin()
+            if drawn is not None and (seconds := drawn.seconds_until_near()) is not None:
+                timers.callback(asyncio.get_running_loop().call_later(seconds, line.app.invalidate).cancel)
             if leave():
                 self.call()
 
+        def message() -> AnyFormattedText:
+            size = line.app.output.get_size()
+            if drawn is None:
+                return folded(question, size.columns)
+            above = styled(drawn.rows(size.columns, size.rows), color=self._terminal.paints)
+            return merge_formatted_text([ANSI(above), [("bold", drawn.prompt(question, size.columns))]])
+
+        if drawn is not None:
+            answer_keys(line, drawn, lambda: pause.over)
         self._active = line
         try:
             typed = await line.prompt_async(
-                lambda: folded(question, line.app.output.get_size().columns),
+                message,
                 handle_sigint=False,
                 pre_run=begun,
                 set_exception_handler=False,
             )
         finally:
             self._active = None
+            timers.close()
             pause.end()
             if pause.crossing:
                 self.draft = self.draft.with_more(buffer.text)
         self._keys.ended()
-        return sound(typed) if pause.over else None
+        if not pause.over and not typed.strip():
+            return await self.ask(question, leave, drawn)  # an Enter that belonged to the previous line
+        return valid_text(typed) if pause.over else None
+
+    def redraw_question(self) -> bool:
+        """Draw the frame of the question on the screen again; return False if there is none."""
+        if self._active is None or self._active is self._own:
+            return False
+        self._active.app.invalidate()
+        return True
 
     def call(self) -> None:
         """Interrupt the line that is being typed, if any."""
@@ -258,19 +299,41 @@ class PromptLine:
     def _redraw_now(self) -> None:
         self._due = None
         self._drawn = asyncio.get_running_loop().time()
-        # A terminal that accepts no output would collect one drawing after the other
+        # Drawings would pile up for a terminal that accepts no output
         # (test_a_terminal_that_takes_nothing_holds_up_no_agent).
         if self._terminal.is_behind:
-            self.redraw()  # the screen takes nothing: look again later
+            self.redraw()  # try again later
+            return
+        self._tick_soon()
+        if self._own is None or self._own is not self._active or not self._own.app.is_running:
             return
         texts = self._now()
-        if texts != self._texts and self._own is not None and self._own is self._active:
-            self._texts = texts
+        if texts == self._texts:
+            return
+        moves = len(texts[0]) != len(self._texts[0])
+        self._texts = texts
+        if moves:
+            # Otherwise a line that loses rows keeps its height, with empty rows in it. And a row of the list that
+            # replaces the status line stays as wide as the screen for a terminal that breaks rows when it becomes
+            # narrower, so that the list could not be erased then.
+            with self._canvas.frame():
+                self._own.app.renderer.erase(leave_alternate_screen=False)
+                draw_now(self._own.app)
+        else:
             self._own.app.invalidate()
 
-    def _now(self) -> tuple[str, str]:
+    def _tick_soon(self) -> None:
+        """Check the texts again in a second, while they change with the time."""
+        if self._tick is None and self._active is not None and self._around.moves:
+            self._tick = asyncio.get_running_loop().call_later(TICK, self._ticked)
+
+    def _ticked(self) -> None:
+        self._tick = None
+        self.redraw()
+
+    def _now(self) -> tuple[Sequence[Line], str]:
         size = self._texts_for = self._size()
-        return self._around.above(*size), self._around.below(size[0])
+        return tuple(self._around.above(*size)), self._around.below(*size)
 
     def _size(self) -> tuple[int, int]:
         """Return the current columns and rows of the screen."""
@@ -279,15 +342,19 @@ class PromptLine:
         size = self._output.get_size()
         return size.columns, size.rows
 
-    def _toolbar(self) -> str | None:
+    def _toolbar(self) -> ANSI | None:
         """Return the status for the current screen size, if there is room for it."""
         if self._size() != self._texts_for:
             self._texts = self._now()
-        return (self._texts[1] if self._texts_for[1] >= _ROWS_FOR_STATUS else "") or None
+        text = self._texts[1] if self._texts_for[1] >= _ROWS_FOR_STATUS else ""
+        return ANSI(text) if text else None
 
     def _message(self) -> FormattedText:
-        above = self._texts[0]
-        return FormattedText([*([("", f"{above}\n")] if above else []), ("bold", "> ")])
+        return FormattedText([*fragments(self._texts[0], color=self._terminal.paints), ("bold", "> ")])
+
+    def _press(self, key: PanelKey) -> None:
+        self._around.press(key)
+        self.redraw()
 
     def _session(self) -> PromptSession[str]:
         session: PromptSession[str] = PromptSession(
@@ -295,10 +362,10 @@ class PromptLine:
             completer=self._completer,
             complete_while_typing=Condition(lambda: wants_menu(session.default_buffer.document.text_before_cursor)),
             reserve_space_for_menu=0,
-            erase_when_done=True,  # what was sent is printed like all else, so that lines keep their order
+            erase_when_done=True,  # a sent line is printed like other output, to keep the order
             multiline=True,
             prompt_continuation="  ",
-            key_bindings=line_keys(self._around.next_mode),
+            key_bindings=line_keys(self._around.next_mode, self._press),
             search_ignore_case=True,
             bottom_toolbar=self._toolbar,
             output=self._output,
@@ -312,11 +379,6 @@ def _document(draft: Draft) -> Document:
     return Document(draft.text, draft.cursor)
 
 
-def sound(typed: str) -> str:
-    """Return the line as valid text: bytes of the keyboard that are not text are replaced."""
-    return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
 def _height(session: PromptSession[str], rows: int) -> Dimension:
     """Return a height of at most half the screen, with room for the menu only while it is open."""
     most = max(1, rows // 2)
@@ -324,12 +386,14 @@ def _height(session: PromptSession[str], rows: int) -> Dimension:
 
 
 def _keep_typed_ahead() -> None:
-    """Type the lines that were entered before this line existed on it, each with its Enter, which a terminal in its
-    ordinary mode passes on as a line break."""
+    """Type on this line the lines that were entered before it existed, each with its Enter.
+
+    A terminal in its ordinary mode passes on Enter as a line break.
+    """
     if not sys.stdin.isatty():
         return
     file = sys.stdin.fileno()
-    # Exactly what is there now: a read of more would wait for the next key
+    # Read only the waiting bytes: a longer read would wait for the next key
     # (test_what_is_typed_during_the_start_stands_once_in_the_prompt).
     waiting = struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, b"\0" * 4))[0]
     typed = b""
@@ -347,15 +411,20 @@ BUNDLE = 0.1
 """Seconds for which prints are collected: the line is redrawn after each batch."""
 
 
-class Above:
-    """Prints above the line that is being typed, if there is one."""
+def draw_now(line: Application[str]) -> None:
+    """Draw the line at once, unlike `invalidate`, so that it is part of the same frame as the output before it."""
+    line._redraw()  # pyright: ignore[reportPrivateUsage] - the library has no public method that draws at once
+
+
+class OutputAbove:
+    """Output above the line that is being typed, if there is one."""
 
     def __init__(self, canvas: Canvas, typing: Callable[[], Application[str] | None]) -> None:
         """Create it in the event loop that draws. `typing`: returns the line on the screen, if there is one."""
         self._canvas = canvas
         self._typing = typing
         self._loop = asyncio.get_running_loop()
-        # Held to put a text into the list or to take all of them, never while writing.
+        # Held while texts are added or taken, never while writing.
         self._lock = threading.Lock()
         self._waiting: list[str] = []
 
@@ -364,7 +433,7 @@ class Above:
         with self._lock:
             self._waiting.append(text)
             first = len(self._waiting) == 1
-        # One wake-up of the loop for all that is printed until then, whatever thread prints it.
+        # One wake-up of the loop for all pending texts, from any thread.
         if first:
             self._loop.call_soon_threadsafe(self._soon)
 
@@ -376,14 +445,19 @@ class Above:
         self._loop.call_later(BUNDLE, self._print)
 
     def _print(self) -> None:
-        """Print without `run_in_terminal`, which leaves the terminal's raw mode: a key typed then is echoed or
-        changed."""
+        """Print without `run_in_terminal`, which leaves the terminal's raw mode.
+
+        A key typed then is echoed or changed. The screen receives the text and the line in one piece, so that nothing
+        flickers.
+        """
         line = self._typing()
-        if line is not None:
+        if line is None:
+            self._put()
+            return
+        with self._canvas.frame():
             line.renderer.erase(leave_alternate_screen=False)
-        self._put()
-        if line is not None:
-            line.invalidate()
+            self._put()
+            draw_now(line)
 
     def _put(self) -> None:
         """Write everything that is pending. The first caller takes all of it, so that the order is kept."""
@@ -393,7 +467,7 @@ class Above:
             self._canvas.write("".join(texts))
 
 
-class Strays(io.TextIOBase):
+class StrayOutput(io.TextIOBase):
     """Replacement of stdout and stderr while a person types: the output of libraries becomes blocks."""
 
     def __init__(self, terminal: Terminal) -> None:
@@ -413,85 +487,21 @@ class Strays(io.TextIOBase):
         return len(text)
 
 
-TOO_SOON = 0.5
-"""Seconds after a question appears in which a finished line is not an answer to it; also the pause after which keys
-belong to the current line."""
-_TYPING = 1.0
-"""Seconds after the newest key in which a person counts as typing."""
+PANEL_KEYS: Mapping[str, PanelKey] = {
+    "c-t": "team",
+    "c-o": "agent",
+    "pageup": "up",
+    "pagedown": "down",
+    "c-z": "suspend",
+}
+"""Keys of the panel above the line, and Ctrl-Z, which would otherwise be inserted."""
 
 
-@dataclass(slots=True)
-class Keys:
-    """Time of the newest key that changed an unfinished line; in the loop's clock."""
+def line_keys(next_mode: Callable[[], Coroutine[None, None, None]], press: Callable[[PanelKey], None]) -> KeyBindings:
+    """Return the key bindings of the line.
 
-    at: float = float("-inf")
-
-    def ended(self) -> None:
-        """Note that the line ended with Enter: the person is no longer typing on it."""
-        self.at = float("-inf")
-
-
-class Pause:
-    """Waits on a line for the moment from which keys belong to it: `over`.
-
-    The timer runs in the loop that reads the keys: it fires after everything that was typed before it, however late
-    both are.
-    """
-
-    def __init__(self, line: PromptSession[str], keys: Keys, crossed: Callable[[str], None]) -> None:
-        """`crossed`: if the person was typing when the line changed, it receives the text typed after the change as
-        soon as they pause."""
-        self._app = line.app
-        self._buffer = line.default_buffer
-        self._keys = keys
-        self._crossed = crossed
-        self._before = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self._was_typing = False
-        self.over = False
-
-    @property
-    def crossing(self) -> bool:
-        """Return True if the text on the line was meant for another line."""
-        return self._was_typing and not self.over
-
-    def begin(self) -> None:
-        """Start: the line is on the screen."""
-        self._before = self._buffer.text
-        self._was_typing = asyncio.get_running_loop().time() - self._keys.at < _TYPING
-        self._buffer.on_text_changed += self._typed
-        self._wait()
-
-    def end(self) -> None:
-        """Stop: the line is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._buffer.on_text_changed -= self._typed
-
-    def _typed(self, buffer: Buffer) -> None:
-        self._keys.at = asyncio.get_running_loop().time()
-        if self.crossing:
-            self._wait()
-
-    def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        # In the loop that also reads the keys, so that both are equally late on a slow machine
-        # (test_a_line_that_ends_as_the_question_appears_is_not_its_answer).
-        self._timer = asyncio.get_running_loop().call_later(TOO_SOON, self._passed)
-
-    def _passed(self) -> None:
-        if self._app.is_done:
-            return  # its end came first
-        crossing = self.crossing
-        self.over = True
-        if crossing and self._buffer.text != self._before:
-            self._crossed(self._buffer.text)
-
-
-def line_keys(next_mode: Callable[[], Coroutine[None, None, None]]) -> KeyBindings:
-    """Return the key bindings: Enter sends; Alt-Enter, or Enter after a backslash, starts a new line; Shift-Tab awaits
-    `next_mode`.
+    Enter sends; Alt-Enter, or Enter after a backslash, starts a new line; Shift-Tab awaits `next_mode`; the keys of the
+    panel call `press`.
 
     A line feed also counts as Enter: some terminals, and programs that type into one, send it at the end of a line.
     """
@@ -506,14 +516,41 @@ def line_keys(next_mode: Callable[[], Coroutine[None, None, None]]) -> KeyBindin
         event.app.create_background_task(next_mode())
 
     keys.add("s-tab", filter=typing & ~has_completions)(shift_tab)
+    for key, effect in PANEL_KEYS.items():
+        keys.add(key, filter=typing & ~has_completions)(_pressing(press, effect))
     return keys
+
+
+def _pressing(press: Callable[[PanelKey], None], key: PanelKey) -> Callable[[KeyPressEvent], None]:
+    def pressed(event: KeyPressEvent) -> None:
+        press(key)
+
+    return pressed
+
+
+def answer_keys(line: PromptSession[str], drawn: DrawnFrame, ready: Callable[[], bool]) -> None:
+    """Let the keys of a frame answer at once, on an empty line and once `ready` returns True."""
+    bindings = line.key_bindings
+    assert isinstance(bindings, KeyBindings), "the line of a question has bindings of its own"
+
+    def bind(key: str) -> None:
+        active = Condition(lambda: ready() and not line.default_buffer.text and key in drawn.keys)
+
+        def answer(event: KeyPressEvent) -> None:
+            event.current_buffer.text = key
+            event.current_buffer.validate_and_handle()
+
+        bindings.add(key, filter=active)(answer)
+
+    for key in "123456789" + WHOLE:
+        bind(key)
 
 
 def _enter(event: KeyPressEvent) -> None:
     buffer = event.current_buffer
     menu = buffer.complete_state
     if menu is not None and menu.current_completion is not None and not buffer.text.startswith("/"):
-        buffer.complete_state = None  # it is taken; the sentence goes on
+        buffer.complete_state = None  # the completion is accepted, and typing continues
         return
     before = buffer.document.current_line_before_cursor
     if before.endswith("\\") and not buffer.document.current_line_after_cursor:

@@ -1,13 +1,16 @@
-"""Screen for the prompt line: the lead's text appears block by block while it streams, rendered if there is colour. The
-activity of each agent and the unfinished sentence are shown at the line.
+"""Screen for the prompt line: the lead's text appears block by block while it streams, rendered if there is colour.
 
-Each text appears once: the reply does not repeat streamed text, but decides what is still to be printed. Discarded text
-is marked as void. This module does not draw: the owner of the line requests the texts.
+The unfinished sentence is shown at the line.
 
-The second part decides which part of a streaming text may be printed: whole blocks of Markdown, each once. Pure.
+Output of other agents is folded while the prompt line lists them: it goes to their streams (`AgentStreams`), and only
+what needs the person is printed, an answer to the person, and one line for an agent that has ended or reported. Without
+that list, everything is printed line by line.
 
-A stream is only provisional: pieces may be lost, and a reply may turn out to be void. The complete text at the end
-decides what is still to be printed, and whether the text on the screen has gaps. This part does not print or render.
+Each text appears once. Only whole blocks of Markdown are printed while a text streams. A stream is provisional: pieces
+may be lost, and a reply may turn out to be void. The complete text at the end decides what is still to be printed, and
+whether the text on the screen has gaps. Discarded text is marked as void.
+
+The decision (`Streamed`, `whole_until`) is pure. This module does not draw: the owner of the line requests the texts.
 """
 
 from __future__ import annotations
@@ -15,68 +18,117 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from callboard.cli.repl.agent_streams import AgentStreams
+from callboard.cli.terminal.frame import broken
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
-from callboard.cli.views.events import call_words, shorten, text_of
+from callboard.cli.views.agents import AgentEnd, ended_line, tokens_of
+from callboard.cli.views.events import mail_line, text_of
+from callboard.core.keys import subagent_suffix
+from callboard.core.replies import ReplyText
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.types.events import (
     AgentStopped,
     CallFailed,
+    EnvelopeReceived,
+    EnvelopesDelivered,
     Event,
-    ModelCalled,
     ModelReplied,
     ReplyDropped,
     ReplyInterrupted,
-    ToolStarted,
+    Reported,
+    StuckNoticed,
+    ToolFinished,
     TurnEnded,
 )
-from callboard.types.records import ToolCall
+from callboard.types.records import Envelope, ToolCall, Usage
 
-_DOING_WIDTH = 30
-_DOING_SHOWN = 3
+PERSON = "person"
+"""Sender of what a person writes."""
 _TAIL_ROWS = 4
 _TAIL_KEPT = 4_000
-"""Most characters of an unfinished sentence that are shown."""
-_GAPS = "[parts of the text above were lost on their way; from there on it reads:]"
+"""Limit of the characters of an unfinished sentence that are shown."""
+_GAPS = "[parts of the text above were lost; the complete text from there on:]"
 
 
 class LiveScreen(Screen):
     """Prints events, and keeps the texts around the prompt line."""
 
-    def __init__(self, terminal: Terminal, *, verbose: bool) -> None:
+    def __init__(
+        self,
+        terminal: Terminal,
+        *,
+        verbose: bool,
+        redraw: Callable[[], None] = lambda: None,
+        lists_agents: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`redraw` is called when a text around the prompt line has changed.
+
+        `lists_agents`: returns True while the prompt line shows the agents at work.
+        """
         super().__init__(terminal, result_apart=False, verbose=verbose)
         self._detail = "whole" if verbose else "folded"
-        self.redraw: Callable[[], None] = _nothing
-        self._doing: dict[str, str] = {}
+        self._redraw = redraw
+        self._lists_agents = lists_agents
         self._streamed = Streamed()
         self._apart = False
         """True if something else streamed since the last text."""
         self._turn_ends = Notifier()
+        self.streams = AgentStreams()
+        self._prompts: set[str] = set()
+        """Prompts of the person to other agents that are not delivered yet, by id."""
+        self._answering: set[str] = set()
+        """Agents whose turn answers the person: their text is printed."""
+        self._answers: dict[str, str] = {}
+        """Latest text of each agent that answered the person."""
+        self._reported: set[str] = set()
+        """Agents whose report is printed."""
+        self._reasons: dict[str, str] = {}
+        """Reason why an agent's last turn ended, if the model did not end it."""
+        self._ended: set[str] = set()
+        """Suffixes of the names of subagents whose end is printed: the result of their call would repeat it."""
+
+    @property
+    def _folds(self) -> bool:
+        return not self._verbose and self._lists_agents()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Print the blocks that are complete; mark the streamed text as void if the service reports that."""
-        if agent == "lead" and delta.kind == "dropped" and self._streamed.begun:
+        if agent != "lead":
+            self._stream_delta(agent, delta)
+            return
+        if delta.kind == "dropped" and self._streamed.begun:
             text = f"partial reply dropped: {delta.text}. What lead said above since its last whole reply is void"
             self._print(block(text, "warn", name=agent))
         else:
             super().on_delta(agent, delta)
-        if agent != "lead":
-            return
         match delta.kind:
             case "text":
                 self._stream_text(delta.text)
-                self.redraw()
+                self._redraw()
             case "dropped":
                 self._streamed.drop()
-                self.redraw()
+                self._redraw()
             case "tool" | "thinking":
                 self._apart = True
             case _:
                 return
+
+    def _stream_delta(self, agent: str, delta: Delta) -> None:
+        """Add a piece of another agent's reply to its stream."""
+        if delta.kind == "text":
+            self.streams.add_text(agent, delta.text)
+        elif delta.kind == "dropped":
+            self.streams.end_text(agent)
+            self.streams.add(agent, [Line(f"partial reply dropped: {plain(delta.text)}", "warn")])
+        if delta.kind != "dropped" or not self._folds:
+            super().on_delta(agent, delta)
+        if delta.kind in ("text", "dropped"):
+            self._redraw()
 
     def _stream_text(self, text: str) -> None:
         if self._apart and self._streamed.text:
@@ -88,45 +140,129 @@ class LiveScreen(Screen):
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines; a streaming text is now complete or void."""
+        self._note_person(agent, event)
         super().on_event(agent, seq, event)
-        if agent == "lead" and isinstance(event, ReplyDropped | CallFailed | TurnEnded):
-            self._streamed.drop()
+        if isinstance(event, ReplyDropped | CallFailed | TurnEnded):
+            if agent == "lead":
+                self._streamed.drop()
+            else:
+                self.streams.end_text(agent)
+        if isinstance(event, TurnEnded | AgentStopped):
+            self._answering.discard(agent)
+            self._turn_ends.notify()
+        self._redraw()
+
+    def _note_person(self, agent: str, event: Event) -> None:
+        """Note that an agent's turn answers a prompt of the person."""
         match event:
-            case ModelCalled():
-                self._doing[agent] = "thinks" if event.purpose == "turn" else "summarises"
-            case ToolStarted():
-                call = self.call(agent, event.call)
-                self._doing[agent] = call_words(call) if call else "works"
-            case TurnEnded() | AgentStopped():
-                self._doing.pop(agent, None)
-                self._turn_ends.notify()
+            case EnvelopeReceived(envelope=Envelope(sender="person", type="prompt") as prompt, refused=""):
+                if agent != "lead":
+                    self._prompts.add(prompt.id)
+            case EnvelopesDelivered(ids=ids) if not self._prompts.isdisjoint(ids):
+                self._prompts.difference_update(ids)
+                self._answering.add(agent)
             case _:
                 pass
-        self.redraw()
 
     async def turn_over(self) -> None:
         """Wait until the next turn of an agent ends."""
         await self._turn_ends.changed(self._turn_ends.changes)
-
-    def note_at_work(self, at_work: Sequence[str]) -> None:
-        """Note the agents that were working when this screen attached; their next events show their activity."""
-        for agent in at_work:
-            self._doing.setdefault(agent, "at work")
-
-    def doing(self) -> list[str]:
-        """Return a short description of each agent's work."""
-        visible = [
-            f"{agent}: {shorten(activity, _DOING_WIDTH)}"
-            for agent, activity in list(self._doing.items())[:_DOING_SHOWN]
-        ]
-        hidden = len(self._doing) - len(visible)
-        return [*visible, *([f"{hidden} more"] if hidden > 0 else [])]
 
     def tail(self, width: int, rows: int) -> str:
         """Return the end of the lead's unfinished output, in rows of that width."""
         return tail_rows(self._streamed.tail, width, max(1, min(_TAIL_ROWS, rows // 6)))
 
     def _lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
+        output = self._whole_lines(agent, event, calls)
+        if agent == "lead":
+            return None if self._folds and self._is_told(event) else output
+        if output is not None:
+            self.streams.add(agent, output.lines)
+        if isinstance(event, ModelReplied | ReplyInterrupted):
+            self.streams.end_text(agent)
+        if isinstance(event, AgentStopped):
+            self.streams.end(agent)
+        return self._folded_lines(agent, event, output) if self._folds else output
+
+    def _folded_lines(self, agent: str, event: Event, output: Block | None) -> Block | None:
+        """Return the part of another agent's lines that stays on the screen.
+
+        These are warnings that advise the person, an answer to the person, its report, and its end.
+        """
+        match event:
+            case ModelReplied() | ReplyInterrupted() if agent in self._answering:
+                self._answers[agent] = text_of(event.blocks) if isinstance(event, ModelReplied) else event.text
+                return output
+            case ModelReplied() | ReplyInterrupted():
+                return None
+            case Reported() if self._answers.pop(agent, "").strip() == event.result.strip():
+                return None  # the person has read it as the answer
+            case TurnEnded() if self._label(agent) != agent:
+                self._reasons[agent] = "" if event.reason == "end" else event.why or event.reason
+                return None  # the line of its end has the reason
+            case StuckNoticed() if self._label(agent) != agent:
+                return None  # as above
+            case Reported():
+                self._reported.add(agent)
+                turn = self._known.turn_of(agent) if self._known is not None else None
+                end = AgentEnd(outcome=f"reported {event.status}", text=event.result)
+                return self._end_block(agent, end, event.at, turn)
+            case AgentStopped():
+                self._ended.add(f"-{agent.rpartition('-')[2]}")
+                reason = self._reasons.pop(agent, "")
+                text = "" if agent in self._reported else reason or event.result
+                self._reported.discard(agent)
+                row = self._known.row_of(agent) if self._known is not None else None
+                life = (row.created_at, self._known.life_usage(row)) if self._known is not None and row else None
+                return self._end_block(agent, AgentEnd(outcome=event.outcome, text=text), event.at, life)
+            case _:
+                return None if output is None or output.progress else output
+
+    def _end_block(self, agent: str, end: AgentEnd, now: float, work: tuple[float, Usage] | None) -> Block:
+        """Return the line of an agent that has ended or reported. `work`: the start of its work, and its usage."""
+        began, usage = work or (0.0, Usage())
+        row = self._known.row_of(agent) if self._known is not None else None
+        end = replace(
+            end,
+            name=self._label(agent),
+            seconds=now - began if began else 0.0,
+            tokens=tokens_of(usage),
+            role=row.role if row is not None else "",
+        )
+        return Block((ended_line(end, shutil.get_terminal_size().columns),), progress=True)
+
+    def _is_told(self, event: Event) -> bool:
+        """Return True if the line of a subagent's end has already told the result of this call."""
+        suffix = subagent_suffix(event.call) if isinstance(event, ToolFinished) else ""
+        told = suffix in self._ended
+        self._ended.discard(suffix)
+        return told
+
+    def _end_of_turn(self, agent: str, event: TurnEnded) -> None:
+        if agent == "lead" or not self._folds or agent in self._answering:
+            super()._end_of_turn(agent, event)
+            return
+        speech = self._said.pop(agent, ReplyText())
+        if event.text and event.text.strip() != speech.text:
+            self.streams.add(agent, self._text_block(agent, event.text).lines)
+
+    def _print_mail(self, envelope: Envelope, output: Block) -> None:
+        names = {"sender": self._label(envelope.sender), "recipient": self._label(envelope.recipient)}
+        output = mail_line(envelope.model_copy(update=names)) or output
+        for agent in dict.fromkeys((envelope.sender, envelope.recipient)):
+            if agent not in ("lead", PERSON):
+                self.streams.add(agent, output.lines)
+        if not self._folds or envelope.type == "scheduled":
+            super()._print_mail(envelope, output)
+
+    def _print(self, output: Block) -> None:
+        lines = [replace(line, name=self._label(line.name)) if line.name else line for line in output.lines]
+        super()._print(replace(output, lines=tuple(lines)))
+
+    def _label(self, agent: str) -> str:
+        return agent if self._known is None else self._known.label(agent)
+
+    def _whole_lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
         match event:
             case ModelReplied():
                 text = text_of([item for item in event.blocks if item.get("type") == "text" and item.get("text")])
@@ -141,7 +277,7 @@ class LiveScreen(Screen):
     def _remaining(self, agent: str, text: str) -> Block | None:
         """Return the part of the text that is not on the screen yet."""
         if agent != "lead":
-            return self._said_block(agent, text.strip("\n")) if text.strip() else None
+            return self._text_block(agent, text.strip("\n")) if text.strip() else None
         begun = self._streamed.begun
         piece, lost = self._streamed.end(text)
         if lost:
@@ -149,19 +285,21 @@ class LiveScreen(Screen):
             return Block((Line(_GAPS, "warn", agent), *lines))
         return self._piece_block(agent, piece, first=not begun) if piece else None
 
-    def _said_block(self, agent: str, text: str) -> Block:
+    def _text_block(self, agent: str, text: str) -> Block:
         return self._piece_block(agent, PrintablePart(text), first=True)
 
     def _piece_block(self, agent: str, piece: PrintablePart, *, first: bool) -> Block:
-        """Return a piece as it is shown here. The lead's name precedes the first piece of a text; later pieces begin
-        with an empty line if the text has one."""
+        """Return a piece as it is shown here.
+
+        The lead's name precedes the first piece of a text; later pieces begin with an empty line if the text has one.
+        """
         text = plain(piece.text).rstrip("\n")
         content = text.lstrip("\n")
         gap = (Line(""),) * (not first and content != text)
         if not self._terminal.paints:
             lines = block(content).lines
         else:
-            # rich takes 200 ms to import, and a screen without colour never needs it.
+            # rich takes 200 ms to import, and a screen without colour does not need it.
             rendering = importlib.import_module("callboard.cli.terminal.markdown")
             whole = f"{piece.inside}\n{content}" if piece.inside else content
             width = shutil.get_terminal_size().columns - columns(agent) - 1
@@ -171,31 +309,14 @@ class LiveScreen(Screen):
 
 
 def tail_rows(text: str, width: int, rows: int) -> str:
-    """Return the last rows of a text, broken at the edge, with one column left free."""
+    """Return the last rows of a text, broken between words, with one column left free."""
     lines = [line for line in plain(text[-_TAIL_KEPT:]).expandtabs(4).split("\n") if line.strip()]
     tail: list[str] = []
     for line in reversed(lines):
-        tail[:0] = _broken(line, max(1, width - 1))
+        tail[:0] = [row.text for row in broken(Line(line), max(1, width - 1))]
         if len(tail) >= rows:
             break
     return "\n".join(tail[-rows:])
-
-
-def _broken(line: str, width: int) -> list[str]:
-    rows = [""]
-    used = 0
-    for char in line:
-        wide = columns(char)
-        if used + wide > width:
-            rows.append("")
-            used = 0
-        rows[-1] += char
-        used += wide
-    return rows
-
-
-def _nothing() -> None:
-    return
 
 
 LONG = 40
@@ -248,8 +369,10 @@ class Streamed:
         return piece
 
     def end(self, whole: str) -> tuple[PrintablePart | None, bool]:
-        """Return the part of the complete text still to be printed, and True if the printed text has gaps from some
-        position on: then the rest begins there. The stream ends."""
+        """End the stream, and return the part of the complete text still to be printed.
+
+        Also return True if the printed text has gaps from some position on: then the rest begins there.
+        """
         printed = self.text[: self._done]
         inside = self._inside
         agreed, at = _matched(printed, whole)
@@ -281,8 +404,7 @@ class Streamed:
 
 
 def whole_until(text: str, inside: str = "") -> tuple[int, str]:
-    """Return how many characters of a text are whole blocks, and the line that opened the code block at that position,
-    if any.
+    """Return how many characters of a text are whole blocks, and the line that opened the code block there, if any.
 
     A block ends before an empty line that is followed by an unindented line (an indented one may belong to a list),
     before and after an unindented code block, and, when it is long, before the next item or line of code.
@@ -301,8 +423,10 @@ def whole_until(text: str, inside: str = "") -> tuple[int, str]:
 
 @dataclass(slots=True)
 class _Scan:
-    """Positions where a text may be cut, found line by line. `inside`: the opening line of the code block at `cut`;
-    `fence`: of the one at the current position."""
+    """Positions where a text may be cut, found line by line.
+
+    `inside`: the opening line of the code block at `cut`; `fence`: of the one at the current position.
+    """
 
     inside: str
     fence: str
@@ -361,8 +485,10 @@ def _closes(line: str, opened: str) -> bool:
 
 
 def _matched(printed: str, whole: str) -> tuple[int, int]:
-    """Return how far the printed text agrees with the complete one, ignoring white space, and the corresponding
-    position in the complete one."""
+    """Return how far the printed text agrees with the complete one, and the position in the complete one.
+
+    White space is ignored.
+    """
     printed_at = whole_at = 0
     while True:
         while printed_at < len(printed) and printed[printed_at].isspace():

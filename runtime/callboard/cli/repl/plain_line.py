@@ -16,14 +16,15 @@ from contextlib import contextmanager
 
 import anyio
 
-from callboard.cli.repl.line import Draft, LineInterrupted, sound
+from callboard.cli.repl.draft import Draft, LineInterrupted, valid_text
+from callboard.cli.terminal.frame import DrawnFrame
 from callboard.cli.terminal.terminal import Terminal
 
 _READ = 65_536
 
 
 class PlainLine:
-    """Implements the methods of `PromptLine`."""
+    """Prompt line with the methods of `PromptLine`."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -36,7 +37,7 @@ class PlainLine:
     def display(self) -> Generator[None]:
         """Let `read` receive Ctrl-C during the block."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._heard_interrupt)
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         try:
             yield
         finally:
@@ -55,10 +56,10 @@ class PlainLine:
             lines.append(await self._line("  ", leave))
         return "\n".join(lines)
 
-    async def ask(self, question: str, leave: Callable[[], bool]) -> str | None:
-        """See `PromptLine.ask`. Text typed before the question was asked is discarded."""
+    async def ask(self, question: str, leave: Callable[[], bool], drawn: DrawnFrame | None = None) -> str | None:
+        """See `PromptLine.ask`. Nothing is drawn here. Text typed before the question was asked is discarded."""
         self._typed = b""
-        # What was typed before the question is no answer to it.
+        # Text typed before the question is not an answer to it.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         return await self._line(question, leave)
 
@@ -70,7 +71,7 @@ class PlainLine:
     def redraw(self) -> None:
         """Do nothing: this line is not redrawn."""
 
-    def _heard_interrupt(self) -> None:
+    def _on_interrupt(self) -> None:
         self._interrupted = True
         self.call()
 
@@ -91,13 +92,13 @@ class PlainLine:
         if not ended:
             self._typed = line
             raise LineInterrupted
-        return sound(line.decode(errors="surrogateescape"))
+        return valid_text(line.decode(errors="surrogateescape"))
 
     async def _until_line(self) -> None:
         file = sys.stdin.fileno()
         while b"\n" not in self._typed:
             await anyio.wait_readable(file)
-            piece = os.read(file, _READ)  # a terminal hands over whole lines: this does not wait
+            piece = os.read(file, _READ)  # a terminal delivers whole lines, so this does not wait
             if not piece:
                 raise EOFError
             self._typed += piece

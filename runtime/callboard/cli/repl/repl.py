@@ -1,36 +1,29 @@
 """Prompt line: a person talks to the lead while the team works, and is asked one question at a time.
 
 Output of agents appears above the line; draft and cursor stay unchanged. A question replaces the line, and the draft is
-restored after it. Questions wait in order (`Questions`); the caller that asks interprets the answer.
-
-It requires a terminal (otherwise use `callboard run`), and does nothing that `Session` cannot do.
-
-The history of lines typed in this workspace is kept in a file between conversations: the newest entries, each complete.
-
-An entry is a JSON string on its own line, so that an entry of several lines stays one. Several processes may append to
-one file: each entry is one write. If a file cannot be read or written, the history is lost, but the conversation
-continues.
+restored after it. Questions wait in order (`Questions`), and their callers interpret the answers. The prompt line
+requires a terminal (otherwise use `callboard run`), and uses only the methods of `Session`.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import signal
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
-from prompt_toolkit.history import History
 
+from callboard.cli.repl.draft import Draft, KeptHistory, LineInterrupted
 from callboard.cli.repl.input import (
     CompletionNames,
+    EmptyLine,
     Files,
     LineCompleter,
-    Nothing,
     Shell,
     SlashLine,
     around,
@@ -41,19 +34,27 @@ from callboard.cli.repl.input import (
     runs,
     submit,
 )
-from callboard.cli.repl.line import Draft, LineInterrupted, PromptLine
+from callboard.cli.repl.line import PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
-from callboard.cli.slash.context import Here, Leave, Switch
+from callboard.cli.repl.status_command import StatusCommand
+from callboard.cli.repl.team_panel import PanelKey, TeamPanel, has_list
+from callboard.cli.slash.context import LeavePrompt, SlashContext, Switch
 from callboard.cli.slash.registry import COMMANDS, perform
-from callboard.cli.terminal.approver import PersonApprover, TakenBack
+from callboard.cli.terminal.approver import ELSEWHERE, PersonApprover, TakenBack
+from callboard.cli.terminal.frame import WHOLE, DrawnFrame, Frame, echoed
 from callboard.cli.terminal.keyboard import PersonGate
-from callboard.cli.terminal.plan_editor import Edit, edit_at, editable, keep_text
-from callboard.cli.terminal.signals import TWICE, Leaving, handle_end, run_until_left
+from callboard.cli.terminal.plan_editor import Edit, edit_at, keep_text, text_to_edit
+from callboard.cli.terminal.signals import TWICE, ExitRequests, handle_end, run_with_signals
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
-from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.resume import opened_block
-from callboard.cli.views.status import StatusLine, at_work, attached_block, setting_words
+from callboard.cli.views.status import (
+    StatusLine,
+    attached_block,
+    background_commands,
+    first_screen,
+    leaving_block,
+    left_block,
+)
 from callboard.core.permissions.modes import next_mode
 from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
@@ -69,10 +70,6 @@ from callboard.sessions.result import RunEnd
 from callboard.types.errors import CallboardError, UsageError
 from callboard.types.records import Request
 
-_ECHOED = 12
-"""Most lines of a sent text that are shown again; the person already knows a long paste."""
-_COMMAND = 40
-"""Columns of a background command in the notice when leaving."""
 _ENDING = 0.5
 """Seconds that Ctrl-D waits for a turn that is about to end."""
 _WRITTEN_WITHIN = 1.0
@@ -89,12 +86,15 @@ class Repl:
         self._options = options
         self._terminal = terminal
         self._attach: Attach = attach
+        self._home = os.path.realpath(options.workspace.folder)
         self._status: StatusLine | None = None
         self._end: RunEnd | None = None
         """End of the session, if another process hosted it."""
-        self._screen = LiveScreen(terminal, verbose=verbose)
+        self._screen = LiveScreen(terminal, verbose=verbose, redraw=self._redraw, lists_agents=self._lists_agents)
+        self._panel: TeamPanel | None = None
+        """Live area above the line; None before the session is open, and on a terminal that cannot redraw."""
         self._line: PromptLine | PlainLine = PromptLine(terminal, self)
-        self.questions = Questions(terminal, self._asked, self._call, self._edit_now)
+        self.questions = Questions(terminal, self._asked, self._call, self._edit_now, draw=self._draw)
         self._last_interrupt = self._last_end = float("-inf")
         self._session: OpenSession | None = None
         self._group: TaskGroup | None = None
@@ -105,30 +105,44 @@ class Repl:
         self._mode_keys = anyio.Lock()
         self._mode = ("", "")
         """Permission mode at the latest Shift-Tab, and the mode that it selected."""
+        self.first = ""
+        """Line that is executed before the first one that the person types."""
         self.switched: str | None = None
         """Session to which the person switches."""
 
+    def _redraw(self) -> None:
+        self._line.redraw()  # the line of the session replaces the first one
+
     async def run(self) -> int:
         """Talk until the person leaves, and return the exit code."""
-        approver = PersonApprover(self.questions.ask, self._terminal, edit=self.questions.edit_in_turn)
+        approver = PersonApprover(
+            self.questions.ask,
+            self._terminal,
+            edit=self.questions.edit_in_turn,
+            home=self._home,
+            recounted=self._redraw_question,
+        )
         gate = PersonGate(self._terminal, attended=self._options.permissions.attended)
         options = replace(self._options, workspace=replace(self._options.workspace, gate=gate))
         async with opened(self._attach, options, [self._screen], [approver]) as session:
             self._status = StatusLine(session)
             self._session = session
             self._line = self._line_for(session)
-            self._screen.redraw = self._line.redraw
+            if isinstance(self._line, PromptLine):
+                self._panel = TeamPanel(session, self._screen.streams)
             self._screen.attach(session, asks=approver.asks)
             approver.attach(session)
-            self._terminal.terminal_print(opened_block(setting_words(session), session.id))
+            self._terminal.terminal_print(first_screen(session, shutil.get_terminal_size().columns))
             if isinstance(session, AttachedSession):
-                self._terminal.terminal_print(attached_block(session, session.pid))
-                self._screen.note_at_work(at_work(session))
+                self._terminal.terminal_print(attached_block(session, session.pid, listed=self._lists_agents()))
             self._terminal.flush()
             with self._line.display():
-                return await self._talk_until_left(session)
+                code = await self._talk_to_session(session)
+            if self._end is None and self.switched is None:
+                self._terminal.terminal_print(left_block(session, host_of(session)))
+            return code
 
-    async def _talk_until_left(self, session: OpenSession) -> int:
+    async def _talk_to_session(self, session: OpenSession) -> int:
         """Talk until the person leaves or, if another process is the host, until that process stops hosting."""
 
         async def watch_host(attached: AttachedSession) -> None:
@@ -138,6 +152,9 @@ class Repl:
         codes: list[int] = []
         async with anyio.create_task_group() as group:
             self._group = group
+            own = StatusCommand(session, self._redraw)
+            self._status = StatusLine(session, own.line)
+            group.start_soon(own.run)
             if isinstance(session, AttachedSession):
                 group.start_soon(watch_host, session)
             codes.append(await self._talk(session))
@@ -153,20 +170,21 @@ class Repl:
                 if self.questions:
                     await self.questions.serve()
                     continue
-                line = await self._line.read(self._is_called)
-                if line.strip() and isinstance(self._line, PromptLine):  # a plain terminal has shown it
+                line = self.first or await self._line.read(self._is_called)
+                self.first = ""
+                if line.strip() and isinstance(self._line, PromptLine):  # a plain terminal has already shown it
                     self._terminal.terminal_print(echoed(line))
-                await self._heed(session, line)
+                await self._execute(session, line)
             except LineInterrupted:
                 continue
             except KeyboardInterrupt as key:
-                if await self._interrupted(session, at_question=isinstance(key, Stopped)):
+                if await self._interrupted(session, at_question=isinstance(key, QuestionInterrupted)):
                     return 130
             except Switch as other:
                 self.switched = other.session
                 return 0
-            except (EOFError, Leave) as end:
-                if isinstance(end, Leave) or not await self._leaves_work(session):
+            except (EOFError, LeavePrompt) as end:
+                if isinstance(end, LeavePrompt) or not await self._leaves_work(session):
                     return 0
         self._terminal.terminal_print(block(self._end.reason or "its host has left the session", "warn"))
         return self._end.exit_code
@@ -174,18 +192,35 @@ class Repl:
     def _is_called(self) -> bool:
         return bool(self.questions) or self._end is not None
 
-    def above(self, columns: int, rows: int) -> str:
-        """Return the lead's unfinished output."""
-        return self._screen.tail(columns, rows)
+    def _lists_agents(self) -> bool:
+        return self._panel is not None and has_list(*shutil.get_terminal_size())
 
-    def below(self, columns: int) -> str:
-        """Return the team's work and cost."""
-        return self._status.text(self._screen.doing(), columns) if self._status is not None else ""
+    def above(self, columns: int, rows: int) -> Sequence[Line]:
+        """Return the lead's unfinished output, and the agents at work or the open panel."""
+        tail = self._screen.tail(columns, rows)
+        panel = self._panel.lines(columns, rows) if self._panel is not None else []
+        return [*(Line(row) for row in tail.split("\n") if tail), *panel]
+
+    def below(self, columns: int, rows: int) -> str:
+        """Return the requests that wait, and the team's work and cost."""
+        return self._status.text(columns, listed=has_list(columns, rows)) if self._status is not None else ""
+
+    @property
+    def moves(self) -> bool:
+        """Return True while agents work: their seconds change."""
+        return self._panel is not None and self._panel.moves
+
+    def press(self, key: PanelKey) -> None:
+        """Handle a key of the panel; for Ctrl-Z, say how to leave instead."""
+        if key == "suspend":
+            text = "a suspended process would stop its agents: Ctrl-D leaves, and `callboard resume` returns"
+            self._terminal.terminal_print(block(text, "warn"))
+        elif self._panel is not None:
+            self._panel.press(key)
 
     async def next_mode(self) -> None:
-        """Handle Shift-Tab: judge the lead's next calls in the next mode. If the lead has not received the previous
-        change yet, continue from that mode."""
-        # Each key is a task of its own. Without the lock, two commits may change places, and the earlier mode wins.
+        """Handle Shift-Tab: choose the mode after the last chosen one, even if the lead has not received that yet."""
+        # Each key runs in a separate task. Without the lock, two commits may change places, and the earlier mode wins.
         async with self._mode_keys:
             if self._session is None:
                 return
@@ -209,30 +244,38 @@ class Repl:
         history = KeptHistory(session.places.state / "history.jsonl")
         return PromptLine(self._terminal, self, history=history, completer=completer)
 
-    async def _asked(self, question: str, leave: Callable[[], bool]) -> str | None:
-        return await self._line.ask(question, leave)
+    async def _asked(self, question: str, leave: Callable[[], bool], drawn: DrawnFrame | None) -> str | None:
+        return await self._line.ask(question, leave, drawn)
+
+    def _redraw_question(self) -> bool:
+        return isinstance(self._line, PromptLine) and self._line.redraw_question()
+
+    def _draw(self, frame: Frame) -> DrawnFrame | None:
+        """Return the frame as it is drawn on the prompt line; None if the screen has no room, or cannot redraw."""
+        if not isinstance(self._line, PromptLine) or not self._line.frames:
+            return None
+        return DrawnFrame(frame, time.time, self._terminal.canvas.encoding)
 
     def _call(self) -> None:
         """Interrupt the line that is being typed; the loop then checks for work."""
         self._line.call()
 
-    async def _edit_now(self, plan: Request) -> str:
+    async def _edit_now(self, request: Request) -> str:
         """Open the editor in place of this prompt line, and restore the line when the editor closes."""
-        assert self._session is not None, "a plan is edited while a session is open"
+        assert self._session is not None, "a request is edited while a session is open"
         with self._line.hand_over():
-            return await edit_at(self._terminal, plan, self._session.workspace)
+            return await edit_at(self._terminal, request, self._session.workspace)
 
-    async def _heed(self, session: OpenSession, line: str) -> None:
-        """Execute a line; an empty one does nothing. A line that cannot be sent becomes the draft again. Raises
-        `Leave`."""
+    async def _execute(self, session: OpenSession, line: str) -> None:
+        """Execute a line, if it is not empty; one that cannot be sent becomes the draft again. Raises `LeavePrompt`."""
         typed = read_line(line, lives_of(session.team()), lambda name: (session.workspace / name).exists())
         if isinstance(typed, SlashLine):
-            host = session.pid if isinstance(session, AttachedSession) else None
-            await perform(typed.line, Here(session, self._edit_now, host), self._terminal)
+            context = SlashContext(session, self._edit_now, host_of(session), self._panel)
+            await perform(typed.line, context, self._terminal)
         elif isinstance(typed, Shell):
             assert self._group is not None, "lines are read while the group is open"
             self._group.start_soon(self._run_shell, session, typed.command)
-        elif not isinstance(typed, Nothing):
+        elif not isinstance(typed, EmptyLine):
 
             async def send() -> None:
                 output, is_draft = await submit(session, typed)
@@ -243,7 +286,7 @@ class Repl:
             await self._write(send)
 
     async def _write(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do something that the store must write. If that takes long, it goes on in the background, in order.
+        """Run an action that writes to the store. If it takes long, it continues in the background, in order.
 
         A stopped process can hold the lock of the store for hours. Only a line that reads keys notices Ctrl-C
         (test_the_prompt_line_is_left_while_a_stopped_process_holds_the_lock).
@@ -276,7 +319,7 @@ class Repl:
     async def _leaves_work(self, session: OpenSession) -> bool:
         """Handle Ctrl-D while agents run: show the effect of leaving; a second one within two seconds leaves."""
         if isinstance(session, AttachedSession):
-            return False
+            return False  # leaving stops nothing; the last line says how to return
 
         def running() -> list[str]:
             return [agent.name for agent in session.team() if runs(agent)]
@@ -285,7 +328,7 @@ class Repl:
 
         if (running() or commands) and anyio.current_time() - self._last_end <= TWICE:
             return False
-        with anyio.move_on_after(_ENDING):  # the last words of a turn are on the screen before the turn has ended
+        with anyio.move_on_after(_ENDING):  # the last text of a turn appears before the turn has ended
             while running():
                 await self._screen.turn_over()
         names = running()
@@ -293,18 +336,16 @@ class Repl:
         if not names and not commands:
             return False
         self._last_end = anyio.current_time()
-        are = "are" if len(names) > 1 else "is"
-        parts = [f"{', '.join(names)} {are} at work, and would stop here until you resume"] if names else []
-        go_on = "run in the background and continue" if len(commands) > 1 else "runs in the background and continues"
-        parts += [f"{', '.join(commands)} {go_on} when you leave"] if commands else []
-        text = "; ".join(parts)
-        self._terminal.terminal_print(block(f"{text}; Ctrl-D again within 2 s leaves", "warn"))
+        self._terminal.terminal_print(leaving_block(session, names, commands))
         return True
 
     async def _interrupted(self, session: OpenSession, *, at_question: bool = False) -> bool:
-        """Handle Ctrl-C: drop the draft, otherwise end the person's own commands, otherwise stop the turn, otherwise (a
-        second within two seconds) leave. At a question draft and commands are kept, and if another process is the host,
-        the turn is not stopped: that would answer for everybody."""
+        """Handle Ctrl-C; return True to leave.
+
+        Drop the draft, otherwise end the person's own commands, otherwise stop the turn, otherwise (a second within two
+        seconds) leave. At a question, draft and commands are kept. If another process is the host, the turn is not
+        stopped, because that would answer the question for everyone.
+        """
         if self._line.draft.text and not at_question:
             self._line.draft = Draft()
             return False
@@ -318,37 +359,30 @@ class Repl:
             return True
         self._last_interrupt = now
         if at_question and isinstance(session, AttachedSession):
-            text = "nothing was answered, and the agents go on; Ctrl-C again within 2 s leaves"
+            text = "nothing was answered, and the agents continue; Ctrl-C again within 2 s leaves"
             self._terminal.terminal_print(block(text, "warn"))
             return False
         busy = any(map(is_busy, session.team()))
         effect = "stopping the turn" if busy else "nothing is at work"
         self._terminal.terminal_print(block(f"{effect}; Ctrl-C again within 2 s leaves", "warn"))
         await self._write(session.interrupt)
-        self._last_interrupt = anyio.current_time()  # no key was read meanwhile
+        self._last_interrupt = anyio.current_time()  # no key was read during the wait
         if at_question:
             await self.questions.settled(1.0)
         return False
 
 
-def background_commands(session: OpenSession) -> list[str]:
-    """Return the background commands that still run, each with its agent."""
-    states = [(row.name, session.state(row.name)) for row in session.team() if row.life != "stopped"]
-    return [
-        f"{shorten(first_line(entry.began.command), _COMMAND)} ({name})"
-        for name, state in states
-        if state is not None
-        for entry in state.work.background.values()
-        if entry.status == "running"
-    ]
+def host_of(session: OpenSession) -> int | None:
+    """Return the process that hosts the session, if it is not this one."""
+    return session.pid if isinstance(session, AttachedSession) else None
 
 
 def run_repl(
-    options: SessionOptions, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted"
+    options: SessionOptions, terminal: Terminal, *, verbose: bool = False, attach: Attach = "if hosted", first: str = ""
 ) -> int:
-    """Talk in this thread, through one session after the other, and return the exit code."""
+    """Talk in this thread, through one session after the other, and return the exit code. `first`: the first prompt."""
 
-    async def talk(leaving: Leaving) -> int:
+    async def talk(leaving: ExitRequests) -> int:
         codes = list[int]()
         async with anyio.create_task_group() as group:
             await group.start(handle_end, leaving, group.cancel_scope)
@@ -358,6 +392,7 @@ def run_repl(
 
     async def until_left() -> int:
         repl = Repl(options, terminal, verbose=verbose, attach=attach)
+        repl.first = first
         code = await repl.run()
         while repl.switched is not None:
             other = SessionOptions(
@@ -370,105 +405,24 @@ def run_repl(
             code = await repl.run()
         return code
 
-    return run_until_left(talk, terminal, [signal.SIGTERM])
+    return run_with_signals(talk, terminal, [signal.SIGTERM])
 
 
-def echoed(line: str) -> Block:
-    """Return the sent line as it remains on the screen."""
-    first, *others = block(line, "strong").lines
-    visible = [replace(row, text=f"  {row.text}") for row in others[: _ECHOED - 1]]
-    hidden = len(others) - len(visible)
-    note = (Line(f"  … {hidden} more {'line' if hidden == 1 else 'lines'}, sent whole", "dim"),) if hidden else ()
-    return Block((replace(first, text=f"> {first.text}"), *visible, *note))
-
-
-MOST = 2_000
-"""Number of history entries."""
-LONGEST = 20_000
-"""Most characters of an entry in the file; a longer paste is remembered until the conversation ends."""
-_READ = 4_000_000
-"""Bytes of the file that are read, from its end; a file of twice the size is rewritten with the remembered entries."""
-
-
-class KeptHistory(History):
-    """History in `file`, which is private (0600)."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self._file = file
-
-    def load_history_strings(self) -> Iterable[str]:
-        """Return the entries, newest first."""
-        try:
-            with self._file.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(0, size - _READ))
-                stored = entries(file.read(), cut=size > _READ)
-        except OSError:
-            return []
-        if size > 2 * _READ:
-            self._write_anew(stored)
-        return list(reversed(stored))
-
-    def store_string(self, string: str) -> None:
-        """Add one entry to the file."""
-        if len(string) > LONGEST:
-            return
-        try:
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return  # remembered for this time only
-        try:
-            os.write(descriptor, _row(string))
-        except OSError:
-            return
-        finally:
-            os.close(descriptor)
-
-    def _write_anew(self, stored: list[str]) -> None:
-        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(b"".join(map(_row, stored)))
-            fresh.replace(self._file)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-
-
-def entries(data: bytes, *, cut: bool = False) -> list[str]:
-    """Return the newest entries of a file's content, oldest first. `cut`: its first line is incomplete. Invalid entries
-    are skipped."""
-    lines = data.split(b"\n")[1 if cut else 0 :]
-    stored: list[str] = []
-    for line in lines:
-        try:
-            entry: object = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, str) and entry.strip():
-            stored.append(entry)
-    return stored[-MOST:]
-
-
-def _row(entry: str) -> bytes:
-    return json.dumps(entry).encode() + b"\n"
-
-
-Asked = Callable[[str, Callable[[], bool]], Awaitable[str | None]]
+Asked = Callable[[str, Callable[[], bool], DrawnFrame | None], Awaitable[str | None]]
 """Function that reads the answer after this text (`PromptLine.ask`)."""
+Draw = Callable[[Frame], DrawnFrame | None]
+"""Function that returns the frame as it is drawn; None if it has to be printed."""
 
 
-class Stopped(KeyboardInterrupt):
-    """Raised at Ctrl-C at a question. It is not an answer: the question is repeated until it is answered or
-    withdrawn."""
+class QuestionInterrupted(KeyboardInterrupt):
+    """Ctrl-C at a question, which is not an answer: the question is repeated until it is answered or withdrawn."""
 
 
 @dataclass(slots=True)
 class _Question:
     """Question in the queue. `answer` is set when it was typed; `gone` when it is no longer needed."""
 
-    block: Block
+    page: Block | Frame
     prompt: str
     taken_back: TakenBack
     answered: anyio.Event = field(default_factory=anyio.Event)
@@ -482,9 +436,9 @@ class _Question:
 
 @dataclass(slots=True)
 class _Editing:
-    """Plan in the queue that the person chose to edit. `gone` as above."""
+    """Plan or call in the queue that the person chose to edit. `gone` as above."""
 
-    plan: Request
+    request: Request
     done: anyio.Event = field(default_factory=anyio.Event)
     text: str | UsageError = ""
     gone: bool = False
@@ -493,8 +447,11 @@ class _Editing:
 class Questions:
     """Queue of questions. `call` interrupts the line that is being typed, so that its reader checks the queue."""
 
-    def __init__(self, terminal: Terminal, prompt: Asked, call: Callable[[], None], edit: Edit) -> None:
+    def __init__(
+        self, terminal: Terminal, prompt: Asked, call: Callable[[], None], edit: Edit, *, draw: Draw = lambda _: None
+    ) -> None:
         self._terminal = terminal
+        self._draw = draw
         self._asked_line = prompt
         self._call = call
         self._edit = edit
@@ -505,7 +462,7 @@ class Questions:
         """Return the number of waiting questions; the one being asked is not counted."""
         return len(self._queue)
 
-    async def ask(self, page: Block, prompt: str, taken_back: TakenBack) -> str | None:
+    async def ask(self, page: Block | Frame, prompt: str, taken_back: TakenBack) -> str | None:
         """Ask a question when its turn comes, and return the typed line. When cancelled, it shows the reason."""
         question = _Question(page, prompt, taken_back)
         self._queue.append(question)
@@ -519,9 +476,9 @@ class Questions:
                 self._call()
         return question.answer
 
-    async def edit_in_turn(self, plan: Request) -> str:
-        """Return the plan's text as the person saved it: the editor opens before the next question is asked."""
-        editing = _Editing(plan)
+    async def edit_in_turn(self, request: Request) -> str:
+        """Return the text as the person saved it: the editor opens before the next question is asked."""
+        editing = _Editing(request)
         self._queue.appendleft(editing)
         if self._asked is None:
             self._call()
@@ -534,7 +491,7 @@ class Questions:
         return editing.text
 
     async def serve(self) -> None:
-        """Put the next question, or open the editor for it. Raises what the line raises, `LineInterrupted` excepted."""
+        """Ask the next question, or open its editor. Raises the exceptions of the line except `LineInterrupted`."""
         next_one = self._queue.popleft()
         if isinstance(next_one, _Question):
             await self._put(next_one)
@@ -542,38 +499,46 @@ class Questions:
             await self._have_edited(next_one)
 
     async def _have_edited(self, editing: _Editing) -> None:
-        """Open a plan in the editor and pass the text to the caller that requested it. If the request is no longer
-        open, tell the person where the text is saved."""
-        plan = editing.plan
+        """Open a request in the editor and pass the text to the caller that requested it.
+
+        If the request is no longer open, tell the person where the text is saved.
+        """
+        request = editing.request
         try:
-            editing.text = await self._edit(plan)
+            editing.text = await self._edit(request)
         except UsageError as failed:
             editing.text = failed
         editing.done.set()
-        if editing.gone and isinstance(editing.text, str) and editing.text.strip() != editable(plan).strip():
-            text = f"{plan.id} is not asked any more. {keep_text(plan, editing.text)}"
+        if editing.gone and isinstance(editing.text, str) and editing.text.strip() != text_to_edit(request)[0].strip():
+            text = f"{request.id} is no longer open. {keep_text(request, editing.text)}"
             self._terminal.terminal_print(block(text, "warn"))
 
     async def _put(self, question: _Question) -> None:
         if question.gone:
             return
         self._asked = question
-        self._terminal.terminal_print(question.block)
+        page = question.page
+        drawn = self._draw(page) if isinstance(page, Frame) else None
+        if drawn is None:
+            self._terminal.terminal_print(Block(tuple(page.lines)))
         self._terminal.flush()
         try:
-            question.answer = await self._typed(question)
+            question.answer = await self._typed(question, drawn)
         except LineInterrupted:
-            self._terminal.terminal_print(block(f"({question.taken_back()})", "dim"))
+            reason = question.taken_back()
+            if drawn is None or not drawn.frame.recorded or not reason.startswith(ELSEWHERE):
+                self._terminal.terminal_print(block(f"({reason})", "dim"))
             return
-        except (EOFError, KeyboardInterrupt) as key:  # leaving, or stopping: neither is an answer
-            self._terminal.terminal_print(block(f"{question.prompt}(not answered)", "dim"))
+        except (EOFError, KeyboardInterrupt) as key:  # the person leaves or stops the turn; neither is an answer
+            self._terminal.terminal_print(block(f"{_about(question)}(not answered)", "dim"))
             self._queue.appendleft(question)
             if isinstance(key, EOFError):
                 raise
-            raise Stopped from key
+            raise QuestionInterrupted from key
         finally:
             self._asked = None
-        self._terminal.terminal_print(block(f"{question.prompt}{question.answer or 'no'}", "strong"))
+        if drawn is None:
+            self._terminal.terminal_print(block(f"{question.prompt}{question.answer or 'no'}", "strong"))
         question.answered.set()
 
     async def settled(self, seconds: float) -> None:
@@ -582,7 +547,18 @@ class Questions:
             with anyio.move_on_after(seconds):
                 await self._queue[0].over.wait()
 
-    async def _typed(self, question: _Question) -> str:
-        while (typed := await self._asked_line(question.prompt, lambda: question.gone)) is None:
-            self._terminal.terminal_print(block("that came too soon to be an answer; once more, please", "warn"))
-        return typed
+    async def _typed(self, question: _Question, drawn: DrawnFrame | None) -> str:
+        while True:
+            typed = await self._asked_line(question.prompt, lambda: question.gone, drawn)
+            if typed is None:
+                self._terminal.terminal_print(block("too soon after the question: type the answer again", "warn"))
+            elif drawn is not None and drawn.folded and typed.strip().lower() == WHOLE:
+                self._terminal.terminal_print(drawn.whole())
+            else:
+                return typed
+
+
+def _about(question: _Question) -> str:
+    """Return the start of the line about a question that was left."""
+    page = question.page
+    return f"{page.title}: " if isinstance(page, Frame) else question.prompt

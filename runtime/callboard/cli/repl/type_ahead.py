@@ -1,5 +1,6 @@
-"""Keys that are typed while the prompt line is still starting: the kernel buffers them, without echo, until the line
-reads them.
+"""Keys that are typed while the prompt line is still starting.
+
+The kernel buffers them, without echo, until the line reads them.
 
 A terminal in its ordinary mode echoes each key at once, between the other output, and the prompt line shows it again.
 Therefore the start of a prompt line switches off echo and line mode before the slow imports. Ctrl-C still sends its
@@ -58,36 +59,40 @@ def talks(args: Sequence[str]) -> bool:
         if name in VALUED:
             if not equals and next(tokens, None) is None:
                 return False
-        elif word not in FLAGS:
+        elif word not in FLAGS and len(word.split()) < 2:  # a text with a blank is the first prompt
             return False
     return True
 
 
 def hold(args: Sequence[str]) -> None:
-    """Hold keys back from now on if this command line starts a prompt line at a terminal. Does nothing in the
-    background, where changing the terminal would stop the process."""
+    """Hold keys back from now on if this command line starts a prompt line at a terminal.
+
+    Does nothing in the background, where changing the terminal would stop the process.
+    """
     if _held.before is not None or os.environ.get("TERM", "") in {"", "dumb"} or not talks(args):
         return
     try:
-        # A background process that changes the terminal is stopped by SIGTTOU.
+        # SIGTTOU stops a background process that changes the terminal.
         if not all(map(os.isatty, (0, 1, 2))) or os.tcgetpgrp(0) != os.getpgrp():
             return
         before = termios.tcgetattr(0)
-        # Before the mode changes: a start that fails must not leave a terminal without echo
+        # Registered before the mode changes: a failed start must not leave a terminal without echo
         # (test_a_start_that_is_ended_gives_the_terminal_back).
         atexit.register(release)
         _switch(before)
         if struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4))[0]:
-            os.write(1, b"\r\x1b[K")  # what was echoed before this process ran is shown once more by the line
+            os.write(1, b"\r\x1b[K")  # keys echoed before this process started are shown again by the line
     except (OSError, termios.error):
-        return  # a terminal that goes away just now; whoever reads from it says so
+        return  # the terminal has just gone; the next read reports it
 
 
 def hold_from_import() -> None:
-    """Hold keys back before the imports of the command, which take most of the startup time. Until `main` runs, a
-    signal that ends the process restores the terminal first."""
+    """Hold keys back before the imports of the command, which take most of the startup time.
+
+    Until `main` runs, a signal that ends the process restores the terminal first.
+    """
     if not sys.argv[0].endswith(("/callboard", "/__main__.py")):
-        return  # somebody else has imported the module
+        return  # the module was imported by another program
     # The handlers come first: a signal between the two steps would leave the terminal without echo (test_pty_states).
     for number in (signal.SIGINT, signal.SIGTERM):
         _held.handlers[number] = signal.signal(number, _end)
@@ -101,7 +106,7 @@ def imported() -> None:
     while _held.handlers:
         number, before = _held.handlers.popitem()
         if signal.getsignal(number) is _end:
-            signal.signal(number, before)  # pyright: ignore[reportArgumentType]  what `signal` returned
+            signal.signal(number, before)  # pyright: ignore[reportArgumentType] - the value that `signal` returned
 
 
 def release() -> None:
@@ -128,7 +133,7 @@ def _switch(before: list[int | list[bytes | int]]) -> None:
     quiet = list(before)
     assert isinstance(before[0], int)
     assert isinstance(before[3], int)
-    # Without this, Enter and a typed line break are the same key to the line that reads them later.
+    # Otherwise the line could not distinguish Enter from a typed line break.
     quiet[0] = before[0] & ~termios.ICRNL
     quiet[3] = before[3] & ~(termios.ECHO | termios.ICANON)
     _held.before = before
@@ -136,16 +141,16 @@ def _switch(before: list[int | list[bytes | int]]) -> None:
 
 
 def _set(mode: list[int | list[bytes | int]]) -> None:
-    # A process that was put into the background since would be stopped by the change; this signal blocked, it is made.
+    # With SIGTTOU blocked, the change does not stop a process that is now in the background.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         termios.tcsetattr(0, termios.TCSANOW, mode)
     except (OSError, termios.error):
-        return  # the terminal is gone, and its mode with it
+        return  # the terminal is gone
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     release()
-    os._exit(128 + number)  # as `main` does later; an exception could be swallowed by a module that is being imported
+    os._exit(128 + number)  # like `main`; a module that is being imported could swallow an exception

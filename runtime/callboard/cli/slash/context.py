@@ -6,18 +6,20 @@ import difflib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from callboard.cli.repl.team_panel import TeamPanel
 from callboard.cli.terminal.plan_editor import Edit
 from callboard.cli.terminal.terminal import Block
 from callboard.sessions.base import OpenSession
+from callboard.types.choices import choose, unknown
 from callboard.types.errors import UsageError
 
 
-class Leave(Exception):
+class LeavePrompt(Exception):
     """Raised when the person leaves this prompt line."""
 
 
-class Switch(Leave):
-    """Raised when the person switches to another session of this workspace; the current one is kept."""
+class Switch(LeavePrompt):
+    """Raised when the person switches to another session of this workspace. The current session is kept."""
 
     def __init__(self, session: str) -> None:
         super().__init__(session)
@@ -26,23 +28,27 @@ class Switch(Leave):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class SlashContext:
     """Context of a slash command: the session, and an editor at this prompt line."""
 
     session: OpenSession
     edit: Edit
     host: int | None = None
-    """The process that hosts the session, if that is another one."""
+    """Process that hosts the session, if it is not this one."""
+    panel: TeamPanel | None = None
+    """Panel above the prompt line; None if this terminal has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """Slash command: its arguments and its description for /help, and its function, which receives the text after the
-    name."""
+    """Slash command: its arguments and description for /help, and its function.
+
+    The function receives the text after the name.
+    """
 
     words: str
     help: str
-    act: Callable[[Here, str], Awaitable[Block]]
+    act: Callable[[SlashContext, str], Awaitable[Block]]
 
 
 def suggestion(name: str, names: Iterable[str], mark: str = "") -> str:
@@ -52,17 +58,17 @@ def suggestion(name: str, names: Iterable[str], mark: str = "") -> str:
 
 
 def nothing_more(arguments: str, usage: str) -> None:
-    """Raise `UsageError` if a command without arguments was given some."""
+    """Raise `UsageError` for arguments of a command that takes none."""
     if arguments:
-        raise UsageError(f"{usage} takes no words; it was given {arguments!r}")
+        raise UsageError(f"{usage} takes no arguments; it was given {arguments!r}")
 
 
-def living(console: Here, name: str) -> str:
+def living(console: SlashContext, name: str) -> str:
     """Return the name of a living agent. Raises `UsageError` that lists the living agents."""
     agent = name.removeprefix("@")
     team = {member.name: member.life for member in console.session.team()}
     names = [member for member, life in team.items() if life != "stopped"]
     if agent in names:
         return agent
-    problem = f"{agent} has stopped already" if agent in team else f"there is no agent {agent!r}"
-    raise UsageError(f"{problem}.{suggestion(agent, names)} There are: {', '.join(names) or 'none'}")
+    stopped = f"{agent} has already stopped: {choose(names)}"
+    raise UsageError(stopped if agent in team else unknown("agent", agent, names))

@@ -14,7 +14,15 @@ from typing import Literal
 import anyio.to_thread
 
 from callboard.cli.repl.input import Say, submit
-from callboard.cli.slash.context import Here, Leave, SlashCommand, Switch, living, nothing_more, suggestion
+from callboard.cli.slash.context import (
+    LeavePrompt,
+    SlashCommand,
+    SlashContext,
+    Switch,
+    living,
+    nothing_more,
+    suggestion,
+)
 from callboard.cli.terminal.plan_editor import approval, editable, keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.context import context_block, edits_block, undo_line
@@ -24,7 +32,7 @@ from callboard.cli.views.listings import listing
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
 from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.cli.views.permission import read_always
-from callboard.cli.views.policy import made_lines, rules_table
+from callboard.cli.views.policy import created_rule_lines, permissions_block, rules_table
 from callboard.cli.views.requests import details_of, find_request, request_page, requests_block
 from callboard.cli.views.schedules import cron_page
 from callboard.cli.views.servers import NO_SERVERS, states_block, tools_count
@@ -32,7 +40,7 @@ from callboard.cli.views.status import sessions_table, status_block
 from callboard.cli.views.tasks import tasks_table
 from callboard.cli.views.team import team_table
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
-from callboard.core.approvals.session_rules import Always
+from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import by_beginning
 from callboard.core.permissions.modes import selectable_modes
 from callboard.core.skills.substitution import unknown_command
@@ -40,37 +48,50 @@ from callboard.ports.mcp import Servers
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.memory import MemoryInspector, NoteSelection, open_memory
 from callboard.sessions.inspect.resources import REQUESTS
+from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError, ToolRefused, UsageError
 from callboard.types.records import Request
 
 _SOON = 0.5
 """Seconds that the prompt line waits for the result of an undo; a later result is shown on the screen."""
 _SESSIONS = 15
-"""Most sessions that /resume lists."""
+"""Limit of the sessions that /resume lists."""
 
 
-async def team(console: Here, arguments: str) -> Block:
-    nothing_more(arguments, "/team")
-    return team_table(console.session.team())
+async def team(console: SlashContext, arguments: str) -> Block:
+    """Open the tree of the team, or the stream of an agent; list the agents with their ids: `[NAME | ids]`."""
+    if arguments == "ids" or (console.panel is None and not arguments):
+        return team_table(console.session.team())
+    if console.panel is None:
+        raise UsageError("this terminal shows every agent line by line; /team lists them")
+    if arguments:
+        console.panel.open_agent(arguments)
+    else:
+        console.panel.open_tree()
+    return Block(())
 
 
-async def tasks(console: Here, arguments: str) -> Block:
+async def tasks(console: SlashContext, arguments: str) -> Block:
+    """List the tasks of the board."""
     nothing_more(arguments, "/tasks")
     return tasks_table(console.session.tasks())
 
 
-async def clear(console: Here, arguments: str) -> Block:
+async def clear(console: SlashContext, arguments: str) -> Block:
+    """Start an empty conversation of the lead."""
     nothing_more(arguments, "/clear")
     await console.session.renew(carry=False)
-    return Block(())  # the screen says it, also on those of other processes
+    return Block(())  # every screen reports it, including those of other processes
 
 
-async def status(console: Here, arguments: str) -> Block:
+async def status(console: SlashContext, arguments: str) -> Block:
+    """Show the place, the settings and the open work of the session."""
     nothing_more(arguments, "/status")
     return status_block(console.session, console.host)
 
 
-async def agents(console: Here, arguments: str) -> Block:
+async def agents(console: SlashContext, arguments: str) -> Block:
+    """List the agent types that the lead can start."""
     nothing_more(arguments, "/agents")
     types = console.session.agent_types
     if not types:
@@ -79,19 +100,22 @@ async def agents(console: Here, arguments: str) -> Block:
     return Block(tuple(Line(f"{name:<{width}}  {shorten(first_line(about), 90)}") for name, about in types.items()))
 
 
-async def compact(console: Here, arguments: str) -> Block:
+async def compact(console: SlashContext, arguments: str) -> Block:
+    """Ask for a compaction of the lead's conversation: `[FOCUS]`."""
     await console.session.command("compact", text=arguments)
     return block("asked for a compaction", "dim", progress=True)
 
 
-async def new(console: Here, arguments: str) -> Block:
+async def new(console: SlashContext, arguments: str) -> Block:
+    """Start a fresh conversation of the lead: `[--carry]`."""
     if arguments not in ("", "--carry"):
         return block("/new, or /new --carry", "warn")
     await console.session.renew(carry=bool(arguments))
-    return Block(())  # the screen says it, also on those of other processes
+    return Block(())  # every screen reports it, including those of other processes
 
 
-async def stop(console: Here, arguments: str) -> Block:
+async def stop(console: SlashContext, arguments: str) -> Block:
+    """Ask an agent to stop: `NAME`."""
     if not arguments:
         return block("name an agent: /stop NAME; /team lists them", "warn")
     name = living(console, arguments)
@@ -103,7 +127,8 @@ async def stop(console: Here, arguments: str) -> Block:
     return block(f"asked {name} to stop", "dim")
 
 
-async def cost(console: Here, arguments: str) -> Block:
+async def cost(console: SlashContext, arguments: str) -> Block:
+    """Show the cost by agent or by model, and the budgets: `[agent | model]`."""
     if arguments not in ("", "agent", "model"):
         return block("/cost, or /cost model", "warn")
     spending = await console.session.cost()
@@ -111,7 +136,7 @@ async def cost(console: Here, arguments: str) -> Block:
     return cost_block(spending, "model" if arguments == "model" else "agent", budgets)
 
 
-async def context(console: Here, arguments: str) -> Block:
+async def context(console: SlashContext, arguments: str) -> Block:
     """Show an agent's context, or explain or undo its edits: `[AGENT]`, `explain [AGENT]` or `undo N... [AGENT]`."""
     action, _, remaining = arguments.partition(" ")
     if action == "explain":
@@ -125,7 +150,7 @@ async def context(console: Here, arguments: str) -> Block:
     return context_block(await console.session.context(arguments or "lead"))
 
 
-async def model(console: Here, arguments: str) -> Block:
+async def model(console: SlashContext, arguments: str) -> Block:
     """Show or set the model: `[NAME]`."""
     if not arguments:
         others = [choice for choice in console.session.models_of() if choice != console.session.model_of()]
@@ -139,7 +164,7 @@ async def model(console: Here, arguments: str) -> Block:
     return block(f"the lead uses {arguments} from its next call on", "good")
 
 
-async def mode(console: Here, arguments: str) -> Block:
+async def mode(console: SlashContext, arguments: str) -> Block:
     """Show or set the permission mode: `[MODE]`."""
     if not arguments:
         others = [
@@ -154,10 +179,10 @@ async def mode(console: Here, arguments: str) -> Block:
     if arguments == console.session.mode_of():
         return block(f"the lead is already in the mode {arguments}", "dim")
     chosen = await console.session.use_mode(arguments)
-    return block(f"the lead's next calls are judged in the mode {chosen}", "good")
+    return block(f"the lead's mode is {chosen} from its next call on", "good")
 
 
-async def resume(console: Here, arguments: str) -> Block:
+async def resume(console: SlashContext, arguments: str) -> Block:
     """List sessions or switch to one: `[ID]`. Raises `Switch`."""
     rows = await console.session.sessions()
     if not arguments:
@@ -168,22 +193,21 @@ async def resume(console: Here, arguments: str) -> Block:
     ids = [row.id for row in rows]
     matches = by_beginning(ids, arguments)
     if len(matches) != 1:
-        problem = (
-            f"{arguments!r} matches {len(matches)} sessions"
-            if matches
-            else f"{arguments!r} is not a session of this workspace"
-        )
-        raise UsageError(f"{problem}.{suggestion(arguments, ids)} /resume lists them")
+        if matches:
+            raise UsageError(f"{arguments!r} matches {len(matches)} sessions: /resume lists them")
+        raise UsageError(f"{unknown('session', arguments, ids, where='of this workspace')}; /resume lists them")
     if matches[0] == console.session.id:
         return block(f"this is session {matches[0]}", "dim")
     raise Switch(matches[0])
 
 
-async def quit_(console: Here, arguments: str) -> Block:
-    raise Leave
+async def quit_(console: SlashContext, arguments: str) -> Block:
+    """Leave the prompt line."""
+    raise LeavePrompt
 
 
-async def mcp(console: Here, arguments: str) -> Block:
+async def mcp(console: SlashContext, arguments: str) -> Block:
+    """List the MCP servers, connect one, or switch one off: `[connect NAME | off NAME]`."""
     servers = console.session.servers
     if servers is None:
         return block(NO_SERVERS, "dim")
@@ -203,11 +227,12 @@ async def _do(servers: Servers, action: str, name: str) -> Block:
     return block(f"{now.name} is {now.state}, {tools_count(now)}", "good" if now.state == "connected" else "dim")
 
 
-async def memory(console: Here, arguments: str) -> Block:
+async def memory(console: SlashContext, arguments: str) -> Block:
+    """List the notes, show one, or delete one: `[NAME | forget NAME [yes]]`."""
     return await anyio.to_thread.run_sync(partial(_memory, console, arguments.split()))
 
 
-def _memory(console: Here, arguments: list[str]) -> Block:
+def _memory(console: SlashContext, arguments: list[str]) -> Block:
     inspector = _inspector(console)
     match arguments:
         case []:
@@ -225,16 +250,17 @@ def _memory(console: Here, arguments: list[str]) -> Block:
             raise UsageError("/memory [NAME | forget NAME]: `callboard memory` does more")
 
 
-def _inspector(console: Here) -> MemoryInspector:
+def _inspector(console: SlashContext) -> MemoryInspector:
     """Return the notes of the session, the project and the person."""
     request = NoteSelection(session=console.session.id)
     try:
         return open_memory(console.session.workspace, request)
-    except UsageError:  # the session has no folder yet, and so no notes
+    except UsageError:  # the session has no folder yet, so it has no notes
         return open_memory(console.session.workspace, NoteSelection())
 
 
-async def cron(console: Here, arguments: str) -> Block:
+async def cron(console: SlashContext, arguments: str) -> Block:
+    """List the schedules of the session."""
     nothing_more(arguments, "/cron")
     return cron_page(console.session.schedules(), time.time())
 
@@ -243,7 +269,8 @@ _WORD = re.compile(r"(\S+)(?: option (\d{1,4}))?(?: mode (\S+))?(?: (.*))?", re.
 WHICH = "which one? /inbox shows what waits"
 
 
-async def inbox(console: Here, arguments: str) -> Block:
+async def inbox(console: SlashContext, arguments: str) -> Block:
+    """List the pending requests, or mail of all agents or of one: `[all | NAME]`."""
     if arguments:
         return inbox_table(
             to_show(await console.session.inbox(None if arguments == "all" else arguments), everything=False)
@@ -251,19 +278,22 @@ async def inbox(console: Here, arguments: str) -> Block:
     return listing(REQUESTS, console.session.requests(), ("REQUEST", "KIND", "FROM", "ABOUT"), "nothing waits for you")
 
 
-async def trace(console: Here, arguments: str) -> Block:
+async def trace(console: SlashContext, arguments: str) -> Block:
+    """Show the origin and the effects of an envelope: `ID`."""
     if not arguments:
         return block("which envelope? /inbox all shows them", "warn")
     return trace_block(await console.session.trace(arguments))
 
 
-async def plans(console: Here, arguments: str) -> Block:
+async def plans(console: SlashContext, arguments: str) -> Block:
+    """List the pending requests, or show one: `[ID]`."""
     if arguments:
         return await show(console, arguments)
     return requests_block(console.session.requests())
 
 
-async def show(console: Here, arguments: str) -> Block:
+async def show(console: SlashContext, arguments: str) -> Block:
+    """Show a request in full: `ID`."""
     if not arguments:
         return block(WHICH, "warn")
     requests = console.session.requests(pending_only=False)
@@ -271,7 +301,7 @@ async def show(console: Here, arguments: str) -> Block:
     return request_page(details_of(request, requests, await console.session.moved(request)))
 
 
-async def approve(console: Here, arguments: str) -> Block:
+async def approve(console: SlashContext, arguments: str) -> Block:
     """Approve a request: `ID [option N] [mode MODE] [always [agent] [2h]] [words]`."""
     request_id, _, remaining = arguments.partition(" ")
     if remaining.split(" ")[0] == "always":
@@ -284,7 +314,7 @@ async def approve(console: Here, arguments: str) -> Block:
     return await _give(console.session, f"{match[1]} {match[4] or ''}", "approved", word=word)
 
 
-async def edit(console: Here, arguments: str) -> Block:
+async def edit(console: SlashContext, arguments: str) -> Block:
     """Edit a plan and approve the edited text: `ID [words]`."""
     request_id, _, reason = arguments.partition(" ")
     if not request_id:
@@ -298,15 +328,17 @@ async def edit(console: Here, arguments: str) -> Block:
     return block(f"{plan.id} approved as edited", "good")
 
 
-async def reject(console: Here, arguments: str) -> Block:
+async def reject(console: SlashContext, arguments: str) -> Block:
+    """Reject a request: `ID [REASON]`."""
     return await _give(console.session, arguments, "rejected")
 
 
-async def answer(console: Here, arguments: str) -> Block:
+async def answer(console: SlashContext, arguments: str) -> Block:
+    """Answer a question: `ID TEXT`."""
     return await _give(console.session, arguments, "answered")
 
 
-async def rules(console: Here, arguments: str) -> Block:
+async def rules(console: SlashContext, arguments: str) -> Block:
     """List or revoke rules: `[revoke ID]`."""
     action, _, rule_id = arguments.partition(" ")
     inspector = console.session.rules
@@ -318,13 +350,22 @@ async def rules(console: Here, arguments: str) -> Block:
     return rules_table(inspector.all(), time.time())
 
 
+async def permissions(console: SlashContext, arguments: str) -> Block:
+    """Show the permission mode, and the rules of the settings and of the session."""
+    nothing_more(arguments, "/permissions")
+    session = console.session
+    if console.host is not None:
+        return block(f"process {console.host} hosts the session: callboard settings lists its rules", "dim")
+    return permissions_block(session.mode_of(), session.written_rules(), session.rules.all(), time.time())
+
+
 async def _give(
     session: OpenSession,
     arguments: str,
     status: Literal["approved", "rejected", "answered"],
     *,
     word: AnswerDetails = AS_IT_STANDS,
-    always: Always | None = None,
+    always: AlwaysAllow | None = None,
 ) -> Block:
     request_id, _, reason = arguments.partition(" ")
     if not request_id:
@@ -335,14 +376,14 @@ async def _give(
     refused = await session.answer(request.id, status, reason.strip(), word=word, always=always)
     if refused is not None:
         return block(refused, "warn")
-    made = made_lines(await session.rules.made_by(request.id)) if always is not None else ()
+    made = created_rule_lines(await session.rules.made_by(request.id)) if always is not None else ()
     return Block((Line(f"{request.id} {status}", "good"), *made))
 
 
 def _unfit(request: Request, status: str, reason: str) -> str:
-    """Return what to type instead; empty if the answer is allowed."""
+    """Return the command to type instead; empty if the answer is allowed."""
     if request.status != "pending":
-        return ""  # its row says who was first
+        return ""  # its row names the first answer
     if request.kind == "question":
         return "" if status == "answered" and reason else f"{request.id} is a question: /answer {request.id} WORDS"
     if status == "answered":
@@ -352,8 +393,8 @@ def _unfit(request: Request, status: str, reason: str) -> str:
     return ""
 
 
-async def perform(line: str, console: Here, terminal: Terminal) -> None:
-    """Execute a `/command` line and print the result. Raises `Leave` for /quit, `Switch` for /resume ID."""
+async def perform(line: str, console: SlashContext, terminal: Terminal) -> None:
+    """Execute a `/command` line and print the result. Raises `LeavePrompt` for /quit, `Switch` for /resume ID."""
     name, arguments = named(line)
     command = COMMANDS.get(name)
     if command is None:
@@ -371,7 +412,7 @@ async def perform(line: str, console: Here, terminal: Terminal) -> None:
         terminal.terminal_print(block(str(error), "bad"))
 
 
-async def _run_session_command(line: str, console: Here, terminal: Terminal) -> None:
+async def _run_session_command(line: str, console: SlashContext, terminal: Terminal) -> None:
     """Run a skill or another command of the session: the lead receives its expanded text."""
     output, _ = await submit(console.session, Say(line))
     if output.lines:
@@ -384,7 +425,7 @@ def named(line: str) -> tuple[str, str]:
     return "quit" if name.lower() == "exit" else name.lower(), arguments[0].strip() if arguments else ""
 
 
-async def _help(console: Here, arguments: str) -> Block:
+async def _help(console: SlashContext, arguments: str) -> Block:
     command_name = arguments.removeprefix("/")
     builtin = COMMANDS.get(command_name)
     other = next((entry for entry in console.session.commands() if entry.goes_by(command_name)), None)
@@ -408,7 +449,7 @@ async def _help(console: Here, arguments: str) -> Block:
 
 
 _ABOUT = 72
-"""Most characters of a skill's description in the list."""
+"""Limit of the characters of a skill's description in the list."""
 _LINES = (
     ("TEXT", "send a message to the lead; while it works, the message is queued"),
     ("!COMMAND", "run a command in your shell; the lead reads its output at its next step"),
@@ -424,7 +465,7 @@ _LINES = (
 COMMANDS: Mapping[str, SlashCommand] = {
     "help": SlashCommand("[COMMAND]", "show this list, or one command", _help),
     "status": SlashCommand("", "show session, folder, model, mode, sandbox and open work", status),
-    "team": SlashCommand("", "show the agents", team),
+    "team": SlashCommand("[NAME | ids]", "open the tree of the team, or the output of an agent; list ids", team),
     "agents": SlashCommand("", "list the agent types that the lead can start", agents),
     "inbox": SlashCommand("[AGENT]", "show what waits for you, or the mail of an agent or of `all`", inbox),
     "trace": SlashCommand("ENVELOPE", "show where an envelope came from and what it caused", trace),
@@ -435,6 +476,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "edit": SlashCommand("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", edit),
     "reject": SlashCommand("ID why", "reject a plan or deny a tool call", reject),
     "answer": SlashCommand("ID words", "answer an agent's question", answer),
+    "permissions": SlashCommand("", "show the permission mode and the rules, with their places", permissions),
     "rules": SlashCommand("[revoke ID]", "list the rules that you allowed with `always`, or revoke one", rules),
     "cron": SlashCommand("", "show the schedules", cron),
     "memory": SlashCommand("[NAME | forget NAME]", "list the notes that agents keep, show one, or delete one", memory),

@@ -1,6 +1,6 @@
-"""A person's editor, run with their rights: it uses nothing that an agent wrote into the workspace.
+"""A person's editor, run with their rights, without files that an agent wrote into the workspace.
 
-It starts in a private folder, and its programs and modules are searched for outside of the workspace.
+The editor starts in a private folder, and its programs and modules are searched for outside of the workspace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SET = "set $VISUAL or $EDITOR"
 
 
 class EditorFailed(Exception):
-    """Raised if no editor can be run, it failed, or it left no text. The message says what to do."""
+    """Raised if no editor can be run, it failed, or it left no text. The message contains the remedy."""
 
 
 def edit_text(text: str, name: str, workspace: Path) -> str | None:
@@ -38,7 +38,7 @@ def edit_text(text: str, name: str, workspace: Path) -> str | None:
         file = Path(folder, name)
         try:
             file.write_text(text if text.endswith("\n") or not text else f"{text}\n", "utf-8", "replace")
-            os.utime(file, (1, 1))  # the clock of a file system may be coarse: a quick save still changes the time
+            os.utime(file, (1, 1))  # an old time, so that even a quick save on a coarse clock changes it
         except OSError as failed:
             raise EditorFailed(f"{file} cannot be written ({failed.strerror})") from failed
         _run([*command, str(file)], Path(folder), workspace)
@@ -51,9 +51,9 @@ def _saved(file: Path) -> str | None:
             return None
         return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeError as failed:
-        raise EditorFailed("what the editor saved is not text in UTF-8") from failed
+        raise EditorFailed("the saved file is not UTF-8 text") from failed
     except OSError as failed:
-        raise EditorFailed(f"the editor left no text behind ({failed.strerror})") from failed
+        raise EditorFailed(f"the editor left no file ({failed.strerror})") from failed
 
 
 def _run(command: list[str], folder: Path, workspace: Path) -> None:
@@ -95,11 +95,11 @@ def _editor(workspace: Path) -> list[str]:
 
 def _is_file_in(word: str, workspace: Path) -> bool:
     real = os.path.realpath(word)
-    return "/" in word and os.path.isfile(real) and is_within(real, os.path.realpath(workspace))  # noqa: PTH113
+    return "/" in word and os.path.isfile(real) and is_within(real, os.path.realpath(workspace))  # noqa: PTH113 - a resolved text, compared with the workspace's
 
 
 def _temporary(workspace: Path) -> str | None:
     """Return a folder for temporary files outside of the workspace; None for the default."""
     inside = os.path.realpath(workspace)
-    usual = (tempfile.gettempdir(), "/tmp", "/var/tmp")  # noqa: S108 - a private folder is made in it
+    usual = (tempfile.gettempdir(), "/tmp", "/var/tmp")  # noqa: S108 - a private folder is created in it
     return next((folder for folder in usual if not is_within(os.path.realpath(folder), inside)), None)

@@ -1,11 +1,9 @@
-"""Lines typed at a terminal without a prompt line, read so that a question can be withdrawn.
+"""Lines typed at a terminal without a prompt line, read so that a question can be withdrawn, and the question of trust.
 
-It does not edit or draw; the prompt line of `repl.py` does.
+Nothing is edited or drawn here; the prompt line of `repl.py` does that.
 
-The question whether to trust the content of a workspace, asked at a terminal before a session is opened.
-
-An empty line, the end of input and anything but `y` or `yes` mean no. Without a person nothing is asked, and one line
-says what is not used.
+Trust in the content of a workspace is asked before a session is opened. An empty line, the end of input and anything
+but `y` or `yes` mean no. Without a person nothing is asked, and one line reports the unused content.
 """
 
 from __future__ import annotations
@@ -18,37 +16,40 @@ from collections.abc import Callable
 import anyio
 
 from callboard.cli.repl.type_ahead import line_by_line
+from callboard.cli.terminal.frame import Frame
 from callboard.cli.terminal.terminal import Block, Terminal, block
-from callboard.cli.views.trust import brought_block
-from callboard.core.trust.claims import Brought, ClaimChanges
+from callboard.cli.views.trust import claims_block
+from callboard.core.trust.claims import ClaimChanges, WorkspaceClaims
 
 
 class TerminalGone(Exception):
-    """Raised if the terminal is lost while a question is asked: nobody has answered."""
+    """Raised if the terminal is lost while a question is asked, so that there is no answer."""
 
 
 class Keyboard:
-    """The person's lines from stdin, while it is a terminal in its ordinary line mode."""
+    """Lines from stdin while it is a terminal in its ordinary line mode."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._typed = b""
 
-    async def ask(self, page: Block, question: str, taken_back: Callable[[], str]) -> str | None:
-        """Show a block, ask a question and return the line; None at the end of input (Ctrl-D). Text typed before the
-        question was asked is discarded: nobody approves what they have not seen. When cancelled, it shows the reason.
+    async def ask(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> str | None:
+        """Show the lines of a page, ask a question and return the line; None at the end of input (Ctrl-D).
+
+        Text typed before the question was asked is discarded, because a person cannot approve an unseen request. When
+        cancelled, it shows the reason.
 
         Raises `TerminalGone`.
         """
         with line_by_line():
             return await self._ask(page, question, taken_back)
 
-    async def _ask(self, page: Block, question: str, taken_back: Callable[[], str]) -> str | None:
+    async def _ask(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> str | None:
         file = sys.stdin.fileno()
         self._typed = b""
-        # What was typed before the question is no answer to it.
+        # Text typed before the question is not an answer to it.
         termios.tcflush(file, termios.TCIFLUSH)
-        self._terminal.terminal_print(page)
+        self._terminal.terminal_print(Block(tuple(page.lines)))
         self._terminal.ask(question)
         try:
             while b"\n" not in self._typed:
@@ -82,7 +83,7 @@ def _read(file: int) -> bytes:
 
 
 def person_is_there() -> bool:
-    """Return True if someone can read our questions and type an answer."""
+    """Return True if someone can read questions and type an answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -90,18 +91,18 @@ QUESTION = "Trust exactly this, and use it? Without it everything else works. [y
 
 
 class PersonGate:
-    """Implements `Gate` (`callboard.config.trust`) for the person at this terminal."""
+    """Question of trust to the person at this terminal. Implements `TrustPrompt` (`callboard.config.trust`)."""
 
     def __init__(self, terminal: Terminal, *, attended: bool) -> None:
-        """`attended`: someone can read the questions and type an answer."""
+        """Create it. `attended`: someone can read the questions and type an answer."""
         self._terminal = terminal
         self._attended = attended
 
-    async def ask(self, brought: Brought, changes: ClaimChanges | None) -> bool:
-        """See `Gate.ask`."""
+    async def ask(self, workspace_claims: WorkspaceClaims, changes: ClaimChanges | None) -> bool:
+        """See `TrustPrompt.ask`."""
         if not self._attended:
             return False
-        page = brought_block(brought, changes)
+        page = claims_block(workspace_claims, changes)
         try:
             answer = await Keyboard(self._terminal).ask(page, QUESTION, lambda: "not answered: not trusted")
         except TerminalGone:
@@ -109,5 +110,5 @@ class PersonGate:
         return (answer or "").strip().lower() in {"y", "yes"}
 
     def tell(self, line: str) -> None:
-        """See `Gate.tell`."""
+        """See `TrustPrompt.tell`."""
         self._terminal.terminal_print(block(line, "warn"))

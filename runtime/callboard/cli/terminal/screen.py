@@ -1,8 +1,7 @@
 """Observer that shows a session on the terminal as it happens.
 
-It remembers data that one event does not contain: the call of a result, envelopes already shown, the text that may
-still turn out to be the result. It does not decide which events are shown (`views/events.py`), or write
-(`terminal.py`).
+The screen remembers data that one event does not contain: the call of a result, envelopes already shown, the text that
+may still turn out to be the result. `views/events.py` decides which events are shown, and `terminal.py` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,18 @@ from datetime import datetime
 from typing import Protocol
 
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
-from callboard.cli.views.events import Detail, answer_words, budget_block, call_words, lines_of, mail_line, result_block
+from callboard.cli.views.events import (
+    Detail,
+    answer_block,
+    answer_words,
+    budget_block,
+    call_words,
+    lines_of,
+    mail_line,
+    plan_words,
+    request_words,
+    result_block,
+)
 from callboard.cli.views.permission import denial, denial_line, is_denial, unanswered
 from callboard.core.recovery.retry_policy import odd_stop
 from callboard.core.replies import ReplyText
@@ -31,12 +41,13 @@ from callboard.types.events import (
     ModelCalled,
     ModelReplied,
     ResultsMerged,
+    StopAsked,
     ToolFinished,
     ToolStarted,
     TurnBegan,
     TurnEnded,
 )
-from callboard.types.records import Envelope, Request, RequestKind, ToolCall
+from callboard.types.records import AgentRow, Envelope, Request, RequestKind, ToolCall, Usage
 
 _MAIL_REMEMBERED = 4_096
 SHOWN_AS_REQUESTS: Mapping[str, RequestKind] = {"ask_person": "question", "submit_plan": "plan"}
@@ -47,7 +58,7 @@ class SessionFacts(Protocol):
     """Facts that a session knows, in addition to the events that a screen has seen."""
 
     def call(self, agent: str, call: str) -> ToolCall | None:
-        """Return an open tool call by our id."""
+        """Return an open tool call by its internal id."""
         ...
 
     @property
@@ -69,10 +80,28 @@ class SessionFacts(Protocol):
         """Return the pending requests."""
         ...
 
+    def label(self, name: str) -> str:
+        """Return the name of an agent for people."""
+        ...
+
+    def row_of(self, name: str) -> AgentRow | None:
+        """Return the row of an agent, in its newest life."""
+        ...
+
+    def life_usage(self, row: AgentRow) -> Usage:
+        """Return the usage of one life of an agent."""
+        ...
+
+    def turn_of(self, name: str) -> tuple[float, Usage] | None:
+        """Return the start and the usage of an agent's turn; None if it has none."""
+        ...
+
 
 class Screen:
-    """Prints events. `result_apart`: the caller prints the lead's last text as the result. `verbose`: each model call
-    also has a line."""
+    """Prints events.
+
+    `result_apart`: the caller prints the lead's last text as the result. `verbose`: each model call also has a line.
+    """
 
     def __init__(self, terminal: Terminal, *, result_apart: bool, verbose: bool = False) -> None:
         self._terminal = terminal
@@ -89,19 +118,31 @@ class Screen:
         """True if the lead's turn has begun without a model call yet."""
         self._asking: dict[str, ApprovalNeeded] = {}
         """Calls that wait for an answer, by request id."""
+        self._subjects: dict[str, str] = {}
+        """Calls and plans that wait for an answer, as text, by request id."""
         self._odd_stops: set[str] = set()
         """Unusual stop reasons that were already reported."""
         self._renewal: Envelope | None = None
         """Command that restarts the lead's conversation, until its new life begins."""
+        self._stopping: set[str] = set()
+        """Agents that were asked to stop. A killed one is resumed only to settle its calls, which needs no line."""
         self._known: SessionFacts | None = None
         self._asks: Collection[RequestKind] = ()
+        self._approves: Collection[RequestKind] = ()
         self._detail: Detail = "whole" if verbose else "brief"
 
-    def attach(self, session: SessionFacts, *, asks: Collection[RequestKind] = ()) -> None:
-        """Set the session to show, and print the damage of its store, which `--quiet` does not hide. `asks`: the kinds
-        of requests that this terminal shows in full as questions, so that no event repeats them."""
+    def attach(
+        self, session: SessionFacts, *, asks: Collection[RequestKind] = (), approves: Collection[RequestKind] = ()
+    ) -> None:
+        """Set the session to show, and print the damage of its store, which `--quiet` does not hide.
+
+        `asks`: the kinds of requests that this terminal shows in full as questions, so that no event repeats them.
+        `approves`: the kinds that this process approves without asking, unless they require a person.
+        """
         self._known = session
         self._asks = asks
+        self._approves = approves
+        self._subjects.update((request.id, request_words(request)) for request in session.requests())
         if session.notes:
             self._print(Block(tuple(Line(note, "warn") for note in session.notes)))
         if session.damage:
@@ -134,8 +175,10 @@ class Screen:
             self._print(output)
 
     def _hold_end(self, output: Block, reason: str) -> None:
-        """Hold back the end of the lead's turn if the caller prints it; otherwise print it, unless a notice already
-        said it."""
+        """Hold back the end of the lead's turn if the caller prints it.
+
+        Otherwise print it, unless a notice already said it.
+        """
         self._opening = False
         if self._held_end is None or self._held_end[1] != reason:
             self._release()
@@ -151,14 +194,16 @@ class Screen:
             self._print(block(text, "warn", name=agent, progress=True))
 
     def on_delta(self, agent: str, delta: Delta) -> None:
-        """Report void streams and notices; a reply is shown when it is complete."""
+        """Report notices.
+
+        A reply is shown when it is complete, so a stream that breaks off needs no line: the retry or the end of the
+        turn says why.
+        """
         if delta.kind == "notice" and self._opening and agent == "lead":
             self._release()
             self._held_end = (block(delta.text, "warn", name=agent), delta.text)
         elif delta.kind == "notice":
             self._print(block(delta.text, "warn", name=agent))
-        if delta.kind == "dropped":
-            self._print(block(f"partial reply dropped: {delta.text}", "warn", name=agent, progress=True))
 
     def on_mail(self, envelope: Envelope) -> None:
         """Print an envelope's line once, although both sender and recipient see it."""
@@ -168,10 +213,13 @@ class Screen:
         if len(self._mail) > _MAIL_REMEMBERED:
             del self._mail[next(iter(self._mail))]
         if (output := mail_line(envelope)) is not None:
-            self._print(output)
+            self._print_mail(envelope, output)
+
+    def _print_mail(self, envelope: Envelope, output: Block) -> None:
+        self._print(output)
 
     def call(self, agent: str, call: str) -> ToolCall | None:
-        """Return an agent's open tool call by our id."""
+        """Return an agent's open tool call by its internal id."""
         return self._calls.get(agent, {}).get(call)
 
     def _learn(self, agent: str, event: Event, calls: dict[str, ToolCall]) -> None:
@@ -185,13 +233,31 @@ class Screen:
                 self._said[agent] = speech.after(event.blocks, event.stop_reason, event.trimmed)
             case EnvelopeReceived(envelope=envelope, refused="") if agent == "lead" and _is_renewal(envelope):
                 self._renewal = envelope
-            case ApprovalNeeded():
-                self._asking[event.request_id] = event
-            case AnswerTaken() if event.status != "expired":
-                self._asking.pop(event.request_id, None)
+            case StopAsked():
+                self._stopping.add(agent)
+            case AgentStopped():
+                self._stopping.discard(agent)
+            case ApprovalNeeded() | GateSet() | AnswerTaken():
+                self._learn_request(event, calls)
             case ToolStarted() | ToolFinished() | CallJudged() if event.call not in calls and self._known is not None:
                 if (earlier_call := self._known.call(agent, event.call)) is not None:
                     calls[event.call] = earlier_call
+            case _:
+                pass
+
+    def _learn_request(self, event: ApprovalNeeded | GateSet | AnswerTaken, calls: dict[str, ToolCall]) -> None:
+        """Remember what waits for an answer, and the input with which a person allowed a call."""
+        match event:
+            case ApprovalNeeded():
+                self._asking[event.request_id] = event
+                if (call := calls.get(event.call)) is not None:
+                    self._subjects[event.request_id] = call_words(call)
+            case GateSet(gate="pending", request_id=str(request_id)):
+                self._subjects[request_id] = plan_words(event.plan)
+            case AnswerTaken() if event.status != "expired":
+                request = self._asking.pop(event.request_id, None)
+                if request is not None and event.input is not None and request.call in calls:
+                    calls[request.call] = calls[request.call].model_copy(update={"input": event.input})
             case _:
                 pass
 
@@ -204,15 +270,15 @@ class Screen:
                 return "permission" in self._asks
             case ToolFinished(is_error=False) if event.call in calls:
                 kind = SHOWN_AS_REQUESTS.get(calls[event.call].name)
-                return kind == "plan" or kind in self._asks  # where no person is asked, `GateSet` shows the plan
+                return kind == "plan" or kind in self._asks  # if no person is asked, `GateSet` shows the plan
             case _:
                 return False
 
     def _with_way_out(self, output: Block, request: str | None) -> Block:
-        """Add how to answer a plan that nobody is asked about here, and its deadline."""
+        """Add the deadline of a plan that is not asked here, and how to answer it."""
         rows = self._known.requests() if self._known is not None else ()
         row = next((row for row in rows if row.id == request and "person" in row.may_answer), None)
-        if row is None:
+        if row is None or (row.kind in self._approves and not row.person_only):
             return output
         until = "" if row.expires_at is None else f" until {datetime.fromtimestamp(row.expires_at).astimezone():%H:%M}"
         return Block((*output.lines, Line(f"it waits{until}; to answer: {answer_words(row, attended=False)}", "dim")))
@@ -234,7 +300,7 @@ class Screen:
         if self._result_apart and agent == "lead":
             return
         if event.text and event.text.strip() != speech.text:
-            self._print(self._said_block(agent, event.text))
+            self._print(self._text_block(agent, event.text))
 
     def _lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
         """Return the view of an event on this screen."""
@@ -246,23 +312,29 @@ class Screen:
             if isinstance(event, AgentResumed):
                 self._renewal = None
                 return None
+        if isinstance(event, AgentResumed) and agent in self._stopping:
+            return None
         if isinstance(event, CallJudged) and is_denial(event):
             return denial(agent, calls.get(event.call), event)
-        if isinstance(event, AnswerTaken) and event.status == "expired" and event.request_id in self._asking:
-            request = self._asking.pop(event.request_id)
-            return denial_line(
-                agent,
-                calls.get(request.call),
-                f"{request.why} ({request.rule})",
-                unanswered(calls.get(request.call), request, told_later=self._result_apart),
-            )
+        if isinstance(event, AnswerTaken):
+            return self._answer_lines(agent, event, calls)
         if isinstance(event, ToolFinished):
             return result_block(agent, event, calls.get(event.call), self._detail)
         if isinstance(event, BudgetReached) and self._known is not None:
             return budget_block(agent, event, by_option=self._known.cost_limit_by_option)
         return lines_of(agent, event)
 
-    def _said_block(self, agent: str, text: str) -> Block:
+    def _answer_lines(self, agent: str, event: AnswerTaken, calls: Mapping[str, ToolCall]) -> Block:
+        """Return what was decided, and by whom; for a call that nobody answered, how to have it allowed."""
+        subject = self._subjects.pop(event.request_id, "")
+        request = self._asking.pop(event.request_id, None) if event.status == "expired" else None
+        if request is None:
+            return answer_block(agent, event, "" if self._detail == "brief" else subject)
+        call = calls.get(request.call)
+        way = unanswered(call, request, told_later=self._result_apart)
+        return denial_line(agent, call, f"{request.why} ({request.rule})", way)
+
+    def _text_block(self, agent: str, text: str) -> Block:
         """Return the view of an agent's text on this screen."""
         return block(text, name=agent)
 
@@ -275,8 +347,10 @@ class Screen:
             self._terminal.terminal_print(end)
 
     def _print(self, output: Block) -> None:
-        """Print a block after the earlier output: a text of the lead that may be the result is held back only while
-        nothing follows it."""
+        """Print a block after the earlier output.
+
+        A text of the lead that may be the result is held back only while nothing follows it.
+        """
         if not (output.progress and self._terminal.quiet):
             self._release()
         self._terminal.terminal_print(output)
@@ -288,7 +362,7 @@ def _is_renewal(envelope: Envelope) -> bool:
 
 def _renewal_words(command: Envelope) -> str:
     if command.content:
-        return "context cleared; carried over: your words, the state and a hand-off note"
+        return "context cleared; carried over: your prompts, the state and a hand-off note"
     return "context cleared: the conversation is empty; the old one is kept on disk"
 
 

@@ -28,7 +28,7 @@ HEARD_WITHIN = 2.0
 """Seconds within which an interrupt is written, unless the disk is full or its lock is held."""
 
 
-_ENDED_BY = {129: "the terminal went away", 130: "ended by Ctrl-C", 143: "ended by SIGTERM"}
+_ENDED_BY = {129: "the terminal was closed", 130: "ended by Ctrl-C", 143: "ended by SIGTERM"}
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 _UNREAD = 2
 """Most signals that may wait unread. One more ends the process immediately, since nothing reads them."""
@@ -62,7 +62,7 @@ class Signals:
         os.close(self._writer)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        # Nothing reads them any more (test_a_third_signal_that_nobody_reads_ends_the_process).
+        # Nothing reads the signals (test_a_third_signal_that_nobody_reads_ends_the_process).
         if len(self._unread) >= _UNREAD:
             sys.exit(_CODES[signal.Signals(number)])
         self._unread.append(signal.Signals(number))
@@ -83,8 +83,8 @@ class Signals:
 
 
 @dataclass(slots=True)
-class Leaving:
-    """Requests made by signals. `code` is the resulting exit code; None while the run continues."""
+class ExitRequests:
+    """Requests to leave that signals made. `code` is the resulting exit code; None while the run continues."""
 
     code: int | None = None
     interrupted: bool = False
@@ -96,18 +96,20 @@ def ended_by(code: int) -> str:
     return _ENDED_BY.get(code, "ended by a signal")
 
 
-def run_until_left(
-    go: Callable[[Leaving], Awaitable[int]],
+def run_with_signals(
+    go: Callable[[ExitRequests], Awaitable[int]],
     terminal: Terminal,
     numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
 ) -> int:
-    """Run `go` in an event loop and return its exit code, or that of a signal. `numbers`: the signals that are
-    recorded, from before the loop begins until after its end. After a signal the exit does not wait for a slow reader.
+    """Run `go` in an event loop and return its exit code, or that of a signal.
+
+    `numbers`: the signals that are recorded, from before the loop begins until after its end. After a signal the exit
+    does not wait for a slow reader.
     """
     with Signals(*numbers) as signals:
-        leaving = Leaving(signals=signals)
+        leaving = ExitRequests(signals=signals)
         code = anyio.run(go, leaving)
-        # A signal that came while the loop was ending
+        # A signal that arrived while the loop was ending
         # (test_a_signal_that_comes_while_its_reader_is_cancelled_gives_the_exit_code).
         for number in signals.take_unread():
             leaving.code = leaving.code or _CODES[number]
@@ -119,14 +121,17 @@ def run_until_left(
 
 
 async def handle_signals(
-    leaving: Leaving,
+    leaving: ExitRequests,
     scope: anyio.CancelScope,
     interrupt: Callable[[], Awaitable[bool]],
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Handle signals until cancelled: SIGTERM and a second Ctrl-C cancel `scope`; a first Ctrl-C calls `interrupt`,
-    which returns True if there was a turn to stop."""
+    """Handle signals until cancelled.
+
+    SIGTERM and a second Ctrl-C cancel `scope`; a first Ctrl-C calls `interrupt`, which returns True if there was a turn
+    to stop.
+    """
     async with anyio.create_task_group() as group:
         group.start_soon(_leave_at_hangup, leaving, scope)
         await _leave_at_signals(leaving, scope, interrupt, task_status)
@@ -147,7 +152,7 @@ async def next_hangup() -> hangup.Hangup:
             async def watched(epoll: select.epoll) -> None:
                 while not hangups.terminal_gone():
                     await anyio.wait_readable(epoll.fileno())
-                    epoll.poll(0)  # edge-triggered: input that nobody reads wakes it once
+                    epoll.poll(0)  # edge-triggered: unread input wakes it once
                 group.cancel_scope.cancel()
 
             group.start_soon(signalled)
@@ -156,14 +161,14 @@ async def next_hangup() -> hangup.Hangup:
     return hangups.take()
 
 
-async def _leave_at_hangup(leaving: Leaving, scope: anyio.CancelScope) -> None:
+async def _leave_at_hangup(leaving: ExitRequests, scope: anyio.CancelScope) -> None:
     await next_hangup()
     leaving.code = hangup.HANGUP
     scope.cancel()
 
 
 async def _leave_at_signals(
-    leaving: Leaving,
+    leaving: ExitRequests,
     scope: anyio.CancelScope,
     interrupt: Callable[[], Awaitable[bool]],
     task_status: anyio.abc.TaskStatus[None],
@@ -183,9 +188,11 @@ async def _leave_at_signals(
 
 
 async def _interrupted(interrupt: Callable[[], Awaitable[bool]]) -> bool:
-    """Return True if there was a turn to stop. Also False if the store does not accept the interrupt: then only leaving
-    helps."""
-    # On a full disk the interrupt cannot be written, and Ctrl-C must still lead out
+    """Return True if there was a turn to stop.
+
+    Also False if the store does not accept the interrupt, so that the person can only leave.
+    """
+    # On a full disk the interrupt cannot be written, and Ctrl-C must still end the run
     # (test_a_first_ctrl_c_ends_a_run_that_cannot_write).
     with anyio.move_on_after(HEARD_WITHIN):
         return await interrupt()
@@ -193,10 +200,15 @@ async def _interrupted(interrupt: Callable[[], Awaitable[bool]]) -> bool:
 
 
 async def handle_end(
-    leaving: Leaving, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    leaving: ExitRequests,
+    scope: anyio.CancelScope,
+    *,
+    task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Cancel `scope` at SIGTERM, if Ctrl-C is read as a key. An exception raised at an arbitrary point of the process
-    could leave its threads waiting forever."""
+    """Cancel `scope` at SIGTERM, if Ctrl-C is read as a key.
+
+    An exception raised at an arbitrary point of the process could leave its threads waiting forever.
+    """
     async with anyio.create_task_group() as group:
         group.start_soon(_leave_at_hangup, leaving, scope)
         task_status.started()

@@ -1,17 +1,18 @@
-"""The only output to the screen: `Terminal.terminal_print`. Whole blocks, one writer, no control sequences from
-outside.
+"""The only output to the screen: `Terminal.terminal_print`.
+
+Whole blocks, one writer, no control sequences from outside.
 
 Two rules apply. A block is written in one piece, so that the output of threads and agents never interleaves. No text of
 a model, a tool or a file moves the cursor, sets a title or hides text: control characters are removed here, and the
 only escape sequences on the screen are the styles below. Callers pass text and a style, never a sequence.
 
-Lock order: an agent opens a block only while it holds its lock (`engine/agent_lock.py`), which `Host.observed` and
-`Host.streamed` check before a screen is called. This module takes no such lock and waits for none. Printing puts the
-block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that does not read) delays nobody: agents
-and store continue. Progress is dropped when the screen falls far behind, and the screen says how much; everything else
-is kept, and the process does not end before it is read.
+Lock order: an agent opens a block only while it holds its lock (`engine/agent_lock.py`), which
+`SessionRuntime.observed` and `SessionRuntime.streamed` check before a screen is called. This module takes no such lock
+and waits for none. Printing puts the block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that
+does not read) delays no agent and no write of the store. Progress is dropped when the screen falls far behind, and the
+screen says how much; everything else is kept, and the process does not end before it is read.
 
-It does not ask, redraw or interpret events.
+Questions, redrawing and the interpretation of events belong to other modules.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _STYLES: Mapping[Style, str] = {
     "dim": "\x1b[2m",
     "strong": "\x1b[1m",
     "good": "\x1b[32m",
-    "warn": "\x1b[33m",
+    "warn": "\x1b[31m",
     "bad": "\x1b[31m",
     "name": "\x1b[36m",
 }
@@ -45,13 +46,14 @@ _END = "\x1b[0m"
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, clearing
     r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI in one character
-    # OSC, DCS, SOS, PM, APC: titles, links, clipboards; one without an end must not swallow what follows it
+    # OSC, DCS, SOS, PM, APC: titles, links, clipboards; without an end, the sequence must not swallow the following
+    # text
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-~]?"  # the rest: character sets, resets
+    r"|\x1b[ -/]*[0-~]?"  # others: character sets, resets
 )
 _BREAKS = re.compile(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also what reverses the reading order
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also reversers of the reading order
 )
 _NUMBERS = re.compile(r"[0-9]+(;[0-9]+)*")
 _REVERSING = re.compile("[\u202a-\u202e\u2066-\u2069]")
@@ -79,8 +81,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line for the screen. `name`: an agent, shown before the text in its own style. `spans`: the text in pieces
-    with a style each, used instead of the text if there is colour."""
+    """One line for the screen.
+
+    `name`: an agent, shown before the text in its own style. `spans`: the text in pieces with a style each, used
+    instead of the text if there is colour.
+    """
 
     text: str
     style: Style = "plain"
@@ -97,17 +102,44 @@ class Block:
 
 
 def plain(text: str) -> str:
-    """Return the text without control sequences; the only control characters kept are line breaks and tabs. Characters
-    that reverse the reading order, and so may make one text look like another, are spelled out (`\\u202e`)."""
-    if text.replace("\n", "").isprintable():  # most of what is said; looking costs a tenth of the substitutions
+    r"""Return the text without control sequences; the only control characters kept are line breaks and tabs.
+
+    Characters that reverse the reading order, and so may make one text look like another, are spelled out (`\u202e`).
+    """
+    if text.replace("\n", "").isprintable():  # most texts; this check costs a tenth of the substitutions
         return text
     text = _BREAKS.sub("\n", _SEQUENCES.sub("", text))
     return _CONTROLS.sub("", _REVERSING.sub(_spelled, text))
 
 
+_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
+_RESET = "\x1b[0m"
+
+
+def colored_line(text: str, width: int) -> str:
+    """Return a line of at most `width` columns with its colors, without other control sequences."""
+    pieces: list[str] = []
+    room = width
+    at = 0
+    for match in (*_STYLE.finditer(text), None):
+        visible = plain(text[at : match.start() if match else len(text)]).replace("\n", " ").replace("\t", " ")
+        while visible and columns(visible) > room:
+            visible = visible[:-1]
+        pieces.append(visible)
+        room -= columns(visible)
+        if match is None:
+            break
+        pieces.append(match[0])
+        at = match.end()
+    line = "".join(pieces)
+    return line + _RESET if "\x1b" in line and not line.endswith(_RESET) else line
+
+
 def visible(text: str) -> str:
-    """Return the text with its control characters spelled out (`\\x1b`), for content that a person is about to
-    approve."""
+    r"""Return the text with its control characters spelled out (`\x1b`).
+
+    Used for content that a person is about to approve.
+    """
     return _CONTROLS.sub(_spelled, text.replace("\r", "\\r"))
 
 
@@ -122,8 +154,11 @@ def block(text: str, style: Style = "plain", *, name: str = "", progress: bool =
 
 
 def wants_color(choice: str, stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return True if output is coloured: `--color` first, then NO_COLOR, FORCE_COLOR, a TERM that is `dumb` or unset,
-    then whether the stream is a terminal. Sources: no-color.org, force-color.org."""
+    """Return True if output is coloured.
+
+    `--color` decides first, then NO_COLOR, FORCE_COLOR, a TERM that is `dumb` or unset, then whether the stream is a
+    terminal. Sources: no-color.org, force-color.org.
+    """
     if choice in {"always", "never"}:
         return choice == "always"
     if env.get("NO_COLOR"):
@@ -143,8 +178,10 @@ def styled(lines: Sequence[Line], *, color: bool, width: int = 0) -> str:
 
 
 def wrapped(line: Line, width: int) -> Sequence[Line]:
-    """Break a line between words, with its own indent before each part. A word that is too long stays whole: the screen
-    breaks it. A line of spans is already laid out."""
+    """Break a line between words, with its own indent before each part.
+
+    A word that is too long stays whole: the screen breaks it. A line of spans is already laid out.
+    """
     text = plain(line.text)
     before = columns(f"{line.name} ") if line.name else 0
     if line.spans or before + len(text) <= width // 2 or before + columns(text) <= width:
@@ -169,7 +206,7 @@ def screen_width(stream: TextIO) -> int:
     """Return the columns of the screen that a stream writes to; 0 if it is not a terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
-    except (OSError, ValueError):  # it has just been closed
+    except (OSError, ValueError):  # the stream has just been closed
         return 0
 
 
@@ -204,12 +241,27 @@ def _span(span: Span) -> str:
 
 
 class Canvas:
-    """Drawing surface of a prompt line: implements the necessary parts of a stream, and never waits for the screen. The
-    terminal's only writer writes the drawing, between blocks."""
+    """Drawing surface of a prompt line: implements the necessary parts of a stream, and never waits for the screen.
+
+    The terminal's only writer writes the drawing, between blocks.
+    """
 
     def __init__(self, stream: TextIO, hand_over: Callable[[str], None]) -> None:
         self._stream = stream
         self._hand_over = hand_over
+        self._frame: list[str] | None = None
+        """Writes of the current frame; None outside one."""
+
+    @contextmanager
+    def frame(self) -> Generator[None]:
+        """Hand over all writes of the block in one piece, so that the screen never shows a part of them."""
+        self._frame = []
+        try:
+            yield
+        finally:
+            pieces, self._frame = self._frame, None
+            if pieces:
+                self._hand_over("".join(pieces))
 
     @property
     def encoding(self) -> str:
@@ -225,8 +277,11 @@ class Canvas:
         return self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """Put the text into the terminal's queue."""
-        self._hand_over(text)
+        """Put the text into the terminal's queue, or into the current frame."""
+        if self._frame is None:
+            self._hand_over(text)
+        else:
+            self._frame.append(text)
         return len(text)
 
     def flush(self) -> None:
@@ -234,7 +289,7 @@ class Canvas:
 
 
 class Terminal:
-    """The screen of this process. All methods may be called from any thread.
+    """Screen of this process. All methods may be called from any thread.
 
     Blocks go to `err`, results to `out`, in the order of the calls for both streams together. Output to a closed pipe
     is dropped silently. `close` reports other failures of a stream.
@@ -254,8 +309,8 @@ class Terminal:
         self._failure: OSError | None = None
         for stream in (out, err):
             with suppress(OSError, ValueError):
-                stream.flush()  # from here on it is written past its buffer
-        # Says who may drop progress and count it; held for a few instructions, never while writing.
+                stream.flush()  # later writes bypass its buffer
+        # Guards the count of dropped progress; held for a few instructions, never while writing.
         self._counting = threading.Lock()
         self._hurry = threading.Event()
         self._patience: float | None = None
@@ -279,7 +334,7 @@ class Terminal:
 
     def terminal_print(self, page: Block) -> None:
         """Print one block above the line that is being typed. Returns at once."""
-        # Only single lines of progress may get lost (test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress).
+        # Only progress may be dropped (test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress).
         if not page.lines or (page.progress and (self._quiet or self._too_far_behind())):
             return
         self._queue.put(lambda: self._show(page.lines))
@@ -297,13 +352,15 @@ class Terminal:
         self._queue.put(lambda: self._write(self._out, line + "\n"))
 
     def ask(self, question: str) -> None:
-        """Write a question to stderr and leave the cursor after it. Blocks that arrive before `answered` are printed
-        above it."""
+        """Write a question to stderr and leave the cursor after it.
+
+        Blocks that arrive before `answered` are printed above it.
+        """
         self._queue.put(lambda: self._put_question(plain(question)))
         self.flush()
 
     def answered(self, note: str = "") -> None:
-        """Note that the question is answered, or void as `note` says, so that it is not repeated."""
+        """Note that the question is answered, or void for the reason in `note`, so that it is not repeated."""
         self._queue.put(lambda: self._end_question(plain(note)))
 
     @property
@@ -333,7 +390,7 @@ class Terminal:
 
         self._queue.put(wait_for_release)
         self._hurry.set()
-        # Only when the writer rests is nothing of ours on its way to the screen
+        # Once the writer waits, no more output is on its way to the screen
         # (test_while_the_editor_is_open_nothing_is_printed_and_a_text_that_comes_too_late_is_kept).
         resting.wait()
         self._holds = True
@@ -378,12 +435,15 @@ class Terminal:
         return behind
 
     def _write_all(self) -> None:
-        """Write all pending output, then let more accumulate briefly: waking this thread for every line costs more than
-        writing it. Callers that wait for the screen (`flush`, `close`) shorten that delay."""
+        """Write all pending output, then let more accumulate briefly.
+
+        Waking this thread for every line costs more than writing it. Callers that wait for the screen (`flush`,
+        `close`) shorten that delay.
+        """
         while (job := self._queue.get()) is not None:
             job()
             if self._queue.empty():
-                # Waking this thread for each line costs more than writing it. `flush` and `close` end the wait.
+                # `flush` and `close` end this wait.
                 self._hurry.wait(_GATHER)
                 self._hurry.clear()
 
@@ -418,7 +478,7 @@ class Terminal:
 
     def _write(self, stream: TextIO, text: str) -> None:
         if stream.closed:
-            return  # under us: nobody reads it
+            return  # no one reads it
         encoding = stream.encoding or "utf-8"
         # A character that the screen cannot show must not end the program
         # (test_what_the_encoding_of_the_stream_lacks_is_spelled_out).
@@ -430,7 +490,7 @@ class Terminal:
             else:
                 _write_whole(file, data)
         except OSError as error:
-            # A reader that went away wanted no more; a full disk loses a result (test_a_closed_pipe_is_quiet,
+            # A closed pipe is not a failure, but a full disk loses a result (test_a_closed_pipe_is_quiet,
             # test_a_result_that_could_not_be_written_is_told).
             if stream is self._out and error.errno not in {errno.EPIPE, errno.EIO}:
                 self._failure = self._failure or error
@@ -448,8 +508,8 @@ def _descriptor(stream: TextIO) -> int | None:
 def _write_whole(file: int, data: bytes) -> None:
     """Write all the data, however long that takes. Raises `OSError`.
 
-    It bypasses the stream's own buffer. That buffer is locked while a reader does not read, and the interpreter would
-    fail on the lock at exit. It also loses data that a descriptor refuses after another process made it non-blocking.
+    The stream's own buffer is bypassed. It is locked while a reader does not read, and the interpreter would fail on
+    the lock at exit. It also loses data that a descriptor refuses after another process made it non-blocking.
     """
     remaining = memoryview(data)
     while remaining:
@@ -464,10 +524,10 @@ def _write_whole(file: int, data: bytes) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirect a stream without a reader to /dev/null, so that neither we nor the interpreter's exit fail on it."""
+    """Redirect a stream without a reader to /dev/null, so that neither later writes nor the interpreter's exit fail."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
     except (OSError, ValueError):
-        return  # not a real file: there is nothing that could trip
+        return  # the stream has no file, so nothing can fail

@@ -1,7 +1,6 @@
 """An agent's window as a small bar table, and its edits in a few lines each; both as JSON for a script. Pure.
 
-Everything fits 80 columns except paths and the text of a reason, which are never cut: they are meant to be copied and
-read.
+Everything fits 80 columns except paths and reasons, which are never cut, so that they can be copied and read.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
 from callboard.cli.views.events import first_line, shorten
 from callboard.core.keys import count_words
-from callboard.core.reports.context import EditEffect, EditTold, WindowMap, WindowPart
+from callboard.core.reports.context import EditEffect, EditReport, WindowMap, WindowPart
 from callboard.core.reports.metrics import Metrics
 from callboard.sessions.handle import Context
 from callboard.sessions.inspect.resources import plain_row, when
@@ -22,7 +21,7 @@ _WIDTH = 80
 _LABEL = 26
 _BAR = 34
 _SHOWN = 6
-"""Number of changed items of an edit that are listed; the rest is counted."""
+"""Number of changed items of an edit that are listed; the others are counted."""
 _EMPTY = frozenset({"output reserve", "free"})
 """Parts of the window without content."""
 
@@ -46,7 +45,7 @@ def context_block(context: Context) -> Block:
 
 
 def context_json(context: Context) -> dict[str, Any]:
-    """Return the same as JSON for a script; shares and rates are from 0 to 1."""
+    """Return the window and the usage as JSON for a script; shares and rates are from 0 to 1."""
     return {
         "window": plain_row(context.window),
         "metrics": plain_row(context.metrics),
@@ -54,7 +53,7 @@ def context_json(context: Context) -> dict[str, Any]:
     }
 
 
-def edits_block(edits: Sequence[EditTold], agent: str) -> Block:
+def edits_block(edits: Sequence[EditReport], agent: str) -> Block:
     """Return every edit of an agent's view, newest last, with the command that undoes the last ones."""
     if not edits:
         return Block((Line(f"nothing was cut from {agent}'s conversation", "dim"),))
@@ -62,17 +61,17 @@ def edits_block(edits: Sequence[EditTold], agent: str) -> Block:
     standing = [edit.seq for edit in edits if edit.taken_back_by is None and not edit.refused and not edit.undoes]
     if standing:
         option = "" if agent == "lead" else f" --agent {agent}"
-        lines.append(Line(f"take one back: callboard context undo {standing[-1]}{option}", "dim"))
+        lines.append(Line(f"undo one: callboard context undo {standing[-1]}{option}", "dim"))
     return Block(tuple(lines))
 
 
-def undo_line(answer: EditTold | None, seqs: Sequence[int], agent: str) -> Line:
+def undo_line(answer: EditReport | None, seqs: Sequence[int], agent: str) -> Line:
     """Return the line on the result of an undo."""
     named = ", ".join(str(seq) for seq in seqs)
     if answer is None:
-        return Line(f"asked: {agent} takes back {named} when the model call under way has ended", "warn")
+        return Line(f"asked: {agent} undoes {named} when the current model call has ended", "warn")
     sizes = f"{answer.tokens_before:,} -> {answer.tokens_after:,} tokens"
-    return Line(f"{agent} took back {named} ({sizes}), as edit {answer.seq}", "good")
+    return Line(f"{agent} undid {named} ({sizes}), as edit {answer.seq}", "good")
 
 
 def metrics_lines(metrics: Metrics) -> list[str]:
@@ -114,7 +113,7 @@ def _share(tokens: int, window: WindowMap) -> str:
     return f"{tokens / window.window:.0%}" if window.window else "no window"
 
 
-def _edit(edit: EditTold) -> Iterator[Line]:
+def _edit(edit: EditReport) -> Iterator[Line]:
     name = f"{edit.seq}  {when(edit.at)}  {edit.stage} ({edit.trigger})"
     if edit.refused:
         yield Line(f"{name}: refused", "warn")
@@ -127,10 +126,10 @@ def _edit(edit: EditTold) -> Iterator[Line]:
     for text in _details(edit):
         yield Line(f"    {text}", "dim")
     if taken_back:
-        yield Line(f"    taken back by edit {edit.taken_back_by}", "warn")
+        yield Line(f"    undone by edit {edit.taken_back_by}", "warn")
 
 
-def _details(edit: EditTold) -> Iterator[str]:
+def _details(edit: EditReport) -> Iterator[str]:
     if edit.why:
         yield plain(f"why: {edit.why}").replace("\n", " ")
     lines = [_touched(touched) for touched in edit.touched[:_SHOWN]]
@@ -138,7 +137,7 @@ def _details(edit: EditTold) -> Iterator[str]:
     if len(edit.touched) > _SHOWN:
         yield f"and {len(edit.touched) - _SHOWN} more"
     if edit.repaired:
-        yield f"put back: {', '.join(edit.repaired)}"
+        yield f"restored: {', '.join(edit.repaired)}"
     if cost := _cost(edit):
         yield f"cost: {cost}"
     if edit.transcript:
@@ -155,7 +154,7 @@ def _touched(touched: EditEffect) -> str:
     return plain(f"{touched.kind}: {count}, {count_words(touched.tokens, 'token')}: {touched.what}")
 
 
-def _cost(edit: EditTold) -> str:
+def _cost(edit: EditReport) -> str:
     parts = [f"{edit.rewritten:,} cached tokens to be stored again"] if edit.rewritten else []
     used = edit.usage
     if used.prompt_tokens or used.output_tokens:

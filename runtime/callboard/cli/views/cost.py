@@ -6,20 +6,24 @@ that was read from the service's prompt cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from textwrap import wrap
 from typing import Any, Literal
 
 from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
 from callboard.cli.views.events import shorten
 from callboard.core.budgets.tree import SESSION, BudgetNode
-from callboard.core.reports.spending import AgentSpent, ScheduleSpent, Spending, Spent, Unused, Why
+from callboard.core.reports.spending import AgentSpending, CallTotals, ScheduleSpent, Spending, UnusedCalls, Why
 from callboard.types.records import Usage
 
 By = Literal["agent", "model"]
 
 _WIDTH = 80
 _NAME = 24
+_LEAVES = 20
+"""Maximum number of subagents and ended agents of one agent with a row of their own. The others share a row."""
+
 _HEADS = ("CALLS", "INPUT", "WRITE", "READ", "OUTPUT", "CACHED", "COST")
 _WIDTHS = (6, 8, 8, 8, 8, 8, 10)
 _WHYS: Mapping[Why, tuple[str, str]] = {
@@ -32,8 +36,10 @@ _WHYS: Mapping[Why, tuple[str, str]] = {
 
 
 def cost_block(spending: Spending, by: By = "agent", budgets: Sequence[BudgetNode] = ()) -> Block:
-    """Return the session's calls, tokens and money, by agent or by model, the amount billed without use, and its
-    budgets."""
+    """Return the session's calls, tokens and money, by agent or by model, and its budgets.
+
+    The amount billed without use is included.
+    """
     rows = _by_agent(spending) if by == "agent" else _by_model(spending)
     heads = f"{'AGENT' if by == 'agent' else 'MODEL':<{_NAME}}{_cells(_HEADS)}"
     return Block(
@@ -49,7 +55,7 @@ def cost_block(spending: Spending, by: By = "agent", budgets: Sequence[BudgetNod
 
 
 def cost_json(spending: Spending, budgets: Sequence[BudgetNode] = ()) -> dict[str, Any]:
-    """Return the same as JSON for a script. Shares are from 0 to 1, money is US dollars."""
+    """Return the cost as JSON for a script. Shares are from 0 to 1, money is US dollars."""
     return {
         "session": spending.session,
         "total": spent_json(spending.total),
@@ -74,17 +80,45 @@ def _head(spending: Spending) -> str:
 def _by_agent(spending: Spending) -> Iterator[Line]:
     several = len(spending.models) > 1
     for root in spending.agents:
-        for depth, agent in root.flat():
-            pad = "  " * depth
-            lives = f" ({agent.lives} lives)" if agent.lives > 1 else ""
-            yield _row(f"{pad}{agent.name}{lives}", agent.own)
-            if several:
-                yield from _models_of(agent, f"{pad}  ")
-            if agent.children and depth:
-                yield _row(f"{pad}  with those below", agent.total, "dim")
+        yield from _agent_rows(root, 0, several)
 
 
-def _models_of(agent: AgentSpent, pad: str) -> Iterator[Line]:
+def _agent_rows(agent: AgentSpending, depth: int, several: bool) -> Iterator[Line]:
+    """Yield the rows of an agent and of the agents below it. `several`: the session used several models."""
+    pad = "  " * depth
+    lives = f" ({agent.lives} lives)" if agent.lives > 1 else ""
+    yield _row(f"{pad}{agent.name}{lives}", agent.own)
+    if several:
+        yield from _models_of(agent, f"{pad}  ")
+    if agent.children and depth:
+        yield _row(f"{pad}  with those below", agent.total, "dim")
+    rest = _cheap_children(agent)
+    for child in agent.children:
+        if child.name not in rest:
+            yield from _agent_rows(child, depth + 1, several)
+    if rest:
+        yield _row(f"{pad}  {len(rest)} other agents", _sum(rest.values()), "dim")
+
+
+def _cheap_children(agent: AgentSpending) -> Mapping[str, CallTotals]:
+    """Return the spending of the children that get no row of their own, by name.
+
+    If more than 20 have no agents below them, only the 20 that spent most get one.
+    """
+    leaves = [child for child in agent.children if not child.children]
+    by_cost = sorted(leaves, key=lambda child: _amount(child.own), reverse=True)
+    return {child.name: child.own for child in by_cost[_LEAVES:]}
+
+
+def _amount(spent: CallTotals) -> tuple[float, int]:
+    return spent.usage.cost_usd, spent.tokens
+
+
+def _sum(parts: Iterable[CallTotals]) -> CallTotals:
+    return reduce(CallTotals.plus, parts, CallTotals())
+
+
+def _models_of(agent: AgentSpending, pad: str) -> Iterator[Line]:
     """Yield a row for each model of an agent, or only its name if there is just one."""
     if len(agent.models) == 1:
         yield Line(_label(f"{pad}on {next(iter(agent.models))}").rstrip(), "dim")
@@ -97,10 +131,15 @@ def _by_model(spending: Spending) -> Iterator[Line]:
     agents = [agent for root in spending.agents for _, agent in root.flat()]
     for model, spent in spending.models.items():
         yield _row(model, spent)
-        yield from (_row(f"  {agent.name}", agent.models[model], "dim") for agent in agents if model in agent.models)
+        users = [agent for agent in agents if model in agent.models]
+        by_cost = sorted(users, key=lambda agent: _amount(agent.models[model]), reverse=True)
+        rest = {agent.name: agent.models[model] for agent in by_cost[_LEAVES + 1 :]}
+        yield from (_row(f"  {agent.name}", agent.models[model], "dim") for agent in users if agent.name not in rest)
+        if rest:
+            yield _row(f"  {len(rest)} other agents", _sum(rest.values()), "dim")
 
 
-def _row(name: str, spent: Spent, style: Style = "plain") -> Line:
+def _row(name: str, spent: CallTotals, style: Style = "plain") -> Line:
     used = spent.usage
     tokens = (used.input_tokens, used.cache_creation_input_tokens, used.cache_read_input_tokens, used.output_tokens)
     share = f"{spent.read_share:.0%}" if used.prompt_tokens else "-"
@@ -124,7 +163,7 @@ def _notes(spending: Spending) -> Iterator[str]:
         yield from wrap(note, _WIDTH, subsequent_indent="  ")
 
 
-def _unused(spent: Spent) -> str:
+def _unused(spent: CallTotals) -> str:
     """Return `billed, not used: $0.0213: 2 failed calls $0.0113, 1 reply cut at the output limit $0.0100`."""
     parts = [
         f"{_several(unused.calls, *_WHYS[cause])} {_cost(unused.usage)}"
@@ -141,7 +180,7 @@ def _tokens(usage: Usage) -> str:
     return f"{_number(usage.prompt_tokens)} in, {_number(usage.output_tokens)} out"
 
 
-def _unknown(spent: Spent) -> str:
+def _unknown(spent: CallTotals) -> str:
     """Return the calls that may be billed, but ended without reporting their usage."""
     parts = [_several(unused.unknown, *_WHYS[cause]) for cause, unused in _whys(spent) if unused.unknown]
     most = spent.wasted.at_most_usd
@@ -149,19 +188,19 @@ def _unknown(spent: Spent) -> str:
     return f"perhaps billed, not counted: {', '.join(parts)}{least}" if parts else ""
 
 
-def _under_way(spent: Spent) -> str:
+def _under_way(spent: CallTotals) -> str:
     if not spent.under_way:
         return ""
     reserved = f", {_money(spent.reserved_usd)} reserved" if spent.reserved_usd else ""
-    return f"under way: {_several(spent.under_way, 'call', 'calls')}{reserved}"
+    return f"in progress: {_several(spent.under_way, 'call', 'calls')}{reserved}"
 
 
-def _summaries(spent: Spent) -> str:
+def _summaries(spent: CallTotals) -> str:
     tokens = _tokens(spent.summaries)
     return f"for summaries: {tokens}, {_cost(spent.summaries)}" if tokens else ""
 
 
-def _recovery(spent: Spent) -> str:
+def _recovery(spent: CallTotals) -> str:
     counts = {
         "tries again": spent.retries,
         "waits for the service": spent.waits,
@@ -185,8 +224,10 @@ def spent_words(schedule: ScheduleSpent) -> str:
 
 
 def _budget(node: BudgetNode) -> Iterator[tuple[str, Style]]:
-    """Yield `budget of alice: $0.0226 of $0.5000, $0.4774 left; 3 of 9 calls, 6 left`. Amounts reserved by calls in
-    progress count."""
+    """Yield `budget of alice: $0.0226 of $0.5000, $0.4774 left; 3 of 9 calls, 6 left`.
+
+    Amounts reserved by calls in progress count.
+    """
     used = node.spent.plus(node.reserved)
     limits = node.budget
     parts: list[str] = []
@@ -202,7 +243,7 @@ def _budget(node: BudgetNode) -> Iterator[tuple[str, Style]]:
         parts.append(f"agents started: {node.agents:,} of {limits.agents:,}")
     style: Style = "warn" if any(part.endswith((" 0 left", "$0.0000 left")) for part in parts) else "dim"
     of = "the session" if node.name == SESSION else node.name.replace("schedule:", "schedule ")
-    text = f"budget of {of}: {'; '.join(parts) or f'agents stand {limits.depth} below it at most'}"
+    text = f"budget of {of}: {'; '.join(parts) or f'agents are at most {limits.depth} levels below it'}"
     for line in wrap(plain(text), _WIDTH, subsequent_indent="  "):
         yield line, style
 
@@ -249,7 +290,7 @@ def _money(dollars: float) -> str:
     return f"${dollars:,.2f}" if dollars < 10_000 else f"${dollars:,.0f}"
 
 
-def spent_json(spent: Spent) -> dict[str, Any]:
+def spent_json(spent: CallTotals) -> dict[str, Any]:
     """Return the usage of some calls, for a script."""
     return {
         "calls": spent.calls,
@@ -266,16 +307,16 @@ def spent_json(spent: Spent) -> dict[str, Any]:
     }
 
 
-def _plain_unused(unused: Unused) -> dict[str, Any]:
+def _plain_unused(unused: UnusedCalls) -> dict[str, Any]:
     usage = unused.usage.model_dump()
     return {"calls": unused.calls, "usage": usage, "unknown": unused.unknown, "at_most_usd": unused.at_most_usd}
 
 
-def _whys(spent: Spent) -> list[tuple[Why, Unused]]:
+def _whys(spent: CallTotals) -> list[tuple[Why, UnusedCalls]]:
     return [(cause, spent.unused[cause]) for cause in _WHYS if cause in spent.unused]
 
 
-def _plain_agent(agent: AgentSpent) -> dict[str, Any]:
+def _plain_agent(agent: AgentSpending) -> dict[str, Any]:
     return {
         "name": agent.name,
         "kind": agent.kind,

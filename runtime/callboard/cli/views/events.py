@@ -8,16 +8,17 @@ The result of a tool call has one line, then a few lines of its changes or of th
 `brief` on a screen on which nobody types (one line, so that a log stays a log), `folded` on the prompt line, and
 `whole` there with `--verbose`. Omitted lines are counted.
 
-It does not print, keep state or colour: a line has the name of a style.
+This module prints nothing and keeps no state. A line names its style instead of a colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from callboard.cli.terminal.terminal import Block, Line, Style, block, char_columns, plain
 from callboard.cli.views.resume import resumed_block
+from callboard.core.approvals.plans import subject_of
 from callboard.core.budgets.tree import exhausted, used_up
 from callboard.core.call_words import input_words
 from callboard.core.keys import count_words
@@ -61,13 +62,18 @@ from callboard.types.events import (
 from callboard.types.records import Envelope, Json, Request, ToolCall
 
 WIDTH = 100
-"""Most columns of a shortened piece."""
+"""Limit of the columns of a shortened piece."""
 _FIRE_WIDTH = 60
 
 _TODO_MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 
-_SILENT_MAIL = frozenset({"prompt", "command", "scheduled", "plan_approval_request", "permission_request", "question"})
-"""Envelopes that are shown elsewhere: as typed by the person, as a fire, or as a request."""
+_SILENT_MAIL = frozenset(
+    {
+        *("prompt", "command", "scheduled", "plan_approval_request", "permission_request", "question"),
+        *("plan_approval_response", "permission_response"),
+    }
+)
+"""Envelopes that are shown elsewhere: as typed by the person, as a fire, as a request, or as its answer."""
 
 
 def lines_of(agent: str, event: Event) -> Block | None:
@@ -77,8 +83,10 @@ def lines_of(agent: str, event: Event) -> Block | None:
 
 
 def mail_line(envelope: Envelope) -> Block | None:
-    """Return `sender -> recipient  first line` of an envelope; a fire has its own text; None for envelopes that are
-    shown elsewhere."""
+    """Return `sender -> recipient  first line` of an envelope.
+
+    A fire has its own text; None for envelopes that are shown elsewhere.
+    """
     if envelope.type == "scheduled":
         schedule = str(envelope.metadata.get("schedule", envelope.id))
         return _progress("schedule", f"{schedule} fired: {shorten(first_line(envelope.content), _FIRE_WIDTH)}")
@@ -129,6 +137,23 @@ def call_words(call: ToolCall) -> str:
     return shorten(f"{tool_words(call.name)} {first_line(input_words(call.input))}".rstrip(), WIDTH)
 
 
+def plan_words(plan: str) -> str:
+    """Return a short form of a plan: `plan Fix the parser`."""
+    return f"plan {shorten(subject_of(plan), WIDTH)}"
+
+
+def request_words(request: Request) -> str:
+    """Return the call or plan of a request in short form; empty for other requests."""
+    held = request.payload
+    if request.kind == "plan":
+        return plan_words(str(held.get("plan", "")))
+    tool_input = held.get("input")
+    if request.kind != "permission" or not isinstance(tool_input, dict):
+        return ""
+    words = input_words(cast("Json", tool_input))
+    return shorten(f"{tool_words(str(held.get('tool', '?')))} {first_line(words)}".rstrip(), WIDTH)
+
+
 def tool_words(name: str) -> str:
     """Return a tool's name for a person; for an MCP server: `server: tool`."""
     server, _, tool = name.removeprefix("mcp__").partition("__")
@@ -155,13 +180,13 @@ def _resumed(agent: str, event: AgentResumed) -> Block:
 def _crashed(agent: str, event: AgentCrashed) -> Block:
     if event.again_at is not None:
         wait = max(event.again_at - event.at, 0.0)
-        return _progress(agent, f"crashed ({event.why}); goes on from its journal in {wait:.1f} s", "warn")
+        return _progress(agent, f"crashed ({event.why}); continues from its journal in {wait:.1f} s", "warn")
     text = f"crashed {event.count} times in a minute and is parked: {event.why}. `callboard team resume {agent}`"
     return block(text, "bad", name=agent)
 
 
 def _wait_began(agent: str, event: WaitBegan) -> Block:
-    resource = {"rate": "the service's rate", "budget": "money that other calls hold back"}[event.what]
+    resource = {"rate": "the service's rate", "budget": "money reserved for other calls"}[event.what]
     until = "" if event.until is None else f", {max(event.until - event.at, 0.0):.0f} s at most"
     return _progress(agent, f"waits for {resource}{until}")
 
@@ -190,10 +215,10 @@ def _ended(agent: str, event: TurnEnded) -> Block | None:
     if event.reason == "end":
         return None
     stuck = event.reason in ("overflow", "refused") or (event.reason == "failed" and "as invalid" in event.why)
-    new = "; if that does not help: /new --carry begins a fresh conversation with what matters of this one"
+    new = "; if that does not help: /new --carry starts a fresh conversation with a hand-off from this one"
     new = new if agent == "lead" and stuck else ""
     if agent == "lead" and event.limit.startswith("turn_"):
-        new = "; your next message begins a turn with as much again"
+        new = "; your next message starts a turn with the same limit"
     reason = event.reason if event.why != event.reason else ""
     return block(
         f"turn ended{_because(': '.join(part for part in (reason, event.why) if part))}{new}", "warn", name=agent
@@ -214,6 +239,7 @@ def _call_held(agent: str, event: CallHeld) -> Block:
 
 def budget_block(agent: str, event: BudgetReached, *, by_option: bool = False) -> Block:
     """Return how a budget was reached and, for a person who can raise it, where it is set, which depends on its owner.
+
     `by_option`: an option of the command line set the session's limit in dollars.
 
     A used-up budget ends the turn, and the end of the turn or of the run shows its numbers.
@@ -222,17 +248,20 @@ def budget_block(agent: str, event: BudgetReached, *, by_option: bool = False) -
         text = used_up(event.budget, event.kind, limit=event.limit, spent=event.spent, needed=event.wanted)
     else:
         text = exhausted(event.budget, event.kind)
-        text += "; one last call says what is done" if event.winds_down else ""
+        text += "; one last call reports the state of the work" if event.winds_down else ""
     return block(f"{text}. To allow more: {_more_budget(event, by_option)}", "warn", name=agent)
 
 
 def _more_budget(event: BudgetReached, by_option: bool) -> str:
-    """Return how to raise a budget. An option of a resumed session takes effect wherever the limit was set before;
-    settings do not raise the limit of an option."""
+    """Return how to raise a budget.
+
+    An option of a resumed session takes effect wherever the limit was set before; settings do not raise the limit of an
+    option.
+    """
     if ":" in event.budget:
-        return "give its schedule more (`callboard cron edit`)"
+        return "raise the budget of its schedule (`callboard cron edit`)"
     if event.budget != "session":
-        return f"`callboard team budget {event.budget}`, or `budgets` in settings.yaml and resume"
+        return f"`callboard team budget {event.budget} {event.kind}=N`, or `budgets` in settings.yaml and resume"
     if event.kind == "cost_usd":
         if by_option:
             return "resume with a higher --max-budget-usd"
@@ -244,7 +273,7 @@ def _stuck(agent: str, event: StuckNoticed) -> Block:
     text = f"repeats itself, {event.count} times: {event.what}"
     if event.action == "nudge":
         return _progress(agent, f"{text}; it is asked to try another way", "warn")
-    return block(f"{text}; its turn ends. Tell it what to do otherwise", "warn", name=agent)
+    return block(f"{text}; its turn ends. Send it new instructions", "warn", name=agent)
 
 
 def _tasks_reminded(agent: str, event: TasksReminded) -> Block:
@@ -253,7 +282,7 @@ def _tasks_reminded(agent: str, event: TasksReminded) -> Block:
 
 def _reply_dropped(agent: str, event: ReplyDropped) -> Block:
     billed = f" ({event.usage.output_tokens:,} output tokens are billed)" if event.usage.output_tokens else ""
-    return _progress(agent, f"the reply above is void: {event.why}{billed}", "warn")
+    return _progress(agent, f"a reply is void: {event.why}{billed}", "warn")
 
 
 def _reply_interrupted(agent: str, event: ReplyInterrupted) -> Block | None:
@@ -261,9 +290,9 @@ def _reply_interrupted(agent: str, event: ReplyInterrupted) -> Block | None:
 
 
 def _switched(agent: str, event: ModelSwitched) -> Block:
-    subject = "the summary goes" if event.purpose == "summary" else "goes"
-    passed = f"; passed over {'; '.join(event.skipped)}" if event.skipped else ""
-    return _progress(agent, f"{subject} on with model {event.model}{_because(event.why)}{passed}", "warn")
+    subject = "the summary continues" if event.purpose == "summary" else "continues"
+    passed = f"; skipped {'; '.join(event.skipped)}" if event.skipped else ""
+    return _progress(agent, f"{subject} with model {event.model}{_because(event.why)}{passed}", "warn")
 
 
 def _raised(agent: str, event: OutputRaised) -> Block:
@@ -286,18 +315,20 @@ def _continuation(agent: str, event: ContinuationAsked) -> Block:
 
 def _approval(agent: str, event: ApprovalNeeded) -> Block | None:
     if event.expires_at is not None and event.expires_at <= event.at:
-        return None  # nobody can answer: the line of the denied call follows at once
+        return None  # no one can answer, and the line of the denied call follows at once
     return _progress(agent, f"waits for permission {event.request_id}{_because(event.why)}", "warn")
 
 
-def _answered(agent: str, event: AnswerTaken) -> Block:
+def answer_block(agent: str, event: AnswerTaken, subject: str = "") -> Block:
+    """Return what was decided, and by whom. `subject`: the call or plan; without it, the id of the request."""
     style: Style = "good" if event.status in {"approved", "answered"} and not event.void else "warn"
     by = f" by {event.by}" if event.by else ""
     details = f", option: {first_line(event.choice)}" if event.choice else ""
     details += ", as edited" if event.plan else ""
+    details += f", as edited: {first_line(input_words(event.input))}" if event.input is not None else ""
     details += f"; void: {event.void}" if event.void else f"; {event.note}" if event.note else ""
-    text = f"{event.kind} {event.request_id} {event.status}{by}{details}{_because(event.reason)}"
-    return block(text, style, name=agent)
+    head = f"{subject}:" if subject else f"{event.kind} {event.request_id}"
+    return block(f"{head} {event.status}{by}{details}{_because(event.reason)}", style, name=agent)
 
 
 def _gate(agent: str, event: GateSet) -> Block | None:
@@ -341,7 +372,7 @@ def _edited(agent: str, event: ContextEdited) -> Block | None:
     if not event.edits and event.trigger == "manual" and not undone:
         return _progress(agent, f"nothing to compact{_because(event.why)}")
     if not event.edits:
-        text = f"did not take back {undone}" if undone else f"the stage {event.stage} is passed over"
+        text = f"did not undo {undone}" if undone else f"the stage {event.stage} is skipped"
         return _progress(agent, f"{text}{_because(event.why)}", "warn") if undone or event.why else None
     where = f", transcript {event.transcript}" if event.transcript else ""
     sizes = f"{event.tokens_before:,} -> {event.tokens_after:,} tokens"
@@ -349,12 +380,13 @@ def _edited(agent: str, event: ContextEdited) -> Block | None:
     if event.trigger == "auto" and not undone and small and all(edit.kind in _QUIET_EDITS for edit in event.edits):
         return None  # some presets clear a result at every step
     if undone:
-        return _progress(agent, f"took back {undone}, {sizes}")
+        return _progress(agent, f"undid {undone}, {sizes}")
     return _progress(agent, f"compaction: {event.stage} ({event.trigger}), {sizes}{where}")
 
 
 def _thrash(agent: str, event: CacheThrash) -> Block:
-    text = f"{event.calls} calls in a row found next to nothing in the prompt cache; changed: {event.changed}"
+    cause = event.changed.partition(": ")[2] if event.changed.startswith("nothing") else f"changed: {event.changed}"
+    text = f"{event.calls} calls in a row read almost nothing from the prompt cache; {cause}"
     return _progress(agent, text, "warn")
 
 
@@ -403,7 +435,7 @@ _TELLERS: Mapping[type[Any], Callable[[str, Any], Block | None]] = {
     ContinuationAsked: _continuation,
     LimitsLearned: _learned,
     ApprovalNeeded: _approval,
-    AnswerTaken: _answered,
+    AnswerTaken: answer_block,
     GateSet: _gate,
     TodosSet: _todos,
     TaskHeld: _held,
@@ -422,10 +454,12 @@ Detail = Literal["brief", "folded", "whole"]
 DIFF_LINES = 8
 LAST_LINES = 3
 WHOLE_LINES = 400
-"""Most lines of a change, of a command's output, and with `--verbose`."""
+"""Limit of the lines of a change, of a command's output, and with `--verbose`."""
 _INDENT = "    "
-_LAST = frozenset({"bash", "task_output"})
+_LAST = frozenset({"bash", "bash_output", "task_output"})
 """Tools whose last lines are the most useful ones."""
+_DIFFED = frozenset({"edit_file", "multi_edit", "edit_notebook"})
+"""Tools whose result is a diff."""
 
 
 def result_block(agent: str, event: ToolFinished, call: ToolCall | None, detail: Detail = "folded") -> Block:
@@ -466,7 +500,7 @@ def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
     if not lines:
         return "(nothing)"
     first = shorten(lines[0], WIDTH)
-    if tool == "edit_file" and below:
+    if tool in _DIFFED and below:
         return counted("\n".join(lines)) or first
     if len(lines) == 1:
         return first
@@ -483,10 +517,10 @@ def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
 def _below(tool: str, text: str, detail: Detail) -> list[Line]:
     lines = [line.rstrip() for line in text.strip("\n").split("\n")]
     if detail == "whole":
-        changes = diff_lines(text, WHOLE_LINES) if tool == "edit_file" else []
+        changes = diff_lines(text, WHOLE_LINES) if tool in _DIFFED else []
         visible = [Line(f"{_INDENT}{line}", "dim") for line in lines[:WHOLE_LINES]] if len(lines) > 1 else []
         return changes or [*visible, *_omitted_line(len(lines) - WHOLE_LINES)]
-    if tool in ("edit_file", "write_file"):
+    if tool in _DIFFED or tool == "write_file":
         return diff_lines(text)
     last = [line for line in lines if line.strip()]
     if tool in _LAST and len(last) > 1:

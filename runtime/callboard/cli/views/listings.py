@@ -13,7 +13,7 @@ from callboard.sessions.inspect.resources import Resource, plain_row
 Row = TypeVar("Row")
 
 _CELL = 60
-"""Most columns of one cell."""
+"""Limit of the columns of one cell."""
 
 
 def as_json(rows: Sequence[object]) -> str:
@@ -32,14 +32,16 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> 
 
 
 def listing(resource: Resource[Row], rows: Sequence[Row], only: Collection[str] = (), nothing: str = "") -> Block:
-    """Return the rows of a resource as a table. `only`: the columns to list; all, if empty. `nothing`: another text for
-    no rows."""
+    """Return the rows of a resource as a table.
+
+    `only`: the columns to list; all, if empty. `nothing`: another text for no rows.
+    """
     heads, cells = resource.cells(rows, only)
     return table(heads, cells, nothing or resource.nothing)
 
 
 def by_words(name: str | None) -> str:
-    """Return ` by NAME`; empty if nobody answered."""
+    """Return ` by NAME`; empty if no one answered."""
     return f" by {name}" if name else ""
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import listing
-from callboard.core.reports.receipts import WAITING, Receipt, Traced
+from callboard.core.reports.receipts import WAITING, EnvelopeTrace, Receipt
 from callboard.sessions.inspect.resources import MESSAGES, plain_row, when
 from callboard.types.records import Json
 
 _SAID = 100
-"""Most columns of an envelope's first line in a tree."""
+"""Limit of the columns of an envelope's first line in a tree."""
 _SHOWN = WAITING | {"delivered", "dead"}
 """States that `callboard inbox` shows without `--all`: the envelope has no result yet, or will never have one."""
 
@@ -27,7 +27,7 @@ def inbox_table(receipts: Sequence[Receipt]) -> Block:
     return listing(MESSAGES, receipts)
 
 
-def trace_block(trace: Traced) -> Block:
+def trace_block(trace: EnvelopeTrace) -> Block:
     """Return the envelope's path from its root, with the envelope in bold, followed by the envelopes that it caused."""
     lines: list[Line] = []
     root = trace.path[0].envelope
@@ -40,7 +40,7 @@ def trace_block(trace: Traced) -> Block:
     return Block(tuple(lines))
 
 
-def trace_json(trace: Traced) -> Json:
+def trace_json(trace: EnvelopeTrace) -> Json:
     """Return `path` from the root to the envelope, and `caused`: each with its depth below it."""
     caused = [{"depth": depth, **plain_row(receipt)} for depth, receipt in trace.caused]
     return {"path": [plain_row(receipt) for receipt in trace.path], "caused": caused}

@@ -1,9 +1,9 @@
-"""Text of a permission question, and the answers that may be typed. Pure.
+"""Text of a permission request, the durations that may be typed, and the line of a denied call. Pure.
 
-It shows the call in full, with nothing hidden; who asks, of which type, on whose behalf and in which folder; the
-reason, as text; and the effect of "always". A file's change is shown as a change.
-
-A line for a denied call: the call, the rule, and how to allow it. Pure.
+The text has the call in full, with nothing hidden; the agent that asks, its type, its folder and on whose behalf it
+acts; the reason, as text; and the effect of "always". A file's change is shown as a numbered diff. A frame
+(`views/question.py`) uses the parts; a listing uses all of them. The line of a denied call has the call, the rule, and
+how to allow it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import cast
 
 from callboard.cli.terminal.terminal import Block, Line, Style, block, visible
-from callboard.cli.views.events import WIDTH, call_words, first_line, shorten
-from callboard.core.approvals.session_rules import Always, offered
+from callboard.cli.views.events import WIDTH, call_words, first_line, shorten, tool_words
+from callboard.core.approvals.session_rules import AlwaysAllow, offered
 from callboard.core.permissions.explain import meaning_of
 from callboard.core.permissions.suggest_rules import deletion_rule
 from callboard.types.events import ApprovalNeeded, CallJudged
@@ -32,15 +31,18 @@ _HIDDEN = re.compile(
 _DURATION = re.compile(r"(\d{1,4})(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _WORD: Mapping[str, str] = {
-    "person": "on a person's word",
-    "lead": "on the lead's word",
-    "teammate": "on a teammate's word",
+    "person": "on a person's authority",
+    "lead": "on the lead's authority",
+    "teammate": "on a teammate's authority",
     "schedule": "in a turn that a schedule began",
-    "tool": "on the word of a tool's text",
+    "tool": "on the authority of a tool's text",
 }
 _COMPARED = 40_000
-"""Most pairs of lines that are compared before a question is shown."""
-_CHANGED: dict[str, Style] = {"+": "good", "-": "bad"}
+"""Limit of the pairs of lines that are compared before a question is shown."""
+_CHANGED: dict[str, Style] = {"+": "good", "-": "bad", " ": "dim"}
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_CONTEXT = 3
+"""Unchanged lines shown around a change."""
 
 
 def spelled(text: str) -> str:
@@ -53,30 +55,69 @@ def permission_lines(request: Request) -> tuple[Line, ...]:
     return (*_asker_lines(request), *_call_lines(request.payload), *_reason_lines(request), *_always(request))
 
 
-def until_line(request: Request, now: float) -> tuple[Line, ...]:
-    """Return the deadline for an answer in this machine's time, the time left from `now` (Unix seconds), and the
-    consequence."""
-    if request.expires_at is None:
-        return ()
-    at = datetime.fromtimestamp(request.expires_at).astimezone()
-    text = f"  waits until {at:%H:%M:%S} ({left_words(request.expires_at - now)}); then {_afterwards(request)}"
-    return (Line(text, "dim"),)
-
-
-def left_words(seconds: float) -> str:
-    """Return `29 min left`, rounded down, so that nobody relies on a minute too many."""
-    if seconds <= 0:
-        return "no time left"
-    if seconds < 120:
-        return f"{int(seconds)} s left"
-    hours, minutes = divmod(int(seconds) // 60, 60)
-    return f"{hours} h {minutes} min left" if hours else f"{minutes} min left"
-
-
-def _afterwards(request: Request) -> str:
+def effect_at_deadline(request: Request) -> str:
+    """Return what happens to a request that nobody answers in time."""
     nobody = "the agent that asks decides" if request.kind == "question" else "it is refused"
     further = {"policy": f"a policy decides, or {nobody}", "lead": "the lead is asked", "person": "it is asked again"}
     return further.get(request.escalation, nobody)
+
+
+def call_title(request: Request) -> str:
+    """Return what the call does, after `wants to`: `run a command`, `edit parse.py`."""
+    tool = str(request.payload.get("tool", "?"))
+    name, field = _TITLES.get(tool, ("", ""))
+    if not name:
+        return f"use {_one_line(tool_words(tool))}"
+    subject = _fields(request.payload).get(field)
+    return f"{name} {_one_line(subject)}" if isinstance(subject, str) and field else name
+
+
+def call_body(request: Request) -> tuple[Line, ...]:
+    """Return the call in full for a frame whose title is `call_title`."""
+    tool = str(request.payload.get("tool", "?"))
+    title, titled = _TITLES.get(tool, ("", ""))
+    fields = _fields(request.payload)
+    change = _change(request.payload)
+    lines: list[Line] = []
+    for name, value in fields.items():
+        if (name == titled and isinstance(value, str)) or (change and name in _CHANGES.get(tool, ())):
+            continue
+        plainly = title and not titled and name == "command" and isinstance(value, str)
+        lines += _text(_json_text(value), "  ", "" if plainly else f"{_one_line(name)}: ")
+    return (*lines, *change)
+
+
+def about_line(request: Request, home: str) -> tuple[Line, ...]:
+    """Return the reason with its rule, an authority other than the person's, and a folder other than `home`."""
+    held = request.payload
+    rule = _one_line(str(held.get("rule") or ""))
+    reason = str(held.get("why") or meaning_of(rule))
+    folder = str(held.get("folder") or "")
+    parts = [f"rule {rule}"] if rule else []
+    parts += [_WORD.get(request.cause, "on unknown authority")] if request.cause != "person" else []
+    parts += [f"in {_one_line(folder)}"] if folder and folder != home else []
+    lines = _text(reason, "", "")
+    last = lines[-1].text + (f" ({', '.join(parts)})" if parts else "")
+    return tuple(Line(line.text, "dim") for line in (*lines[:-1], Line(last)) if line.text.strip())
+
+
+_TITLES: Mapping[str, tuple[str, str]] = {
+    "bash": ("run a command", ""),
+    "edit_file": ("edit", "path"),
+    "multi_edit": ("edit", "path"),
+    "edit_notebook": ("edit", "path"),
+    "write_file": ("write", "path"),
+}
+"""Title of a tool's calls, and the field that belongs to it."""
+
+
+def _fields(held: Json) -> Json:
+    tool_input = held.get("input")
+    return cast("Json", tool_input) if isinstance(tool_input, dict) else {}
+
+
+def _json_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _asker_lines(request: Request) -> Iterator[Line]:
@@ -84,29 +125,61 @@ def _asker_lines(request: Request) -> Iterator[Line]:
     kind = _one_line(str(held.get("agent_type") or ""))
     folder = f", in {_one_line(str(held['folder']))}" if held.get("folder") else ""
     asker = _one_line(request.asked_by) + (f" ({kind})" if kind and kind != request.asked_by else "")
-    yield Line(f"  by: {asker}, {_WORD.get(request.cause, 'on no word that is known')}{folder}", "dim")
+    yield Line(f"  by: {asker}, {_WORD.get(request.cause, 'on unknown authority')}{folder}", "dim")
 
 
 def _call_lines(held: Json) -> Iterator[Line]:
     tool = str(held.get("tool", "?"))
-    tool_input = held.get("input")
     yield Line(f"  tool: {_one_line(tool)}")
-    if not isinstance(tool_input, dict):
-        return
-    fields = cast("Json", tool_input)
-    diff = held.get("diff")
-    change = diff.split("\n") if isinstance(diff, str) and diff else _change_of(tool, fields)
-    for name, value in fields.items():
+    change = _change(held)
+    for name, value in _fields(held).items():
         if change and name in _CHANGES.get(tool, ()):
             continue
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        yield from _text(text, "    ", f"  {_one_line(name)}: ")
+        yield from _text(_json_text(value), "    ", f"  {_one_line(name)}: ")
     for line in change:
-        yield Line(f"    {spelled(line)}", _CHANGED.get(line[:1], "plain"))
+        yield Line(f"    {line.text}", line.style)
+
+
+def _change(held: Json) -> tuple[Line, ...]:
+    """Return the change of a file as a numbered diff; none for other tools, and for input that is not text."""
+    diff = held.get("diff")
+    tool = str(held.get("tool", "?"))
+    return numbered(diff.split("\n") if isinstance(diff, str) and diff else _change_of(tool, _fields(held)))
+
+
+def numbered(diff: Sequence[str]) -> tuple[Line, ...]:
+    """Return the lines of a unified diff with their numbers.
+
+    They are of removed lines in the old text, of all others in the new text. Lines before the first change that are no
+    file names stay as they are.
+    """
+    rows: list[tuple[int, str, str]] = []
+    old = new = 1
+    heads = next((at for at, line in enumerate(diff) if _HUNK.match(line)), 0)
+    names = [line for line in diff[:heads] if not line.startswith(("--- ", "+++ "))]
+    for line in [*names, *diff[heads:]]:
+        if (hunk := _HUNK.match(line)) is not None:
+            old = int(hunk[1])
+            new = int(hunk[2])
+            rows += [(0, "", "…")] if rows else []
+        elif line[:1] in _CHANGED:
+            rows.append((old if line[0] == "-" else new, line[0], line[1:]))
+            old += line[0] != "+"
+            new += line[0] != "-"
+        elif line:
+            rows.append((0, "", line))
+    width = len(str(max((number for number, _, _ in rows), default=0)))
+    return tuple(
+        Line(f"{number:>{width}} {sign} {spelled(text)}".rstrip(), _CHANGED[sign])
+        if sign
+        else Line(spelled(text), "dim")
+        for number, sign, text in rows
+    )
 
 
 _CHANGES: Mapping[str, tuple[str, ...]] = {
     "edit_file": ("old_text", "new_text"),
+    "multi_edit": ("edits",),
     "write_file": ("content",),
     "remember": ("content",),
 }
@@ -120,15 +193,19 @@ def _change_of(tool: str, fields: Json) -> Sequence[str]:
     if not texts or len(texts) < len(names):
         return ()
     before, after = ("", *texts)[-2:]
-    return _compared(before.split("\n") if before else [], after.split("\n"))
+    return _compared(_lines_of(before), _lines_of(after))
+
+
+def _lines_of(text: str) -> list[str]:
+    """Return the lines; the break that ends the last one begins none."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _compared(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """Return a comparison line by line; for long texts all removed lines, then all added ones."""
     if len(before) * len(after) > _COMPARED:
         return [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
-    compared = difflib.unified_diff(before, after, lineterm="", n=len(before))
-    return list(compared)[3:] if before != after else [f" {line}" for line in after]
+    return list(difflib.unified_diff(before, after, lineterm="", n=_CONTEXT)) or [f" {line}" for line in after]
 
 
 def _reason_lines(request: Request) -> Iterator[Line]:
@@ -149,17 +226,17 @@ def _always(request: Request) -> Iterator[Line]:
         yield Line("  only a person answers this, for this one call", "dim")
 
 
-def read_always(text: str) -> tuple[Always, str]:
+def read_always(text: str) -> tuple[AlwaysAllow, str]:
     """Parse `[agent] [for] [2h] words`: the agents, the duration, and the message to the agent."""
-    always = Always()
+    always = AlwaysAllow()
     remaining = text.split()
     if remaining[:1] == ["agent"]:
-        always = Always(agent_only=True)
+        always = AlwaysAllow(agent_only=True)
         remaining = remaining[1:]
     timed = remaining[1:] if remaining[:1] == ["for"] else remaining
     seconds = seconds_of(timed[0]) if timed else None
     if seconds is not None:
-        always = Always(seconds, always.agent_only)
+        always = AlwaysAllow(seconds, always.agent_only)
         remaining = timed[1:]
     return always, " ".join(remaining)
 
@@ -183,7 +260,7 @@ def _one_line(text: str) -> str:
 _PREFIX = "Permission denied: "
 _AGAIN = " Send the call again."
 _WAYS = {
-    "S": "no rule and no mode allows it; run it yourself if you mean it",
+    "S": "no rule and no mode allows it; run it yourself if you need it",
     "K": "the runtime's own files are yours to change",
     "plan gate": "it may run once a plan is approved",
     "schema": "the model sees this, and may call it again in another way",
@@ -215,9 +292,11 @@ def denial_line(agent: str, call: ToolCall | None, reason: str, way: str) -> Blo
 
 
 def unanswered(call: ToolCall | None, request: ApprovalNeeded, *, told_later: bool = False) -> str:
-    """Return how to proceed after a question that nobody answered. `told_later`: the end of the run names the rule."""
+    """Return how to proceed after an unanswered question. `told_later`: the end of the run names the rule."""
     allowed = f", or {_by_rule(call)}" if request.rule == "D" and not told_later and _by_rule(call) else ""
     if request.expires_at is not None and request.expires_at <= request.at:
+        if told_later:
+            return "nobody can be asked in a run without a terminal; the last lines say how to allow it"
         return f"nobody can be asked in a run without a terminal; run it in a terminal{allowed}"
     return f"nobody answered in time; have it asked again, and answer on the screen or by `callboard approve`{allowed}"
 
@@ -235,6 +314,6 @@ def way_out(by: str, mode: str, call: ToolCall | None = None) -> str:
         return rule
     if by.startswith("rule "):
         return "to allow it, change that rule in your settings (callboard policy log shows where it counts)"
-    if mode in _MODES and len(by) == 1:  # a letter: the mode turned a question into a no
+    if mode in _MODES and len(by) == 1:  # a single letter: the mode turned a question into a denial
         return _MODES[mode]
     return f"{by} decided it: change that, or run it yourself"

@@ -1,7 +1,4 @@
-"""Views of the policy for a person: a call with its parts, failing examples, lint, the log. Pure.
-
-Session rules as a table. Pure.
-"""
+"""Views of the policy for a person: a call with its parts, failing examples, lint, the log, session rules. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ from datetime import datetime
 from callboard.cli.terminal.terminal import Block, Line, Style
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import by_words, listing, table
-from callboard.core.permissions.explain import CallTold, PartTold, TouchTold, meaning_of
+from callboard.core.keys import count_words
+from callboard.core.permissions.explain import CallExplanation, PartExplanation, PathExplanation, meaning_of
 from callboard.core.permissions.lint import CheckedExample, LintFinding
 from callboard.core.reports.decisions import Decision
-from callboard.sessions.inspect.resources import RULES, RuleNow, plain_row, when
+from callboard.sessions.inspect.resources import RULES, RuleStatus, plain_row, when
 from callboard.types.records import Json, SessionRule
 
 _STYLES: Mapping[str, Style] = {"allow": "good", "ask": "warn", "deny": "bad"}
@@ -28,13 +26,12 @@ _LIFTS: Mapping[str, str] = {
 }
 _VERBS: Mapping[str, str] = {"read": "reads", "write": "writes", "delete": "deletes"}
 _CALL = 100
-"""Most columns of a call's text in its first line."""
+"""Limit of the columns of a call's text in its first line."""
 _MOST_PARTS = 40
 
 
-def call_block(report: CallTold, text: str, *, whose: str, hooks: Sequence[str], inert: str = "") -> Block:
-    """Return the decision and its reason, then each part of the call, the hooks that run first, and the effect of
-    "always".
+def call_block(report: CallExplanation, text: str, *, whose: str, hooks: Sequence[str], inert: str = "") -> Block:
+    """Return the decision and its reason, each part of the call, the hooks that run first, and the effect of "always".
 
     `text`: the call in one line. `whose`: the owner and number of the rules. `inert`: rules that have no effect.
     """
@@ -59,9 +56,11 @@ def call_block(report: CallTold, text: str, *, whose: str, hooks: Sequence[str],
     return Block(tuple(lines))
 
 
-def call_json(report: CallTold, agent_type: str, hooks: Sequence[str]) -> Json:
-    """Return the same as JSON for a script: `decision`, `by`, `reason`, `letter` in words, `parts`, `hooks`,
-    `always`."""
+def call_json(report: CallExplanation, agent_type: str, hooks: Sequence[str]) -> Json:
+    """Return the decision as JSON for a script.
+
+    The fields are `decision`, `by`, `reason`, `letter` in words, `parts`, `hooks`, and `always`.
+    """
     row: Json = plain_row(report)
     reason = row.pop("why")
     return {**row, "reason": reason, "meaning": meaning_of(report.by), "agent_type": agent_type, "hooks": list(hooks)}
@@ -80,12 +79,12 @@ def tried_block(results: Sequence[CheckedExample]) -> Block:
         lines.append(Line(f"  {each.wrong}: {shorten(first_line(each.example.call_text), _CALL)}"))
         lines.append(Line(f"  {_by(each.verdict.rule)}", "dim"))
         lines.append(Line(f"  {each.verdict.why}", "dim"))
-    held = f"{len(results) - len(failed)} of {len(results)} examples hold"
+    held = f"{len(results) - len(failed)} of {len(results)} examples pass"
     return Block((*lines, Line(held, "bad" if failed else "good")))
 
 
 def tried_json(tried: CheckedExample) -> Json:
-    """Return the same as JSON for a script."""
+    """Return the failing examples as JSON for a script."""
     example = tried.example
     got = tried.verdict
     return {
@@ -106,7 +105,7 @@ def lint_block(findings: Sequence[LintFinding]) -> Block:
             lines.append(Line(f"  {shorten(first_line(finding.text), _CALL)}"))
         lines.append(Line(f"  {finding.why}", "dim"))
     wrong = sum(finding.code != "note" for finding in findings)
-    text = f"{wrong} to look at" if wrong else "nothing to look at"
+    text = count_words(wrong, "finding") if wrong else "no findings"
     return Block((*lines, Line(text, "warn" if wrong else "good")))
 
 
@@ -128,7 +127,7 @@ def log_table(decisions: Sequence[Decision]) -> Block:
         for decision in decisions
     ]
     heads = ["AT", "AGENT", "CALL", "VERDICT", "BY", "MODE", "ANSWER", "INPUT"]
-    return table(heads, cells, "nothing was decided yet")
+    return table(heads, cells, "no decisions yet")
 
 
 def _answered(decision: Decision) -> str:
@@ -142,7 +141,7 @@ def _by(by: str) -> str:
     return f"{by}: {meaning}" if meaning else by
 
 
-def _part(number: int, part: PartTold) -> Iterator[Line]:
+def _part(number: int, part: PartExplanation) -> Iterator[Line]:
     yield Line(f"  part {number}  {part.text}", "strong")
     if part.program and part.program != part.text.partition(" ")[0]:
         yield Line(f"    runs {part.program}")
@@ -153,25 +152,44 @@ def _part(number: int, part: PartTold) -> Iterator[Line]:
     for rule in part.rules:
         yield Line(f"    rule: {rule}")
     if not part.against:
-        yield Line("    nothing speaks against it", "dim")
+        yield Line("    no objections", "dim")
 
 
-def _path(touch: TouchTold) -> str:
+def _path(touch: PathExplanation) -> str:
     leads = f" -> {touch.resolved}" if touch.resolved and not touch.resolved.endswith(f"/{touch.path}") else ""
     return f"{touch.path}{leads} ({touch.place}{f': {touch.why}' if touch.why else ''})"
 
 
 def rules_table(rows: Sequence[SessionRule], now: float) -> Block:
     """Return the id, text, scope, start, and end or expiry of each rule. `now`: Unix seconds."""
-    return listing(RULES, [RuleNow(rule, now) for rule in rows])
+    return listing(RULES, [RuleStatus(rule, now) for rule in rows])
 
 
-def made_lines(rows: Sequence[SessionRule]) -> tuple[Line, ...]:
+def permissions_block(
+    mode: str, written: Sequence[tuple[str, str, str]], session_rules: Sequence[SessionRule], now: float
+) -> Block:
+    """Return the text of `/permissions`.
+
+    The text has the mode, the rules of the settings, and those that the person allowed in this session. `written`:
+    (kind, rule, place), in the order in which they are considered. `now`: Unix seconds.
+    """
+    width = max((len(kind) for kind, _, _ in written), default=0)
+    lines = [Line(f"mode {mode}; deny rules win over ask rules, and these over allow rules", "dim")]
+    lines += [Line(f"{kind:<{width}}  {rule}  ({place})") for kind, rule, place in written]
+    if not written:
+        lines.append(Line("the settings have no permission rules", "dim"))
+    if session_rules:
+        lines += [Line("allowed in this session (/rules revoke ID revokes one):", "dim")]
+        lines += rules_table(session_rules, now).lines
+    return Block((*lines, Line("how a call would be decided: callboard policy explain 'COMMAND'", "dim")))
+
+
+def created_rule_lines(rows: Sequence[SessionRule]) -> tuple[Line, ...]:
     """Return the rules that an answer created, one line each, and how to revoke them."""
     return tuple(
         Line(
             f"  {rule.rule} is allowed {f'to {rule.agent}' if rule.agent else 'here'} until "
-            f"{when(rule.expires_at) or 'the session ends'}; to take it back: callboard policy revoke {rule.id}",
+            f"{when(rule.expires_at) or 'the session ends'}; to revoke it: callboard policy revoke {rule.id}",
             "dim",
         )
         for rule in rows

@@ -8,7 +8,7 @@ from datetime import datetime
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.types.rate_limits import PROBE_AFTER, RateNotice
 
-RESET = "`callboard rate reset` has it tried at once"
+RESET = "`callboard rate reset` tries it at once"
 
 
 def in_force(notices: Sequence[RateNotice], now: float) -> list[RateNotice]:
@@ -38,7 +38,7 @@ def rate_words(notice: RateNotice, now: float) -> str:
 
 
 def rate_brief(notice: RateNotice, now: float) -> str:
-    """Return the same in a line that fits a screen."""
+    """Return one park or refusal in a line that fits a screen."""
     wait = max(notice.named_until, notice.parked_until) - notice.at
     state = "is refused" if notice.fault is not None else f"is parked ({wait:,.0f} s)"
     at = notice.at + PROBE_AFTER if notice.fault is not None else notice.parked_until
@@ -47,7 +47,7 @@ def rate_brief(notice: RateNotice, now: float) -> str:
 
 
 def rate_json(notice: RateNotice) -> dict[str, object]:
-    """Return the same for programs. Times are Unix seconds; `model` is empty for the key itself."""
+    """Return one park or refusal for programs. Times are Unix seconds; `model` is empty for the key itself."""
     return {
         "model": notice.model,
         "state": "refused" if notice.fault is not None else "parked",

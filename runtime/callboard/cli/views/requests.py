@@ -1,5 +1,6 @@
-"""Requests as a list, and one in full: what is asked, what differs from the revision before, every word on it, how to
-answer. Pure.
+"""Requests as a list, and one in full. Pure.
+
+A request in full has its content, the differences from the previous revision, its history, and how to answer it.
 """
 
 from __future__ import annotations
@@ -7,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callboard.cli.terminal.approver import request_block
 from callboard.cli.terminal.terminal import Block, Line, visible
 from callboard.cli.views.events import answer_words
 from callboard.cli.views.listings import by_words, listing
-from callboard.cli.views.revisions import diff_lines, ended_words, since_earlier, since_title
+from callboard.cli.views.question import request_block
+from callboard.cli.views.revisions import diff_lines, outcome_text, since_earlier, since_title
 from callboard.core.approvals.plans import changes, earlier_of, options_of, submitted_of
 from callboard.core.approvals.session_rules import offered
 from callboard.core.keys import one_by_id
@@ -21,7 +22,7 @@ from callboard.types.records import Json, Request, Said
 
 @dataclass(frozen=True, slots=True)
 class RequestDetails:
-    """A request with its previous revision. `note`: changes around it since it was asked."""
+    """Request with its previous revision. `note`: changes around it since it was asked."""
 
     request: Request
     earlier: Request | None = None
@@ -48,8 +49,10 @@ def request_page(details: RequestDetails) -> Block:
 
 
 def request_json(details: RequestDetails) -> Json:
-    """Return the same as JSON for a script: the row, `previous` (an id), `diff` and `edit` (unified diffs, empty if
-    none), `note`."""
+    """Return the request as JSON for a script.
+
+    The fields are those of the row, `previous` (an id), `diff` and `edit` (unified diffs, empty if none), and `note`.
+    """
     extra = {
         "previous": details.earlier.id if details.earlier else None,
         "diff": "\n".join(since_earlier(details.request, details.earlier)),
@@ -85,7 +88,7 @@ def _ending(request: Request) -> Iterator[Line]:
     """Yield how the request ended, or how to answer it and its deadline."""
     if request.status != "pending":
         chosen = f", option: {visible(request.choice)}" if request.choice else ""
-        yield Line(f"  {ended_words(request)}{chosen}", "strong")
+        yield Line(f"  {outcome_text(request)}{chosen}", "strong")
         return
     answerers = " or ".join(request.may_answer)
     until = f" until {when(request.expires_at)}" if request.expires_at is not None else ""
@@ -100,8 +103,10 @@ def _ending(request: Request) -> Iterator[Line]:
 
 
 def requests_table(rows: Sequence[Request]) -> Block:
-    """Return the id, kind, asker, revision of a plan, start, deadline, and a line of each request. Plain rows are
-    pending; others show how they ended."""
+    """Return the id, kind, asker, revision of a plan, start, deadline, and a line of each request.
+
+    Plain rows are pending; others show how they ended.
+    """
     listed = listing(REQUESTS, rows)
     return Block((*listed.lines, Line("in full: callboard show ID", "dim"))) if rows else listed
 

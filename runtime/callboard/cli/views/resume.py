@@ -1,6 +1,7 @@
-"""Texts of a resume: the lines for each agent and of the prompt line, and how to resume a run that was left. Pure.
+"""Texts of a resume: a line for each agent, and how to resume a run that was left.
 
-`WaitingShown` in `cli/headless/run.py` shows the requests that were pending already; the prompt line asks them.
+Pure. `PendingRequests` in `cli/headless/run.py` shows the requests that were already pending; the prompt line asks
+about them.
 """
 
 from __future__ import annotations
@@ -10,15 +11,9 @@ from callboard.cli.terminal.terminal import Block, Line, block
 
 def resumed_block(agent: str) -> Block:
     """Return the line of an agent that another process hosted before, as progress."""
-    return Block((Line("goes on where it was", "dim", agent),), progress=True)
+    return Block((Line("continues where it was", "dim", agent),), progress=True)
 
 
-def opened_block(settings: str, session: str) -> Block:
-    """Return the first lines of the prompt line, for a new session and a resumed one. `settings`: folder, model, mode
-    and sandbox. `session`: its id."""
-    return block(f"{settings}\nsession {session}; /help lists the commands", "dim")
-
-
-def kept_block(session: str) -> Block:
-    """Return how to resume the session with this id, for a run that was left before its end."""
+def resume_hint_block(session: str) -> Block:
+    """Return how to resume the session with this id, for a run or a prompt line that was left."""
     return block(f"the session is kept: `callboard resume {session}` continues it", "dim")

@@ -1,6 +1,6 @@
 """Differences between a plan and its previous revision, as lines for the screen. Pure.
 
-Previous revisions are rows of the same session: a rejected plan remains there in full, with the reason.
+Previous revisions are rows of the same session, because a rejected plan remains there in full, with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def revision_lines(plan: Request, requests: Sequence[Request]) -> tuple[Line, ..
     return () if earlier is None else tuple(diff_lines(since_title(earlier), since_earlier(plan, earlier)))
 
 
-def ended_words(request: Request) -> str:
+def outcome_text(request: Request) -> str:
     """Return how a request ended: `approved by lead`, `expired`."""
     return f"{request.status} by {request.answered_by}" if request.answered_by else request.status
 
@@ -35,7 +35,7 @@ def ended_words(request: Request) -> str:
 def since_title(earlier: Request) -> str:
     """Return a title with the previous revision and its outcome."""
     reason = f": {visible(earlier.reason)}".replace("\n", "\\n") if earlier.reason else ""
-    ended = f"{ended_words(earlier)}{reason}"
+    ended = f"{outcome_text(earlier)}{reason}"
     return f"since revision {earlier.revision} ({earlier.id}, {ended})"
 
 

@@ -1,6 +1,6 @@
-"""Schedules of a workspace, their history and their statistics, as listings. Pure.
+"""Schedules of a workspace, their history and their statistics, as listings, and one schedule in full. Pure.
 
-One schedule in full: its state and the reason, its next times, its rules, its budget and spending. Pure.
+A schedule in full has its state and the reason, its next times, its rules, its budget and spending.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from callboard.core.reports.spending import ScheduleSpent
 from callboard.core.scheduling import budget_words, next_slot
 from callboard.core.scheduling.cron import CronInvalid
 from callboard.core.scheduling.describe import describe, local_time
+from callboard.core.scheduling.due import COUNTED
 from callboard.core.scheduling.fields import duration_words
 from callboard.core.scheduling.history import FireStats, seconds_of, upcoming
 from callboard.core.scheduling.trigger import when_of
 from callboard.sessions.inspect.resources import (
     SCHEDULES,
-    ScheduleNow,
+    ScheduleStatus,
     next_times,
     plain_row,
     schedule_state,
@@ -29,19 +30,22 @@ from callboard.sessions.inspect.resources import (
 from callboard.types.schedules import Fire, Schedule
 
 NOBODY = (
-    "nothing is running that would fire them: start `callboard serve`, or have it started at login with "
+    "no running process would fire them: start `callboard serve`, or install it as a service with "
     "`callboard service install`"
 )
 
 
 def cron_page(rows: Sequence[Schedule], now: float) -> Block:
     """Return the schedules of one session; `now`: Unix seconds."""
-    return schedules_table([ScheduleNow(row, "", now) for row in rows])
+    return schedules_table([ScheduleStatus(row, "", now) for row in rows])
 
 
-def schedules_table(rows: Sequence[ScheduleNow]) -> Block:
-    """Return the id, name, state with reason, expression, zone, next and last time, and prompt of each schedule; also
-    file and session if they differ."""
+def schedules_table(rows: Sequence[ScheduleStatus]) -> Block:
+    """Return the schedules as a table.
+
+    The columns are the id, name, state with reason, expression, zone, next and last time, and prompt; also file and
+    session if they differ.
+    """
     return listing(SCHEDULES, rows)
 
 
@@ -66,9 +70,9 @@ def history_table(fires: Sequence[Fire], names: Mapping[str, str]) -> Block:
 
 
 def outcome_words(fire: Fire) -> str:
-    """Return `done`, `failed, try 2`, `missed x12`."""
+    """Return `done`, `failed, try 2`, `missed x12`, and `missed x10000+` if no more were counted."""
     if fire.missed > 1:
-        return f"{fire.outcome} x{fire.missed}"
+        return f"{fire.outcome} x{fire.missed}{'+' if fire.missed >= COUNTED else ''}"
     return f"{fire.outcome}, try {fire.attempt}" if fire.attempt > 1 else fire.outcome
 
 
@@ -122,19 +126,23 @@ def schedule_block(schedule: Schedule, spent: ScheduleSpent, now: float, fired_b
     if fired_by:
         lines.append(Line(f"fired by: {fired_by}"))
     elif schedule.state == "active" and schedule.enabled:
-        lines.append(Line("fired by: nothing is running that would: start `callboard serve`", "warn"))
+        lines.append(Line("fired by: no running process: start `callboard serve`", "warn"))
     return Block(tuple(lines))
 
 
 def schedule_json(row: dict[str, Any], spent: ScheduleSpent) -> dict[str, Any]:
-    """Return the same as JSON for a script: the row as in a listing, the turns that its fires started, and
-    their usage."""
+    """Return the schedule as JSON for a script.
+
+    The result has the row as in a listing, the turns that its fires started, and their usage.
+    """
     return {"schedule": row, "turns": spent.fires, "spent": spent_json(spent.spent)}
 
 
 def draft_block(schedule: Schedule, now: float, *, note: str = "") -> Block:
-    """Return a schedule that was just created, or would be: its meaning, its next times, its jitter and its own
-    rules."""
+    """Return a schedule that was just created, or would be.
+
+    The lines have the meaning, the next times, the jitter and the schedule's own rules.
+    """
     lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next_times(schedule, now), *_rules(schedule)]
     whole = budget_words(schedule.budget)
     each = budget_words(schedule.fire_budget)
@@ -151,7 +159,7 @@ def draft_json(schedule: Schedule, now: float) -> dict[str, Any]:
         **plain_row(schedule),
         "words": meaning(schedule),
         "next": next_times(schedule, now, SHOWN),
-        "put_off": put_off(schedule),
+        "put_off": next_jitter(schedule),
     }
 
 
@@ -165,8 +173,8 @@ def meaning(schedule: Schedule) -> str:
     return f"once, {text}" if once else text
 
 
-def put_off(schedule: Schedule) -> float:
-    """Return the jitter of its next fire in seconds, the same on each day; 0 if none is to come."""
+def next_jitter(schedule: Schedule) -> float:
+    """Return the jitter of its next fire in seconds, the same on each day; 0 without a next fire."""
     try:
         slot = next_slot(schedule)
     except CronInvalid:
@@ -202,17 +210,17 @@ def _next_times(schedule: Schedule, now: float) -> Iterator[str]:
     except CronInvalid:
         return
     yield from (f"next: {local_time(zone, at)}" for at in times)
-    seconds = put_off(schedule) if times else 0.0
+    seconds = next_jitter(schedule) if times else 0.0
     if seconds >= 1:
-        yield f"jitter: each is put off by {duration_words(seconds)}, the same on each day"
+        yield f"jitter: each is delayed by {duration_words(seconds)}, the same on each day"
 
 
 def _rules(schedule: Schedule) -> Iterator[str]:
     """Yield the settings that differ from those of all schedules."""
     contexts = {
         "lead": "",
-        "fresh": "an agent made for each fire",
-        "own": "an agent of its own, which goes on at each fire",
+        "fresh": "a new agent for each fire",
+        "own": "its own agent, which continues at each fire",
     }
     if schedule.context != "lead":
         of = f", of type {schedule.target}" if schedule.target != "lead" else ""
@@ -222,9 +230,9 @@ def _rules(schedule: Schedule) -> Iterator[str]:
     if missed != "latest" or window:
         yield f"missed runs: {missed}{window}"
     if schedule.overlap != "skip":
-        yield f"while an earlier fire is under way: {schedule.overlap}"
+        yield f"while an earlier fire is in progress: {schedule.overlap}"
     if schedule.deliver != "turn":
-        yield "deliver: into the turn under way"
+        yield "deliver: into the running turn"
     if schedule.deadline is not None:
         yield f"deadline: its turn is stopped after {duration_words(schedule.deadline)}"
     if schedule.retries:

@@ -13,7 +13,7 @@ from callboard.cli.terminal.terminal import Block, Line, block, plain
 from callboard.cli.views.listings import table
 from callboard.ports.tool import ToolOutcome, ToolSpec
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers
-from callboard.types.mcp import ServerEntry, ServerNow, ServerState
+from callboard.types.mcp import ServerEntry, ServerState, ServerStatus
 from callboard.types.records import Json
 
 _STATES: Mapping[ServerState, str] = {"waiting": "on"}
@@ -21,7 +21,7 @@ _HIDDEN = "..."
 NO_SERVERS = "this session has no MCP servers: `callboard mcp add` configures one, for sessions that begin after it"
 
 
-def servers_table(servers: ConfiguredServers, checked: Mapping[str, ServerNow]) -> Block:
+def servers_table(servers: ConfiguredServers, checked: Mapping[str, ServerStatus]) -> Block:
     """Return the name, scope, state, transport and file of each server. `checked`: those that were connected."""
     rows = [
         [name, entry.scope, entry.transport, _state(servers, name, checked), _address(entry), entry.path]
@@ -37,7 +37,7 @@ def servers_table(servers: ConfiguredServers, checked: Mapping[str, ServerNow]) 
 
 
 def server_json(
-    servers: ConfiguredServers, name: str, now: ServerNow | None, tools: Sequence[ToolSpec] = ()
+    servers: ConfiguredServers, name: str, now: ServerStatus | None, tools: Sequence[ToolSpec] = ()
 ) -> dict[str, Any]:
     """Return one server. `now`: its state if it was connected; otherwise the fields known only then are omitted."""
     entry = servers.shown[name]
@@ -74,8 +74,10 @@ def entry_block(entry: ServerEntry, state: ServerState, reason: str) -> Block:
 
 
 def entry_json(entry: Mapping[str, object]) -> Json:
-    """Return an entry as it was written, without the values of its variables and headers. A `${NAME}` is not a
-    secret."""
+    """Return an entry as it was written, without the values of its variables and headers.
+
+    A `${NAME}` is not a secret.
+    """
 
     def visible_entry(value: object) -> object:
         if not isinstance(value, dict):
@@ -86,7 +88,7 @@ def entry_json(entry: Mapping[str, object]) -> Json:
     return {name: visible_entry(value) if name in ("env", "headers") else value for name, value in entry.items()}
 
 
-def test_block(now: ServerNow, tools: Sequence[ToolSpec]) -> Block:
+def test_block(now: ServerStatus, tools: Sequence[ToolSpec]) -> Block:
     """Return the state of a server, and its tools."""
     lines = [Line(plain(f"{now.name} is {now.state}"), "good" if now.state == "connected" else "bad")]
     if now.version:
@@ -120,7 +122,7 @@ def _block_text(item: Json) -> str:
     return str(item["text"]) if item.get("type") == "text" else f"[{item.get('type')}]"
 
 
-def _state(servers: ConfiguredServers, name: str, checked: Mapping[str, ServerNow]) -> str:
+def _state(servers: ConfiguredServers, name: str, checked: Mapping[str, ServerStatus]) -> str:
     state, _ = servers.state_of(name)
     if name not in checked:
         return _STATES.get(state, state)
@@ -160,7 +162,7 @@ def _names_a_variable(value: object) -> bool:
     return isinstance(value, str) and value.startswith("${") and value.endswith("}") and ":-" not in value
 
 
-def states_block(servers: Sequence[ServerNow]) -> Block:
+def states_block(servers: Sequence[ServerStatus]) -> Block:
     """Return a line for each server, with the reason if it is not available."""
     rows = [[now.name, now.state, tools_count(now), str(len(now.prompts)), str(len(now.resources))] for now in servers]
     lines = list(table(["SERVER", "STATE", "TOOLS", "PROMPTS", "RESOURCES"], rows, NO_SERVERS).lines)
@@ -168,6 +170,6 @@ def states_block(servers: Sequence[ServerNow]) -> Block:
     return Block(tuple(lines))
 
 
-def tools_count(now: ServerNow) -> str:
+def tools_count(now: ServerStatus) -> str:
     """Return `2 tools`."""
     return f"{len(now.tools)} tool{'s' if len(now.tools) != 1 else ''}"

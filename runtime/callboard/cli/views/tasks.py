@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import listing
 from callboard.core.tasks.board import Tasks, by_id, is_ready
 from callboard.core.tasks.file_claims import overlaps
@@ -22,8 +22,10 @@ def matches_status(task: Task, status: str, board: Tasks) -> bool:
 
 
 def tasks_table(rows: Sequence[Task], board: Tasks | None = None) -> Block:
-    """Return the id, state, owner, open dependencies, files and subject of each task; then the agents that work on the
-    same files. `board`: all tasks, if `rows` are only some of them."""
+    """Return the id, state, owner, open dependencies, files and subject of each task.
+
+    The agents that work on the same files follow. `board`: all tasks, if `rows` are only some of them.
+    """
     board = by_id(rows) if board is None else board
     listed = listing(TASKS, [BoardTask(row, board) for row in rows])
     met = [Line(text, "warn") for text in _meetings(rows, board)]
@@ -37,8 +39,11 @@ def task_block(task: Task, board: Tasks) -> Block:
 
 def change_line(task: Task, board: Tasks) -> Line:
     """Return a task in its current state, with the time of its newest change."""
-    style = {"completed": "good", "failed": "bad", "cancelled": "dim"}.get(task.status, "plain")
-    return Line(f"{when(task.updated_at or task.created_at)} {task_line(task, board)}", style)  # type: ignore[arg-type]
+    style = _STYLES.get(task.status, "plain")
+    return Line(f"{when(task.updated_at or task.created_at)} {task_line(task, board)}", style)
+
+
+_STYLES: Mapping[str, Style] = {"completed": "good", "failed": "bad", "cancelled": "dim"}
 
 
 def _meetings(rows: Sequence[Task], board: Tasks) -> list[str]:

@@ -18,13 +18,14 @@ from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
 from callboard.cli.views.events import call_words, first_line, shorten
 from callboard.cli.views.listings import listing
 from callboard.cli.views.rate import rate_brief, rate_json
+from callboard.core.reports.activity import Activity
 from callboard.core.reports.spending import usage_words
-from callboard.sessions.inspect.resources import AGENTS, ENDED_AGENTS, AgentNow, agent_record, moment
-from callboard.sessions.inspect.team import ENDED_LISTED, AgentSeen, EndedAgents, TeamSeen
+from callboard.sessions.inspect.resources import AGENTS, ENDED_AGENTS, AgentStatus, agent_record, moment
+from callboard.sessions.inspect.team import ENDED_LISTED, AgentOverview, EndedAgents, TeamOverview
 from callboard.sessions.result import AgentSummary
-from callboard.types.records import Usage
+from callboard.types.records import AgentRow, Usage
 
-Agents = Sequence[AgentSeen]
+Agents = Sequence[AgentOverview]
 
 _STYLES: Mapping[str, Style] = {"waiting": "warn", "crashed": "bad", "idle": "dim", "stopped": "dim", "stopping": "dim"}
 _NAMES = 28
@@ -47,9 +48,24 @@ class _Row:
     style: Style
 
 
-def tree_block(seen: TeamSeen, width: int, height: int | None = None) -> Block:
+def tree_block(seen: TeamOverview, width: int, height: int | None = None) -> Block:
     """Return the whole team; if there are more rows than `height`, the last one is a count of the others."""
-    rows = [_row(seen, pad, agent) for pad, agent in _tree(seen.agents)]
+    top = [Line(text, "strong") for text in _summary(seen)]
+    lines = tree_lines(seen, width)
+    room = None if height is None else max(height - len(top) - 1, 1)
+    if room is not None and len(lines) - 1 > room:
+        hidden = len(lines) - room
+        lines = [*lines[:room], Line(f"and {hidden} more agent{'' if hidden == 1 else 's'}", "dim")]
+    shortened = (Line(shorten(line.text, width), line.style) for line in (*top, *lines))
+    return Block((*shortened, *(Line(text, "bad") for text in seen.troubles)))
+
+
+def tree_lines(seen: TeamOverview, width: int, *, labels: bool = False) -> list[Line]:
+    """Return the heads, a line for each agent, and a count of the ended agents that are not listed.
+
+    `labels`: name subagents for people (`explore 2`).
+    """
+    rows = [_row(seen, pad, agent, labels=labels) for pad, agent in _tree(seen.agents)]
     names = min(_NAMES, max(_LEAST, width // 5), max([len("AGENT"), *(columns(row.name) for row in rows)]))
     count = _columns_shown(width - names - _STATE - 4)
     does = max(width - names - _STATE - 4 - sum(_WIDTHS[:count]) - 2 * count, 0)
@@ -60,16 +76,10 @@ def tree_block(seen: TeamSeen, width: int, height: int | None = None) -> Block:
     if unlisted > 0:
         text = "1 agent has ended" if unlisted == 1 else f"{unlisted:,} agents have ended"
         lines.append(Line(f"{text}: `callboard team ended` lists them", "dim"))
-    top = [*(Line(text, "strong") for text in _summary(seen)), heads]
-    room = None if height is None else max(height - len(top), 1)
-    if room is not None and len(lines) > room:
-        hidden = len(lines) - room + 1
-        lines = [*lines[: room - 1], Line(f"and {hidden} more agent{'' if hidden == 1 else 's'}", "dim")]
-    shortened = (Line(shorten(line.text, width), line.style) for line in (*top, *lines))
-    return Block((*shortened, *(Line(text, "bad") for text in seen.troubles)))
+    return [heads, *lines]
 
 
-def changes_block(before: TeamSeen | None, seen: TeamSeen) -> Block:
+def changes_block(before: TeamOverview | None, seen: TeamOverview) -> Block:
     """Return a line for each agent whose activity changed, for output without a screen to paint."""
     previous = {(agent.row.name, agent.row.incarnation): _state_of(agent) for agent in before.agents} if before else {}
     news = [agent for agent in seen.agents if previous.get((agent.row.name, agent.row.incarnation)) != _state_of(agent)]
@@ -78,13 +88,13 @@ def changes_block(before: TeamSeen | None, seen: TeamSeen) -> Block:
     return Block((*host, *lines))
 
 
-def _change(agent: AgentSeen, now: float) -> Line:
+def _change(agent: AgentOverview, now: float) -> Line:
     state, does = _state_of(agent)
     at = moment(agent.row.since or now, now)
     return Line(f"{at} {state} {does}".rstrip(), _STYLES.get(agent.row.life, "plain"), agent.row.name)
 
 
-def team_json(seen: TeamSeen) -> dict[str, Any]:
+def team_json(seen: TeamOverview) -> dict[str, Any]:
     """Return all data of the team at one moment. Times are Unix seconds, money is US dollars."""
     agents = [agent_record(agent) for agent in seen.agents]
     rates = {"rates": [rate_json(rate) for rate in seen.rates]} if seen.rates else {}
@@ -94,11 +104,13 @@ def team_json(seen: TeamSeen) -> dict[str, Any]:
 
 
 def ended_block(agents: Agents, skip: int, count: int, now: float) -> Block:
-    """Return ended agents as a table, and how to see the next ones. `count`: the total number; `skip`: the number
-    before these."""
+    """Return ended agents as a table, and how to see the next ones.
+
+    `count`: the total number; `skip`: the number before these.
+    """
     if not agents:
         return Block((Line("no agent has ended" if not count else f"there are {count:,} ended agents", "dim"),))
-    listed = listing(ENDED_AGENTS, [AgentNow(agent, now) for agent in agents])
+    listed = listing(ENDED_AGENTS, [AgentStatus(agent, now) for agent in agents])
     last = skip + len(agents)
     hint = f"; `--skip {last}` shows older ones" if last < count else ""
     return Block((*listed.lines, Line(f"{skip + 1:,} to {last:,} of {count:,} ended agents{hint}", "dim")))
@@ -116,7 +128,7 @@ def short_number(count: int) -> str:
     return f"{count / 1_000:.1f}k" if count < 999_950 else f"{count / 1_000_000:.1f}M"
 
 
-def _summary(seen: TeamSeen) -> Iterator[str]:
+def _summary(seen: TeamOverview) -> Iterator[str]:
     living = [agent for agent in seen.agents if agent.row.life != "stopped"]
     usage = reduce(Usage.plus, (agent.summary.usage for agent in living), seen.ended.usage)
     lives = Counter(agent.row.life for agent in living)
@@ -131,20 +143,20 @@ def _summary(seen: TeamSeen) -> Iterator[str]:
     yield f"{text} | {usage_words(usage)}{omitted}"
 
 
-def _hosted(seen: TeamSeen) -> str:
+def _hosted(seen: TeamOverview) -> str:
     if seen.host is None:
-        return "no process hosts it, everything is as it was left"
+        return "no process hosts it, this is its last state"
     return f"hosted by process {seen.host}"
 
 
-def _is_listed(agent: AgentSeen) -> bool:
+def _is_listed(agent: AgentOverview) -> bool:
     return agent.row.kind != "subagent" or agent.row.life != "stopped"
 
 
-def _tree(agents: Agents) -> Iterator[tuple[str, AgentSeen]]:
+def _tree(agents: Agents) -> Iterator[tuple[str, AgentOverview]]:
     """Yield each listed agent, below the one that started it, with the prefix before its name."""
     listed = [agent for agent in agents if _is_listed(agent)]
-    below: dict[str, list[AgentSeen]] = {}
+    below: dict[str, list[AgentOverview]] = {}
     names = {agent.row.name for agent in listed}
     for agent in listed:
         parent = agent.row.parent if agent.row.parent in names and agent.row.parent != agent.row.name else ""
@@ -152,7 +164,7 @@ def _tree(agents: Agents) -> Iterator[tuple[str, AgentSeen]]:
     yield from _below("", below, "")
 
 
-def _below(parent: str, below: dict[str, list[AgentSeen]], pad: str) -> Iterator[tuple[str, AgentSeen]]:
+def _below(parent: str, below: dict[str, list[AgentOverview]], pad: str) -> Iterator[tuple[str, AgentOverview]]:
     children = below.get(parent, [])
     for place, agent in enumerate(children):
         last = place == len(children) - 1
@@ -160,7 +172,7 @@ def _below(parent: str, below: dict[str, list[AgentSeen]], pad: str) -> Iterator
         yield from _below(agent.row.name, below, pad + ("   " if last else "│  ") if parent else "")
 
 
-def _row(seen: TeamSeen, pad: str, agent: AgentSeen) -> _Row:
+def _row(seen: TeamOverview, pad: str, agent: AgentOverview, *, labels: bool) -> _Row:
     state, does = _state_of(agent)
     usage = agent.summary.usage
     doing = agent.doing
@@ -171,10 +183,11 @@ def _row(seen: TeamSeen, pad: str, agent: AgentSeen) -> _Row:
         short_number(tokens),
         "?" if usage.unpriced_tokens and not usage.cost_usd else f"${usage.cost_usd:.2f}",
     )
-    return _Row(plain(pad + agent.row.name), state, does, cells, _STYLES.get(agent.row.life, "plain"))
+    name = agent.label or agent.row.name if labels else agent.row.name
+    return _Row(plain(pad + name), state, does, cells, _STYLES.get(agent.row.life, "plain"))
 
 
-def _state_of(agent: AgentSeen) -> tuple[str, str]:
+def _state_of(agent: AgentOverview) -> tuple[str, str]:
     """Return the agent's state in a word, and its activity or wait."""
     row = agent.row
     doing = agent.doing
@@ -183,12 +196,17 @@ def _state_of(agent: AgentSeen) -> tuple[str, str]:
     if row.life == "idle" or not doing.what:
         waits = "no prompt yet" if row.life == "starting" and row.kind == "lead" else ""
         return row.life, ", ".join(agent.tasks) or waits
+    return row.life, activity_words(row, doing)
+
+
+def activity_words(row: AgentRow, doing: Activity) -> str:
+    """Return an agent's activity or wait: `bash pytest -q (+1)`."""
     if doing.call is not None:
         suffix = f" (+{doing.others})" if doing.others else ""
-        return row.life, f"{call_words(doing.call)}{suffix}"
+        return f"{call_words(doing.call)}{suffix}"
     if doing.subject:
-        return row.life, f"{row.waiting_for}: {first_line(doing.subject)}"
-    return row.life, doing.what
+        return f"{row.waiting_for}: {first_line(doing.subject)}"
+    return doing.what
 
 
 def _columns_shown(room: int) -> int:
@@ -206,8 +224,10 @@ def _line(cells: Sequence[str], widths: Sequence[int], style: Style) -> Line:
 
 
 def team_table(rows: Sequence[AgentSummary]) -> Block:
-    """Return the name, activity and usage of each agent. Of the ended agents the newest are listed, the others are
-    counted."""
+    """Return the name, activity and usage of each agent.
+
+    Of the ended agents the newest are listed, the others are counted.
+    """
     over = [row for row in rows if row.life == "stopped" and row.kind != "lead"]
     hidden = {row.name for row in over[:-ENDED_LISTED]}
     listed = listing(AGENTS, [row for row in rows if row.name not in hidden])

@@ -1,10 +1,9 @@
 """State changes by events: `state = apply(state, event)`. Pure; one function for each event type.
 
 The journal position of an event is `state.seq + 1`. It is the id of the messages and calls that the event opens. This
-module has the events of lifecycle, mail, turns and injections; `apply_calls` and `apply_tools` have the other themes.
-
-It also has the events of budgets, rate limits and repetition, and those of crashes, waits and stalls
-(`AgentState.waits`). Some events of other themes also begin or end a wait; `waiting` adds that to their own rules.
+module has the events of lifecycle, mail, turns, injections, budgets, rate limits and repetition, and those of crashes,
+waits and stalls (`AgentState.waits`). `apply_model` and `apply_tools` have the other events. Some events of other
+themes also begin or end a wait; `waiting` adds that to their own rules.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from callboard.core.agent.apply_model import CALL_RULES, undo_asked
 from callboard.core.agent.apply_tools import TOOL_RULES
 from callboard.core.agent.changes import (
     Rule,
+    add_to_user_message,
     gate_moved,
     mode_chosen,
     queue,
-    said_to,
     with_mode_reminder,
     with_recovery,
     with_spec,
 )
 from callboard.core.agent.rules.delivery import mailing
-from callboard.core.agent.rules.limits import last_words_asked, used_up_key
-from callboard.core.agent.state import AgentState, Ended, Turn, Waits
+from callboard.core.agent.rules.limits import last_call_prompt, used_up_key
+from callboard.core.agent.state import AgentState, LifeEnd, Turn, WaitReasons
 from callboard.core.agent.stuck_detector import after_nudge, nudge_words
 from callboard.core.approvals.plan_gate import PlanGate
 from callboard.core.budgets.tree import BUDGET_LIMITS, raised, used_up
 from callboard.core.context.reminders import is_reminder
-from callboard.core.context.view.conversation import add_assistant, with_overhead
+from callboard.core.context.view.conversation import add_assistant, add_user, with_overhead
 from callboard.core.frozen import replace
 from callboard.core.keys import END_FIRE, short_id
 from callboard.core.messaging.authority import after, raises
@@ -40,12 +39,12 @@ from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.retry_policy import on_prompt, on_switched
 from callboard.core.team.unfinished import reminder_words
 from callboard.types import events as ev
-from callboard.types.agent_spec import Limits, ModelChoice
+from callboard.types.agent_spec import Limits, ModelChoice, ThinkingChoice
 from callboard.types.messages import Injection
 from callboard.types.records import Budget, Envelope
 
-Look = Callable[[Waits, AgentState, Any], Waits]
-"""Change that an event makes to the waits: takes the waits before the event, the state before it, and the event."""
+Look = Callable[[WaitReasons, AgentState, Any], WaitReasons]
+"""Function (waits before an event, state before it, event) that returns the waits after the event."""
 
 
 def waiting(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
@@ -63,9 +62,9 @@ def _looking(rule: Rule, look: Look) -> Rule:
 
 
 def _crashed(state: AgentState, e: ev.AgentCrashed) -> AgentState:
-    """Apply a crash. The same commit withdraws the requests of a parked agent."""
+    """Apply a crash. The commit of a parked agent's crash also withdraws the agent's requests."""
     if e.again_at is None:
-        return replace(state, waits=Waits(crash="parked"))
+        return replace(state, waits=WaitReasons(crash="parked"))
     return replace(state, waits=replace(state.waits, crash="restarting", held="", stalled=()))
 
 
@@ -77,22 +76,24 @@ def _stalled(state: AgentState, e: ev.StallNoticed) -> AgentState:
     return replace(state, waits=replace(state.waits, stalled=(*state.waits.stalled, e.operation)))
 
 
-def _resumed(waits: Waits, state: AgentState, e: ev.AgentResumed) -> Waits:
+def _resumed(waits: WaitReasons, state: AgentState, e: ev.AgentResumed) -> WaitReasons:
     """Reset stalls and waits, because the agent's operations begin again."""
     return replace(waits, crash="", held="", stalled=()) if waits.crash or waits.held or waits.stalled else waits
 
 
-def _goes_on(waits: Waits, state: AgentState, e: ev.ModelCalled | ev.BudgetReached | ev.Interrupted) -> Waits:
+def _without_wait(
+    waits: WaitReasons, state: AgentState, e: ev.ModelCalled | ev.BudgetReached | ev.Interrupted
+) -> WaitReasons:
     return replace(waits, held="") if waits.held else waits
 
 
-def _waits_after_turn(waits: Waits, state: AgentState, e: ev.TurnEnded) -> Waits:
+def _waits_after_turn(waits: WaitReasons, state: AgentState, e: ev.TurnEnded) -> WaitReasons:
     if not (waits.held or waits.stalled or waits.fresh):
         return waits
     return replace(waits, held="", stalled=(), fresh=frozenset())
 
 
-def _finished(waits: Waits, state: AgentState, e: ev.ToolFinished) -> Waits:
+def _finished(waits: WaitReasons, state: AgentState, e: ev.ToolFinished) -> WaitReasons:
     """Begin a wait if the tool asked the user a question or sent a message to a teammate: the answer comes as mail."""
     call = next((item.call for item in state.calls if item.call.id == e.call), None)
     if call is not None and call.name == "send_message" and not e.is_error:
@@ -103,15 +104,16 @@ def _finished(waits: Waits, state: AgentState, e: ev.ToolFinished) -> Waits:
     return replace(waits, questions=(*waits.questions, request_id))
 
 
-def _wrote(waits: Waits, to: str, call: str) -> Waits:
+def _wrote(waits: WaitReasons, to: str, call: str) -> WaitReasons:
     read = {name: message for name, message in waits.read.items() if name != to}
     replies = {**waits.replies, to: short_id("env", call, to)}
     return replace(waits, replies=replies, fresh=waits.fresh | {to}, read=read)
 
 
-def _waits_after_delivery(waits: Waits, state: AgentState, e: ev.EnvelopesDelivered) -> Waits:
-    """End the wait for a reply when an envelope answers the agent's message, and record each message that the agent may
-    answer.
+def _waits_after_delivery(waits: WaitReasons, state: AgentState, e: ev.EnvelopesDelivered) -> WaitReasons:
+    """Update the waits for delivered envelopes: end each wait that an envelope answers, and record read messages.
+
+    A read message is one that the agent may answer.
     """
     for envelope in [other for other in state.inbox.mail if other.id in e.ids]:
         answered = [to for to, message_id in waits.replies.items() if _answers(envelope, to, message_id)]
@@ -125,14 +127,17 @@ def _waits_after_delivery(waits: Waits, state: AgentState, e: ev.EnvelopesDelive
 
 
 def _answers(envelope: Envelope, to: str, message_id: str) -> bool:
-    """Return True if the envelope answers the message: its author says so, had read the message, or has ended the work.
-    False if the two messages crossed."""
+    """Return True if the envelope answers the message.
+
+    The author of the envelope states that, or had read the message, or has ended the work. Return False if the two
+    messages crossed.
+    """
     if envelope.sender != to:
         return envelope.type == "dead_letter" and envelope.reply_to == message_id
     return envelope.type in ("result", "error") or message_id in (envelope.reply_to, envelope.metadata.get("read"))
 
 
-def _waits_after_receipt(waits: Waits, state: AgentState, e: ev.EnvelopeReceived) -> Waits:
+def _waits_after_receipt(waits: WaitReasons, state: AgentState, e: ev.EnvelopeReceived) -> WaitReasons:
     if e.refused or e.envelope.type != "answer" or e.envelope.request_id not in waits.questions:
         return waits
     return replace(
@@ -149,9 +154,9 @@ LIFE_RULES: Mapping[type, Rule] = {
 
 _LOOKS: Mapping[type, Look] = {
     ev.AgentResumed: _resumed,
-    ev.ModelCalled: _goes_on,
-    ev.BudgetReached: _goes_on,
-    ev.Interrupted: _goes_on,
+    ev.ModelCalled: _without_wait,
+    ev.BudgetReached: _without_wait,
+    ev.Interrupted: _without_wait,
     ev.TurnEnded: _waits_after_turn,
     ev.ToolFinished: _finished,
     ev.EnvelopesDelivered: _waits_after_delivery,
@@ -164,7 +169,7 @@ def _held(state: AgentState, e: ev.CallHeld) -> AgentState:
 
 
 def budget_raised(state: AgentState, text: str) -> AgentState:
-    """Raise the agent's budget, by order of the user. `text`: a `Budget` as JSON; any other text changes nothing."""
+    """Raise the agent's budget, as the user ordered. `text`: a `Budget` as JSON; any other text changes nothing."""
     try:
         increase = Budget.model_validate_json(text)
     except ValueError:
@@ -174,8 +179,10 @@ def budget_raised(state: AgentState, text: str) -> AgentState:
 
 
 def asking_chosen(state: AgentState, text: str) -> AgentState:
-    """Set the seconds that the agent's requests wait from now on; 0: no one can answer. Text that is not such a number
-    changes nothing."""
+    """Set the seconds that the agent's requests wait from now on; 0: no one can answer.
+
+    Text that is not such a number changes nothing.
+    """
     try:
         seconds = float(text)
     except ValueError:
@@ -186,8 +193,10 @@ def asking_chosen(state: AgentState, text: str) -> AgentState:
 
 
 def limits_chosen(state: AgentState, text: str) -> AgentState:
-    """Change limits of the agent's turns from the next model call on. `text`: the changed limits as JSON; any other
-    text changes nothing."""
+    """Change limits of the agent's turns from the next model call on.
+
+    `text`: the changed limits as JSON; any other text changes nothing.
+    """
     try:
         changed = Limits.model_validate_json(text)
     except ValueError:
@@ -196,21 +205,38 @@ def limits_chosen(state: AgentState, text: str) -> AgentState:
     return with_spec(state, state.me.model_copy(update={"limits": limits}))
 
 
+def thinking_chosen(state: AgentState, text: str) -> AgentState:
+    """Change the thinking of the agent from the next model call on.
+
+    `text`: a `ThinkingChoice` as JSON; empty for the service's default; any other text changes nothing.
+    """
+    try:
+        choice = ThinkingChoice.model_validate_json(text) if text else None
+    except ValueError:
+        return state
+    return with_spec(state, state.me.model_copy(update={"thinking": choice}))
+
+
 def model_chosen(state: AgentState, text: str) -> AgentState:
-    """Set the model from the next call on, by order of the user, even if a fallback model has taken over. `text`: a
-    `ModelChoice` as JSON; any other text changes nothing."""
+    """Set the model from the next call on, as the user ordered, even if a fallback model has taken over.
+
+    `text`: a `ModelChoice` as JSON; any other text changes nothing.
+    """
     try:
         chosen = ModelChoice.model_validate_json(text)
     except ValueError:
         return state
     models = {**state.me.models, chosen.name: chosen.limits}
-    spec = state.me.model_copy(update={"model": chosen.name, "models": models})
+    if chosen.plan_name and chosen.plan_limits:
+        models[chosen.plan_name] = chosen.plan_limits
+    plan_model = chosen.plan_name if chosen.plan_name in models else None
+    spec = state.me.model_copy(update={"model": chosen.name, "plan_model": plan_model, "models": models})
     return with_recovery(with_spec(state, spec), on_switched(state.model.recovery, ""))
 
 
 def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
     if state.turn is None or e.kind in ("agents", "depth"):
-        return state  # a new agent was refused: its caller is told, and goes on
+        return state  # a new agent was refused: its caller gets the refusal and continues
     reason = used_up(e.budget, e.kind, limit=e.limit, spent=e.spent, needed=e.wanted)
     state = replace(
         state,
@@ -219,7 +245,7 @@ def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
     if not e.winds_down:
         return state
     state = replace(state, budget=replace(state.budget, wound_down=used_up_key(e.budget, e.kind, e.limit)))
-    return queue(state, Injection(kind="system-reminder", text=last_words_asked(reason), key="budget"))
+    return queue(state, Injection(kind="system-reminder", text=last_call_prompt(reason), key="budget"))
 
 
 def _stuck(state: AgentState, e: ev.StuckNoticed) -> AgentState:
@@ -240,13 +266,15 @@ LIMIT_RULES: Mapping[type, Rule] = {
 
 
 RUNTIME_MAIL = frozenset({"command", "plan_approval_response", "permission_response"})
-"""Envelopes that take effect at receipt and never enter a conversation. The row is the truth of an answer; the envelope
+"""Envelopes that take effect at receipt and never enter a conversation. An answer is read from its row; the envelope
 only wakes the agent."""
 
 
 def is_for_runtime(envelope: Envelope) -> bool:
-    """Return True if the envelope takes effect at receipt and never enters a conversation. The model reads a shutdown
-    that belongs to a request; one without a request is an order."""
+    """Return True if the envelope takes effect at receipt and never enters a conversation.
+
+    The model reads a shutdown that belongs to a request; one without a request is an order.
+    """
     return envelope.type in RUNTIME_MAIL or (envelope.type == "shutdown_request" and envelope.request_id is None)
 
 
@@ -256,8 +284,10 @@ def apply(state: AgentState, event: ev.Event) -> AgentState:
 
 
 def apply_behind_hole(state: AgentState, seq: int, event: ev.Event) -> AgentState:
-    """Return the state after record `seq` of a journal that lacks earlier records; the unchanged state if the event
-    needs those."""
+    """Return the state after record `seq` of a journal that lacks earlier records.
+
+    The state is unchanged if the event needs those.
+    """
     state = replace(state, seq=seq - 1)
     try:
         return apply(state, event)
@@ -307,7 +337,7 @@ def _stop_asked(state: AgentState, e: ev.StopAsked) -> AgentState:
 def _stopped(state: AgentState, e: ev.AgentStopped) -> AgentState:
     return replace(
         state,
-        lifecycle=replace(state.lifecycle, ended=Ended(e.outcome, e.result)),
+        lifecycle=replace(state.lifecycle, ended=LifeEnd(e.outcome, e.result)),
         turn=None,
         context=replace(state.context, wants_reply=False),
     )
@@ -319,13 +349,13 @@ def _received(state: AgentState, e: ev.EnvelopeReceived) -> AgentState:
     if e.refused:
         return state
     if is_for_runtime(envelope):
-        return _heed(state, envelope)
+        return _apply_command(state, envelope)
     if envelope.type == "plan_request" or (envelope.type == "shutdown_request" and state.work.gate.gate == "pending"):
         state = gate_moved(state, PlanGate("required"))
     return replace(state, inbox=replace(state.inbox, mail=(*state.inbox.mail, envelope)))
 
 
-def _heed(state: AgentState, envelope: Envelope) -> AgentState:
+def _apply_command(state: AgentState, envelope: Envelope) -> AgentState:
     """Apply an envelope for the runtime, which takes effect at its receipt."""
     action = str(envelope.metadata.get("action", "")) if envelope.type == "command" else envelope.type
     if action in ("shutdown_request", "stop"):
@@ -368,6 +398,7 @@ _COMMANDS: Mapping[str, Callable[[AgentState, str], AgentState]] = {
     "mode": mode_chosen,
     "asking": asking_chosen,
     "limits": limits_chosen,
+    "thinking": thinking_chosen,
     END_FIRE: _end_fire,
 }
 """Commands that only need the content of their envelope."""
@@ -393,7 +424,7 @@ def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
             turn = replace(turn, denies=())
     work = state.work
     recovery = on_prompt(state.model.recovery) if any(map(raises, entering)) else state.model.recovery
-    state = said_to(state, e.blocks, e.at)
+    state = add_to_user_message(state, e.blocks, e.at)
     return replace(
         state,
         inbox=replace(
@@ -454,7 +485,7 @@ def _turn_ended(state: AgentState, e: ev.TurnEnded) -> AgentState:
             state, lifecycle=replace(state.lifecycle, stop="asked", stop_request=state.lifecycle.leaving, leaving="")
         )
     conversation = state.context.conversation
-    if state.model.recovery.cut_text:  # it is in the turn's last words: the model knows what it has said
+    if state.model.recovery.cut_text:  # the text is in the turn's final words: the model knows its own text
         blocks = ({"type": "text", "text": state.model.recovery.cut_text},)
         conversation = add_assistant(
             conversation, state.seq + 1, blocks, at=e.at, turn=state.turn.id if state.turn else ""
@@ -486,12 +517,23 @@ def _queued(state: AgentState, e: ev.InjectionQueued) -> AgentState:
 
 
 def _injected(state: AgentState, e: ev.InjectionsDelivered) -> AgentState:
-    # A reminder alone asks for no reply: the prompt behind it may be blocked by a hook.
+    # A reminder alone asks for no reply: a hook may block the prompt after it.
     asks = state.context.wants_reply or not all(
         is_reminder(injection) or injection.is_guidance for injection in state.context.injections
     )
-    state = said_to(state, e.blocks, e.at)
+    state = add_to_user_message(state, e.blocks, e.at)
     return replace(state, context=replace(state.context, injections=(), wants_reply=asks))
+
+
+def _copied(state: AgentState, e: ev.MessageCopied) -> AgentState:
+    conversation = state.context.conversation
+    if e.role == "user":
+        conversation = add_user(conversation, state.seq + 1, e.blocks, at=e.at, turn=e.turn)
+    else:
+        writer = next((block.by for block in e.blocks if block.by), "")
+        data = [block.data for block in e.blocks]
+        conversation = add_assistant(conversation, state.seq + 1, data, at=e.at, turn=e.turn, by=writer)
+    return replace(state, context=replace(state.context, conversation=conversation))
 
 
 _RULES: Mapping[type, Rule] = charged(
@@ -515,6 +557,7 @@ _RULES: Mapping[type, Rule] = charged(
                     ev.TasksReminded: _tasks_reminded,
                     ev.InjectionQueued: _queued,
                     ev.InjectionsDelivered: _injected,
+                    ev.MessageCopied: _copied,
                     **CALL_RULES,
                     **LIMIT_RULES,
                     **TOOL_RULES,

@@ -1,10 +1,10 @@
 """Counters that events change in addition to their own rules: the account, and the signs of repetition. Pure.
 
-A reply is charged as billed. A call without a reply is charged as the service reported. If the service reported nothing
-but may bill it (it was cut off, or the process died), its whole reservation is charged.
+A reply is charged as billed. A call without a reply is charged as the service reported it. If the service reported
+nothing but may bill the call (it was cut off, or the process died), its whole reservation is charged.
 
-Signs of repetition are in `Turn.stuck`; `stuck_detector` has the measures. The reaction is a rule of `decide`, a step
-and `StuckNoticed`.
+Signs of repetition are in `Turn.stuck`, as `stuck_detector` measures them. A rule of `decide` reacts to them, with a
+step and `StuckNoticed`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> Account:
     if e.skipped is not None:
         return state.budget.account
     account = _summary_used(state, e.usage)
-    if account.held is not None:  # what was told before it says nothing of this one: it was cut off
+    if account.held is not None:  # earlier reports say nothing about this call: it was cut off
         account = account.using(account.held, _cause(state))
     return replace(account, summary=NOTHING)
 
@@ -119,7 +119,7 @@ def _charging(rule: Rule, charge: Charge) -> Rule:
 
 
 Look = Callable[[st.Stuck, AgentState, Any], st.Stuck]
-"""Repetition that an event shows: takes the repetition before the event, the state before it, and the event."""
+"""Function (repetition before the event, state before it, event) that returns the repetition after the event."""
 
 
 def watched(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
@@ -144,7 +144,7 @@ def _merged(stuck: st.Stuck, state: AgentState, e: ev.ResultsMerged) -> st.Stuck
 
 
 def _reply_compared(stuck: st.Stuck, state: AgentState, e: ev.ModelReplied) -> st.Stuck:
-    # A paused reply is not over: the service goes on with it.
+    # A paused reply is not over: the service continues it.
     return stuck if e.stop_reason in GOES_ON else st.replied(stuck, e.blocks, calls=bool(e.calls))
 
 
@@ -153,8 +153,11 @@ def _delivered(stuck: st.Stuck, state: AgentState, e: ev.EnvelopesDelivered) -> 
 
 
 def _answered(stuck: st.Stuck, state: AgentState, e: ev.AnswerTaken) -> st.Stuck:
-    """Skip answers to permission requests: they show in the result of the call, so an agent that is denied the same
-    thing again and again is stuck."""
+    """Return the repetition after an answer.
+
+    An answer to a permission request changes nothing, because it shows in the result of the call: an agent that is
+    denied the same thing again and again is stuck.
+    """
     return stuck if e.kind == "permission" else st.after_news(stuck)
 
 

@@ -1,25 +1,32 @@
 """State changes by events of model calls and of context management. Pure; `apply.py` selects the rule of an event.
 
-Cost of edits, summaries and re-reads for an agent: stored next to its state, folded from its events. Pure.
-
-It decides nothing; the stage `economic` decides with these figures.
+The costs of edits, summaries and re-reads are stored next to the state, folded from the events. They only inform: the
+stage `economic` decides with these figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.core.agent.changes import Rule, billed, queue, said_to, with_mode_reminder, with_recovery, with_spec
+from callboard.core.agent.changes import (
+    Rule,
+    add_to_user_message,
+    billed,
+    queue,
+    with_mode_reminder,
+    with_recovery,
+    with_spec,
+)
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
-from callboard.core.context.cache.health import CacheHealth, health_seen, thrash_told
-from callboard.core.context.cache.rereads import called, taken_away
-from callboard.core.context.cache.tracker import cache_seen, edit_made, step_made
-from callboard.core.context.project_instructions import noted_after
-from callboard.core.context.reminders import MODE, told_after
+from callboard.core.context.cache.health import CacheHealth, after_thrash_report, health_seen
+from callboard.core.context.cache.rereads import after_edits, called
+from callboard.core.context.cache.tracker import after_edit, after_reply, cache_seen
+from callboard.core.context.project_instructions import notes_after_edits
+from callboard.core.context.reminders import MODE, reminders_after_edits
 from callboard.core.context.stage_input import failed_at, still_failed
 from callboard.core.context.view.conversation import add_assistant, counted, edited, size, usage_seen
-from callboard.core.context.view.undo import asked_for, spared_after
+from callboard.core.context.view.undo import spared_after, undo_positions
 from callboard.core.frozen import replace
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.retry_policy import model_in_use
@@ -95,7 +102,7 @@ def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
         conversation = add_assistant(
             conversation, state.seq + 1, blocks, at=e.at, turn=state.turn.id if state.turn else ""
         )
-        if state.turn and state.turn.said.seam is not None:  # the person has seen it as the rest of what came before
+        if state.turn and state.turn.said.seam is not None:  # the user has seen it as the rest of the earlier text
             state = replace(state, turn=replace(state.turn, said=state.turn.said.after(blocks, "")))
     return replace(
         state,
@@ -139,7 +146,7 @@ def _continued(state: AgentState, e: ev.ContinuationAsked) -> AgentState:
     text = rec.SMALLER_PROMPT.format(call=e.call) if e.call else rec.CONTINUATION_PROMPT
     prompt = Placed(data={"type": "text", "text": text}, source="reminder")
     state = with_recovery(state, replace(state.model.recovery, continuations=e.count, cut=False))
-    return said_to(state, (prompt,), e.at)
+    return add_to_user_message(state, (prompt,), e.at)
 
 
 def _react_asked(state: AgentState, e: ev.ReactAsked) -> AgentState:
@@ -163,8 +170,8 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         context=replace(
             after.context,
             conversation=edited(state.context.conversation, e.edits),
-            reminders=told_after(state.context.reminders, e.edits),
-            notes=noted_after(state.context.notes, e.edits),
+            reminders=reminders_after_edits(state.context.reminders, e.edits),
+            notes=notes_after_edits(state.context.notes, e.edits),
         ),
         compaction=replace(
             after.compaction,
@@ -182,7 +189,10 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
 
 
 def _reminded_of_part(before: AgentState, state: AgentState) -> AgentState:
-    """Show the model the end of a reply that is to be continued again, if the edits removed that part of the reply."""
+    """Remind the model of the end of a reply that is to be continued, if the edits removed that part of the reply.
+
+    The reminder is added to the open user message.
+    """
     spoken = state.turn.said if state.turn else None
     if spoken is None or spoken.seam is None or not state.context.wants_reply:
         return state
@@ -244,8 +254,9 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
 
 
 def _summary_skipped(state: AgentState, skipped: SummaryWanted) -> AgentState:
-    """Settle a skipped summary: a manual request is done; the pipeline does not ask again before the next edit
-    or turn.
+    """Settle a skipped summary.
+
+    A manual request is done, and the pipeline does not ask again before the next edit or turn.
     """
     if skipped.trigger == "manual":
         return _compact_done(state)
@@ -269,7 +280,7 @@ def health_after(state: AgentState, e: ev.ModelReplied) -> CacheHealth:
 
 
 def _thrashed(state: AgentState, e: ev.CacheThrash) -> AgentState:
-    return replace(state, costs=replace(state.costs, health=thrash_told(state.costs.health)))
+    return replace(state, costs=replace(state.costs, health=after_thrash_report(state.costs.health)))
 
 
 CALL_RULES: Mapping[type, Rule] = {
@@ -301,9 +312,9 @@ def reply_booked(state: AgentState, e: ModelReplied) -> AgentState:
     if forgotten.rereads > state.costs.forgotten.rereads:
         reread = forgotten.reread_tokens - state.costs.forgotten.reread_tokens
         whole = size(state.context.conversation)
-        # The step that asked, and the storing of what it brings.
+        # The step that requested it, and the storing of its result.
         charged = step_price(prices_of(limits), whole + reread, whole) + limits.price_output * e.usage.output_tokens
-    cycle = step_made(state.costs.cycle, state.context.conversation.messages, limits, charged)
+    cycle = after_reply(state.costs.cycle, state.context.conversation.messages, limits, charged)
     return replace(state, costs=replace(state.costs, cycle=cycle, forgotten=forgotten))
 
 
@@ -316,11 +327,11 @@ def edit_booked(before: AgentState, after: AgentState, e: ContextEdited) -> Agen
     limits = before.me.limits_of(model_in_use(before.model.recovery, before.me))
     start, _ = new.span(min(edit.message for edit in e.edits), new[-1].id)
     behind = sum(message.tokens for message in new[start:])
-    # What an edit before it has changed at this same moment is paid for already.
+    # An earlier edit of the same moment has paid for its own changes already.
     warm = not before.costs.cycle.touched and is_warm(before.costs.cache.used_at, e.at, limits.cache_ttl)
     price = edit_price(prices_of(limits), behind, warm=warm) + _price_of(e.usage, before)
-    cycle = edit_made(before.costs.cycle, old, new, edits=e.edits, cost=(price, before.turns.steps))
-    forgotten = taken_away(before.costs.forgotten, old, e.edits, before.turns.steps)
+    cycle = after_edit(before.costs.cycle, old, new, edits=e.edits, cost=(price, before.turns.steps))
+    forgotten = after_edits(before.costs.forgotten, old, e.edits, before.turns.steps)
     return replace(after, costs=replace(after.costs, cycle=cycle, forgotten=forgotten))
 
 
@@ -333,16 +344,18 @@ def _price_of(usage: Usage, state: AgentState) -> float:
 
 
 def undo_asked(state: AgentState, text: str) -> AgentState:
-    """Return the state once a person asked to take back the edits at these journal positions."""
-    positions = asked_for(text)
+    """Return the state after a person requested to undo the edits at these journal positions."""
+    positions = undo_positions(text)
     if not positions:
         return state
     return replace(state, compaction=replace(state.compaction, undo=(*state.compaction.undo, positions)))
 
 
 def _undone(state: AgentState, event: ContextEdited) -> AgentState:
-    """Return the state after the record of an undo, done or refused. Other requests stay open. A summary of the
-    previous view that a dead process began is void."""
+    """Return the state after the record of an undo, done or refused.
+
+    Other requests stay open. A summary of the previous view that was begun by a dead process is void.
+    """
     pending = list(state.compaction.undo)
     if event.undoes in pending:
         pending.remove(event.undoes)

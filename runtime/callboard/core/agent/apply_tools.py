@@ -11,11 +11,11 @@ from typing import Any
 
 from callboard.core.agent.changes import (
     Rule,
+    add_to_user_message,
     gate_moved,
     in_mode,
     mode_after_approval,
     queue,
-    said_to,
     with_recovery,
     without_mode_reminder,
 )
@@ -33,7 +33,7 @@ from callboard.types.records import Json
 
 
 def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
-    """Change one call without walking the others: a lead may have a running call for each of a thousand subagents."""
+    """Change one call without copying the others: a lead may have a running call for each of a thousand subagents."""
     place = next((place for place, item in enumerate(state.calls) if item.call.id == call), None)
     if place is None:
         return state
@@ -106,8 +106,10 @@ def _refusal(e: ev.AnswerTaken) -> str:
 
 
 def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
-    """Apply the answer to a plan. Only the answer to the pending plan changes the gate, and only an approval of its
-    digest opens it."""
+    """Apply the answer to a plan.
+
+    Only the answer to the pending plan changes the gate, and only an approval of its digest opens it.
+    """
     gate = state.work.gate
     if gate.gate != "pending" or gate.request_id != e.request_id:
         return state
@@ -163,7 +165,7 @@ def _merged(state: AgentState, e: ev.ResultsMerged) -> AgentState:
     placed = [Placed(data=_result_block(item), source="tool") for item in state.calls]
     ends = any(item.ends_turn for item in state.calls)
     notes = [text for item in state.calls for text in item.context]
-    state = replace(said_to(state, tuple(placed), e.at), calls=())
+    state = replace(add_to_user_message(state, tuple(placed), e.at), calls=())
     for number, text in enumerate(notes):
         state = queue(state, Injection(kind="post-tool-use-hook", text=text, source="hook", key=str(number)))
     if state.turn and ends:
@@ -210,21 +212,23 @@ def _todos_set(state: AgentState, e: ev.TodosSet) -> AgentState:
 def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
     work = state.work
     changed = work.changed
-    if e.changed and (e.path not in work.files or e.path not in changed):  # a changed one is known: quick for new ones
+    if e.changed and (e.path not in work.files or e.path not in changed):  # a changed file is in `files`: a quick test
         changed = (*changed, e.path)
     return replace(state, work=replace(work, files=work.files.having(e.path, e.digest), changed=changed))
 
 
 def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:
-    """Apply a loaded skill: its rules for calls apply to the current turn, and so does its model, like a fallback
-    model."""
+    """Apply a loaded skill.
+
+    The skill's rules for calls apply to the current turn, and so does its model, like a fallback model.
+    """
     skills = state.work.skills if e.name in state.work.skills else (*state.work.skills, e.name)
     texts = {**{k: v for k, v in state.work.skill_texts.items() if k != e.name}, e.name: e.text} if e.text else None
     turn = state.turn
     if turn is not None and (e.allowed or e.disallowed or e.effort):
-        lifts = tuple(dict.fromkeys((*turn.lifts, *e.allowed)))
+        overrides = tuple(dict.fromkeys((*turn.overrides, *e.allowed)))
         denies = tuple(dict.fromkeys((*turn.denies, *e.disallowed)))
-        turn = replace(turn, lifts=lifts, denies=denies, effort=e.effort or turn.effort)
+        turn = replace(turn, overrides=overrides, denies=denies, effort=e.effort or turn.effort)
     state = replace(
         state, work=replace(state.work, skills=skills, skill_texts=texts or state.work.skill_texts), turn=turn
     )

@@ -1,11 +1,10 @@
-"""State changes used by rules of several themes: a message to the model, an injection, a cost, the plan gate, and the
-permission mode. Pure.
+"""State changes used by rules of several themes: messages to the model, injections, costs, plan gate, mode. Pure.
 
-The user chooses the mode, or it changes with an approved plan. In the mode `plan` an agent only reads. It leaves the
-mode when its plan is approved, or when the user chooses another mode. A lead that enters the mode gets `submit_plan`,
-like one that starts in it: its prompt is composed again before its next model call. The tool stays listed when the lead
-leaves the mode, because each change of the list makes the service read the whole conversation again; calls of it are
-refused then. A reminder says that the mode began or ended.
+The permission mode changes when the user chooses another one, or when a plan is approved. In the mode `plan` an agent
+only reads. A lead that enters this mode gets the tool `submit_plan`, like a lead that starts in it: its prompt is
+composed again before its next model call. The tool stays listed when the lead leaves the mode, because each change of
+the list makes the service read the whole conversation again; calls of the tool are then refused. A reminder announces
+the beginning and the end of the mode.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any, get_args
 
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.approvals.plan_gate import SUBMIT, PlanGate
-from callboard.core.context.project_instructions import instructed_with, noted_with
-from callboard.core.context.reminders import MODE, told_with
+from callboard.core.context.project_instructions import instructed_with, with_note
+from callboard.core.context.reminders import MODE, with_reminder
 from callboard.core.context.view.conversation import add_user
 from callboard.core.frozen import replace
 from callboard.core.recovery.retry_policy import RecoveryState
@@ -38,14 +37,14 @@ def queue(state: AgentState, injection: Injection) -> AgentState:
         context=replace(
             state.context,
             injections=(*others, injection),
-            reminders=told_with(state.context.reminders, injection),
+            reminders=with_reminder(state.context.reminders, injection),
             instructions=instructed_with(state.context.instructions, injection),
-            notes=noted_with(state.context.notes, injection),
+            notes=with_note(state.context.notes, injection),
         ),
     )
 
 
-def said_to(state: AgentState, blocks: tuple[Placed, ...], at: float) -> AgentState:
+def add_to_user_message(state: AgentState, blocks: tuple[Placed, ...], at: float) -> AgentState:
     """Add blocks for the model to the open user message, or open one."""
     turn = state.turn.id if state.turn else ""
     conversation = add_user(state.context.conversation, state.seq + 1, blocks, at=at, turn=turn)
@@ -63,6 +62,7 @@ def with_recovery(state: AgentState, recovery: RecoveryState) -> AgentState:
 
 
 def billed(state: AgentState, usage: Usage) -> AgentState:
+    """Return the state with this usage counted for the agent and its turn."""
     turn = replace(state.turn, usage=state.turn.usage.plus(usage)) if state.turn else None
     return replace(state, budget=replace(state.budget, usage=state.budget.usage.plus(usage)), turn=turn)
 
@@ -86,7 +86,7 @@ them. Look at all that the work depends on, """
 _SUBMITS = """\
 then call `submit_plan` with your whole plan. Its approval ends plan mode; do not ask for one in other ways."""
 _TELLS = "then say what you would do, step by step."
-_OVER = "You are not in plan mode any more: do the work. Permissions are decided in the mode {mode} now."
+_OVER = "You are no longer in plan mode: do the work. Permissions are now decided in the mode {mode}."
 
 
 def mode_after_approval(state: AgentState, chosen: str) -> str:
@@ -118,7 +118,7 @@ def mode_chosen(state: AgentState, mode: str) -> AgentState:
 
 
 def with_mode_reminder(state: AgentState) -> AgentState:
-    """Queue the reminder that plan mode is on or over, unless the conversation already says so."""
+    """Queue the reminder that plan mode has begun or ended, unless the conversation already has it."""
     me = state.me
     newest = state.context.reminders.get(MODE, "")
     if me.permission_mode == "plan":

@@ -1,11 +1,10 @@
-"""Choice of an agent's next step: `decide(state, facts) -> Step`, an ordered list of rules. The first that applies
-wins.
+"""Choice of an agent's next step: `decide(state, facts) -> Step`. The first rule of an ordered list that applies wins.
 
 A rule is a plain function of the state and the facts that returns a step or None. The order is the policy:
 
-    ended -> stop and interrupt -> tasks taken away -> answers to requests -> work without an owner -> edits to take
-    back -> failure of a model call -> its folder -> calls of the reply (barrier, permission, run, settle, merge) ->
-    hooks of its beginning -> end asked for -> plan pending -> prompt -> count -> compaction -> injections -> mail ->
+    ended -> stop and interrupt -> reassigned tasks -> answers to requests -> work without an owner -> edits to undo ->
+    failure of a model call -> its folder -> calls of the reply (barrier, permission, run, settle, merge) ->
+    hooks of its beginning -> requested end -> plan pending -> prompt -> count -> compaction -> injections -> mail ->
     repetition -> ask the model (limits first) -> Stop hooks -> end of turn -> board -> idle
 
 A step that starts an operation is never returned twice: the operation is in `facts.running`, or its start is in the
@@ -27,7 +26,7 @@ from callboard.core.agent.rules.delivery import (
     too_much_mail,
     waking,
 )
-from callboard.core.agent.rules.finish import final_words
+from callboard.core.agent.rules.final_report import final_words
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, HOOKS, SKILLS, starting
 from callboard.core.agent.rules.limits import CallAllowance, end_of_time, next_call, time_is_up
 from callboard.core.agent.rules.worktree import moving
@@ -39,7 +38,7 @@ from callboard.core.call_order import judgeable, runnable
 from callboard.core.context.view.conversation import size
 from callboard.core.messaging.authority import is_note, raises
 from callboard.core.recovery import retry_policy as rec
-from callboard.core.recovery.fallback import Demand, next_model
+from callboard.core.recovery.fallback import ModelDemand, next_model
 from callboard.core.team.unfinished import reminder_due
 from callboard.types import steps as st
 from callboard.types.operations import Operation
@@ -58,7 +57,7 @@ WAITED_FOR = HOOKS | {REMINDERS, COUNT, SKILLS, PROMPT}
 
 
 def decide(state: AgentState, facts: Facts) -> st.Step:
-    """Return the next step. Total: some rule always applies, at last `idle`."""
+    """Return the next step. Some rule always applies: the last one is `idle`."""
     step = None
     rules = iter(RULES)
     while step is None:
@@ -67,14 +66,17 @@ def decide(state: AgentState, facts: Facts) -> st.Step:
 
 
 def ended(state: AgentState, facts: Facts) -> st.Step | None:
+    """Finish the life once its last record is in the journal."""
     if state.lifecycle.ended is None:
         return None
-    return st.Done(state.lifecycle.ended.outcome, state.lifecycle.ended.result)
+    return st.LifeDone(state.lifecycle.ended.outcome, state.lifecycle.ended.result)
 
 
 def stopping(state: AgentState, facts: Facts) -> st.Step | None:
-    """Handle a stop, shutdown or interrupt: cancel running operations, settle open calls, end the turn, and the life if
-    requested."""
+    """Handle a stop, a shutdown or an interrupt: cancel running operations, settle open calls, and end the turn.
+
+    End the life too if requested.
+    """
     turn = state.turn
     reason = _why_halt(state, facts)
     if not reason:
@@ -96,12 +98,14 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
         return time_is_up(state, facts)
     if not state.lifecycle.stop:
         return None
-    return commands_left(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
+    return leftover_commands(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
 
 
-def commands_left(state: AgentState, facts: Facts) -> st.Step | None:
-    """End background commands with the life that started them, because no other life would receive their end. The next
-    life of a renewed name takes them over."""
+def leftover_commands(state: AgentState, facts: Facts) -> st.Step | None:
+    """End background commands with the life that started them, because no other life would receive their end.
+
+    The next life of a renewed name takes them over.
+    """
     if state.lifecycle.renew:
         return None
     running = [command for command, bg in state.work.background.items() if bg.status == "running"]
@@ -125,7 +129,7 @@ def answers(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle requests of this agent that are no longer pending, or past their deadline, and a withdrawn shutdown."""
     shutdown = facts.requests.get(state.lifecycle.leaving)
     if shutdown is not None and shutdown.status in ("rejected", "withdrawn"):
-        return st.StayOn(shutdown.id, f"it is {shutdown.status}")
+        return st.ContinueAfterShutdown(shutdown.id, f"it is {shutdown.status}")
     for request in _open_requests(state, facts):
         if request.status != "pending" and Operation("answer", request.id) not in facts.running:
             return st.TakeAnswer(request)
@@ -154,17 +158,17 @@ def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
             yield facts.requests[request_id]
 
 
-def taken(state: AgentState, facts: Facts) -> st.Step | None:
+def reassigned_tasks(state: AgentState, facts: Facts) -> st.Step | None:
     """Release tasks that the lead or the user reassigned, before the next step."""
-    return st.LetGo(facts.taken) if facts.taken else None
+    return st.ReleaseTasks(facts.taken) if facts.taken else None
 
 
 def orphans(state: AgentState, facts: Facts) -> st.Step | None:
-    """Handle work that the journal lists as running but no operation owns, because its process died."""
+    """Handle work that the journal lists as running without an operation that owns it, because its process died."""
     if state.model.call is not None and state.model.call.purpose == "turn" and MODEL not in facts.running:
         return st.LoseCall()
     if state.compaction.summary is not None and SUMMARY not in facts.running:
-        return st.Summarise(state.compaction.summary, begun=True)
+        return st.SummarizeView(state.compaction.summary, begun=True)
     lost = tuple(
         c.call.id for c in state.calls if c.stage == "started" and Operation("tool", c.call.id) not in facts.running
     )
@@ -188,7 +192,7 @@ def failure(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def calls(state: AgentState, facts: Facts) -> st.Step | None:
-    """Advance the tool calls of the reply, each as far as possible while its siblings wait."""
+    """Advance each tool call of the reply as far as possible while others wait."""
     if not state.calls:
         return None
     if state.turn is not None and state.turn.winding_down:
@@ -214,7 +218,7 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
-    """Check the calls that no earlier call holds back. Refuse calls after a barrier that has run."""
+    """Check the calls that no earlier call blocks. Refuse calls after a barrier that has run."""
     barrier = _barrier(state, facts)
     after = () if barrier is None else tuple(c.call.id for c in state.calls[barrier + 1 :] if c.stage == "proposed")
     if after:
@@ -238,8 +242,10 @@ def _submits(state: AgentState, barrier: int | None) -> bool:
 
 
 def _barrier(state: AgentState, facts: Facts) -> int | None:
-    """Return the index of the first call that ran and lets no later call run. A barrier that was denied or failed lets
-    them run."""
+    """Return the index of the first call that ran and lets no later call run.
+
+    A barrier that was denied or failed lets them run.
+    """
     for place, item in enumerate(state.calls):
         tool = facts.tools.get(item.call.name)
         # One that failed has changed nothing, so the calls behind it still make sense
@@ -250,6 +256,7 @@ def _barrier(state: AgentState, facts: Facts) -> int | None:
 
 
 def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
+    """Wait while a model call, a summary, or an operation of `WAITED_FOR` is running."""
     busy = state.model.call is not None or state.compaction.summary is not None or facts.running & WAITED_FOR
     return st.Wait(_next_time(state, facts), "model") if busy else None
 
@@ -295,7 +302,7 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     ready = deliverable(state, facts)
     if state.turn is not None and rec.waits_until(state.model.recovery, facts.now) > facts.now:
-        # Mail during a back-off would change the request that is to be repeated; a prompt of the user may lift a park
+        # Mail during a back-off would change the request that is to be repeated; a prompt of the user may end a wait
         # (test_a_planned_retry_is_waited_for_and_mail_that_comes_meanwhile_stays_out).
         speaks = state.model.recovery.parked and any(map(raises, ready))
         if not speaks:
@@ -317,7 +324,7 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
     # A note alone would cost a model call, so the next prompt brings it
     # (test_a_note_of_the_person_goes_with_the_next_request_and_makes_none).
     if facts.expected is None and _says_its_last(state) and all(map(is_note, ready)):
-        return None  # reading a note alone would cost a model call: the next words bring it
+        return None  # reading a note alone would cost a model call: it waits for the next prompt
     return st.Deliver(tuple(e.id for e in ready))
 
 
@@ -327,8 +334,10 @@ def _says_its_last(state: AgentState) -> bool:
 
 
 def stuck(state: AgentState, facts: Facts) -> st.Step | None:
-    """Nudge an agent that repeats itself the first time in a turn, and end the turn the next time. A turn that winds
-    down has its last call in any case."""
+    """Nudge an agent that repeats itself the first time in a turn, and end the turn the next time.
+
+    A turn that is being wound down keeps its last call in any case.
+    """
     turn = state.turn
     if turn is None or not state.context.wants_reply or turn.winding_down:
         return None
@@ -358,8 +367,9 @@ def ask(state: AgentState, facts: Facts) -> st.Step | None:
 def _rate_wait(state: AgentState, facts: Facts) -> float:
     """Return the time before which no call is made.
 
-    The key's own park ends the wait of an agent that it parked, because another agent's attempt, or the user, may have
-    lifted it. A new prompt of the user does not wait for a long park: the limiter lets one such call try.
+    The end of the key's own wait also ends the wait of an agent that it stopped, because another agent's attempt, or
+    the user, may have ended it early. A new prompt of the user does not wait for a long time: the limiter sends one
+    such call.
     """
     recovery = state.model.recovery
     # The wait that the service named may be over, and the user is waiting
@@ -381,10 +391,12 @@ def _fallback(state: AgentState, facts: Facts) -> st.Step | None:
     return st.SwitchModel(other.model, reason, other.skipped) if other.model else None
 
 
-def _demand(state: AgentState) -> Demand:
+def _demand(state: AgentState) -> ModelDemand:
     """Return the requirements of the next call for a model that takes over."""
     recovery = state.model.recovery
-    return Demand(size(state.context.conversation), recovery.output_limit or state.me.output_tokens, recovery.escalated)
+    return ModelDemand(
+        size(state.context.conversation), recovery.output_limit or state.me.output_tokens, recovery.escalated
+    )
 
 
 def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
@@ -394,12 +406,14 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
         blocked = turn is not None and turn.refused
         return st.EndTurn("blocked" if blocked else "end", blocked or "") if turn is not None else None
     if turn.winding_down:
-        return st.EndTurn("limit", turn.winding_down, turn.winding_limit)
+        # Nothing continues a cut last reply, and its text alone does not show that its end is missing.
+        cut = "; the last reply was cut off" if state.model.stop_reason == "max_tokens" else ""
+        return st.EndTurn("limit", f"{turn.winding_down}{cut}", turn.winding_limit)
     if state.model.stop_reason == "refusal":
         return st.EndTurn("refused", rec.REFUSED)
     if reminder_due(state):
         return st.RemindTasks(tuple(state.work.tasks))
-    # A hook that never lets go would keep the agent working forever
+    # A hook that never allows the end would keep the agent working forever
     # (test_stop_hooks_are_asked_once_and_may_go_on_up_to_the_cap).
     if facts.hooks and not turn.stop_asked and turn.stop_blocks < state.me.stop_hook_cap:
         return st.AskStopHooks()
@@ -407,10 +421,13 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def rest(state: AgentState, facts: Facts) -> st.Step | None:
-    """Handle the time between turns: a subagent is done, a teammate looks at the board, every other agent is idle, at
-    most until its muted mail may wake it."""
+    """Handle the time between turns.
+
+    A subagent is done, a teammate looks at the board, and any other agent is idle, at most until its muted mail may
+    wake it.
+    """
     if state.me.kind == "subagent" and state.turns.count > 0 and not state.inbox.mail:
-        return commands_left(state, facts) or st.StopAgent(_outcome(state), final_words(state))
+        return leftover_commands(state, facts) or st.StopAgent(_outcome(state), final_words(state))
     if facts.claimable and not state.work.tasks and state.work.gate.gate != "pending":
         return st.ClaimTask(facts.claimable)
     return st.Wait(muted_until(state, facts), "idle")
@@ -435,12 +452,12 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
     end = end_of_time(state, facts)
     if end is not None:
         times.append(end)
-    # What is past is decided on already: to wait for it would be to ask again at once, for ever.
+    # A past time has been decided already; waiting for it would repeat the decision at once, forever.
     return min((time for time in times if time > facts.now), default=None)
 
 
 # Why this order, where it is not obvious:
-# - `taken`: an agent must not continue a task that another one does
+# - `reassigned_tasks`: an agent must not continue a task that another one does
 #   (test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done).
 # - `answers`: an answer decides which calls run at all (test_an_answer_is_taken_before_anything_else_goes_on).
 # - `orphans`: `calls` and `model_under_way` would wait for an operation that a dead process had
@@ -455,13 +472,13 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
 #   (test_while_a_plan_waits_the_model_is_not_asked_and_mail_stays).
 # - `count` before `compaction`: a count may show that no compaction is needed
 #   (test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacted).
-# - `injections` before `mail`: reminders stand before the words of the user.
+# - `injections` before `mail`: reminders come before the words of the user.
 # - `stuck` after `mail`: what arrives may end the repetition (test_each_turn_has_its_own_nudge_and_mail_is_progress).
 # - `rest` last: the board comes after the mailbox (test_a_teammate_reads_its_mail_before_it_looks_at_the_board).
 RULES: tuple[Rule, ...] = (
     ended,
     stopping,
-    taken,
+    reassigned_tasks,
     answers,
     orphans,
     undoing,

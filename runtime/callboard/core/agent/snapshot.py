@@ -1,7 +1,7 @@
-"""Conversion of a state to bytes and back, so that a long journal need not be folded from its beginning.
+"""Conversion of a state to bytes and back, so that a resume need not fold a long journal from its beginning.
 
-A snapshot is a shortcut and never the truth. It has the digest of the shape and the rules of its version. A snapshot of
-another shape or other rules, or a damaged one, is ignored, and the whole journal is folded.
+A snapshot is a shortcut; the journal is the truth. A snapshot states the digest of its shape and the version of its
+rules. A damaged snapshot, or one of another shape or other rules, is ignored, and the whole journal is folded.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from callboard.core.agent.state import AgentState
 
-RULES = 9
-"""Version of the rules by which events change a state (`core.apply`). Raise it with each change that makes another
-state from the same events: otherwise snapshots would keep the effects of the old rules."""
+RULES = 10
+"""Version of the rules by which events change a state (`apply`). Raise it with each change that makes another state
+from the same events; otherwise snapshots would keep the effects of the old rules."""
 EVERY = 500
-"""Events of a journal between two snapshots of a small view: the most that a resume folds, besides the newest turn."""
+"""Events between two snapshots of a small view: the most that a resume folds, apart from the newest turn."""
 PER_VIEW = 200_000
-"""Tokens of the view for which snapshots are `EVERY` events farther apart. Writing a snapshot costs in proportion to
-the view, and that share of a step must not grow; nor may a resume that folds the events take much longer than one that
-reads the view."""
+"""Tokens of the view for which snapshots are `EVERY` events farther apart. The cost of writing a snapshot is
+proportional to the view, and its share of a step must not grow. A resume that folds the events must not take much
+longer than one that reads the view."""
 _ADDRESSES = re.compile(r"0x[0-9a-f]+|:\d{6,}")
 """Pattern of the memory address of a class or a function."""
 
@@ -44,7 +44,7 @@ def shape() -> str:
 
 
 def due(before: int, state: AgentState) -> bool:
-    """Decide whether to write a snapshot with the events after position `before`, up to this state."""
+    """Return True if a snapshot of this state is to be written with the events after position `before`."""
     apart = EVERY * (1 + state.context.conversation.tokens // PER_VIEW)
     return state.seq // apart > before // apart
 
@@ -68,8 +68,8 @@ def load(data: bytes) -> AgentState | None:
 def positions(data: bytes) -> tuple[int, int] | None:
     """Return the numbers of the newest applied event and of the newest received envelope.
 
-    Also reads snapshots of other versions, which `load` ignores: a salvaged database numbers on behind them. None if
-    the data has neither the shape of this version nor the earlier flat one.
+    Snapshots of other versions, which `load` ignores, are read too: a salvaged database continues their numbers. None
+    if the data has neither the shape of this version nor the earlier flat one.
     """
     try:
         state = json.loads(data.partition(b"\n")[2])

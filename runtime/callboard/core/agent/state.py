@@ -13,10 +13,10 @@ from callboard.core.agent.stuck_detector import Stuck
 from callboard.core.approvals.plan_gate import PlanGate
 from callboard.core.budgets.tree import Account, BudgetNode
 from callboard.core.context.cache.health import CacheHealth
-from callboard.core.context.cache.rereads import Forgotten
-from callboard.core.context.cache.tracker import CacheState, Cycle
+from callboard.core.context.cache.rereads import RemovedContent
+from callboard.core.context.cache.tracker import CacheState, EditCycle
 from callboard.core.context.view.conversation import Conversation
-from callboard.core.frozen import Keyed, replace
+from callboard.core.frozen import PersistentMap, replace
 from callboard.core.messaging.floods import MailCounts
 from callboard.core.recovery.retry_policy import RecoveryState
 from callboard.core.replies import ReplyText
@@ -44,7 +44,7 @@ class CallState:
     marks: Json = field(default_factory=dict[str, object])
     request_id: str | None = None
     digest: str = ""
-    """Digest of the content of its request: the approval of anything else is void."""
+    """Digest of the content of its request. An approval of any other content is void."""
     expires_at: float | None = None
     context: tuple[str, ...] = ()
     """Texts of hooks to add to the result."""
@@ -80,7 +80,7 @@ class Turn:
     stop_blocks: int = 0
     """Number of times in a row that a Stop hook kept the turn going."""
     stop_asked: bool = False
-    """True if the Stop hooks have let it end."""
+    """True if the Stop hooks have allowed the end of the turn."""
     summaries_failed: int = 0
     said: ReplyText = ReplyText()
     """Text of the turn's final reply, as far as it is complete."""
@@ -93,10 +93,10 @@ class Turn:
     winding_limit: TurnLimit = ""
     """The same budget as a limit."""
     last_call: bool = False
-    """True if one call is left, to report the state of the work."""
+    """True if one call is left, to report the finished and unfinished work."""
     stuck: Stuck = Stuck()
     """Repetition seen in the turn."""
-    lifts: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     """Rules of skills started in the turn that allow a call without a question."""
     denies: tuple[str, ...] = ()
     """Rules of skills started in the turn that deny, until the user's next prompt."""
@@ -123,7 +123,7 @@ class BackgroundCommand:
 
 
 @dataclass(frozen=True)
-class Ended:
+class LifeEnd:
     """The end of a life."""
 
     outcome: str
@@ -131,11 +131,11 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Waits:
+class WaitReasons:
     """Reasons, besides its calls and its gate, that keep an agent from continuing."""
 
     crash: Literal["", "restarting", "parked"] = ""
-    """Set if its code has crashed and no process has taken it over since."""
+    """Set if its code has crashed and no process has continued it since."""
     held: Literal["", "rate", "budget"] = ""
     """Limit that the agent's next model call waits for."""
     questions: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class Identity:
 class Lifecycle:
     """The end of the agent's life: requested, coming, or reached."""
 
-    ended: Ended | None = None
+    ended: LifeEnd | None = None
     stop: Literal["", "asked"] = ""
     stop_by: str = ""
     stop_request: str | None = None
@@ -285,8 +285,8 @@ class ViewCosts:
     """Costs and savings of the prompt cache, of edits, and of content that is read again."""
 
     cache: CacheState = CacheState()
-    cycle: Cycle = Cycle()
-    forgotten: Forgotten = Forgotten()
+    cycle: EditCycle = EditCycle()
+    forgotten: RemovedContent = RemovedContent()
     """Content that the view no longer shows, and content that was read again."""
     health: CacheHealth = CacheHealth()
 
@@ -298,7 +298,7 @@ class AgentWork:
     gate: PlanGate = PlanGate()
     todos: tuple[Todo, ...] = ()
     steps_since_todo: int = 0
-    files: Keyed = field(default_factory=Keyed)
+    files: PersistentMap = field(default_factory=PersistentMap)
     """Files that the agent has seen: path -> digest."""
     changed: tuple[str, ...] = ()
     """Files that this agent wrote."""
@@ -347,7 +347,7 @@ class AgentState:
     compaction: Compaction = Compaction()
     costs: ViewCosts = ViewCosts()
     work: AgentWork = AgentWork()
-    waits: Waits = Waits()
+    waits: WaitReasons = WaitReasons()
     budget: BudgetUse = BudgetUse()
 
     @property
@@ -382,12 +382,12 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedDeliveries:
     """Recorded deliveries of a replay that are due before the next model call, in order."""
 
     deliveries: tuple[Delivery, ...]
     until: float
-    """Time until which it applies (Unix seconds); every event in the session moves it on."""
+    """Time until which it applies (Unix seconds); every event in the session extends it."""
 
 
 @dataclass(frozen=True)
@@ -447,7 +447,7 @@ class Facts:
     """True if there are PostToolBatch hooks."""
     stages: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """The user's own stages, by name."""
-    expected: Expected | None = None
+    expected: ExpectedDeliveries | None = None
     """Deliveries of a recorded run at this point; None: nothing is prescribed."""
 
     @property
@@ -464,6 +464,6 @@ def without_history(state: AgentState) -> AgentState:
         calls=(),
         context=replace(state.context, conversation=Conversation(), injections=(), reminders={}),
         compaction=replace(state.compaction, tried=frozenset(), skipped=frozenset()),
-        costs=ViewCosts(forgotten=Forgotten(rereads=state.costs.forgotten.rereads)),
-        work=replace(state.work, files=Keyed(), changed=(), skill_texts={}),
+        costs=ViewCosts(forgotten=RemovedContent(rereads=state.costs.forgotten.rereads)),
+        work=replace(state.work, files=PersistentMap(), changed=(), skill_texts={}),
     )

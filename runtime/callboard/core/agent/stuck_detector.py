@@ -1,14 +1,14 @@
 """Detection of an agent that repeats itself, from its actions and results, after every reply and every result. Pure.
 
-    pattern       what repeats itself                                                   noticed at
+    pattern       repetition                                                            limit
     ------------  --------------------------------------------------------------------  -----------------------------
     repeat        the same calls (tool, input) with the same results                    `after` steps in a row
     alternation   two different such steps in turn: A, B, A, B ...                      each `after` times
-    errors        calls that all fail, one tool in the same way, with whatever input    `after` + 2 steps in a row
-    monologue     replies without a call that say nearly the same                       `after` in a row
-    mail          messages to others and little else, whatever they say                 `MOST_MAIL` in a row
-    mail          messages that are not sent, whatever else it does                     `MOST_UNSENT` more than are
-    tasks         tasks that are not created, whatever else it does                     `MOST_UNSENT` more than are
+    errors        calls that all fail, one tool in the same way, with any input         `after` + 2 steps in a row
+    monologue     replies without a call and with nearly the same text                  `after` in a row
+    mail          messages to others and little other work, with any content            `MOST_MAIL` in a row
+    mail          messages that are not sent, regardless of other work                  `MOST_UNSENT` more than are
+    tasks         tasks that are not created, regardless of other work                 `MOST_UNSENT` more than are
 
 `after` is `AgentSpec.stuck_after`: 0 means never, and 1 counts as 2, because a single occurrence is not a repetition.
 The first time in a turn the agent is nudged, and all counts start again; the next time, for any pattern, the turn ends.
@@ -18,26 +18,25 @@ The first time in a turn the agent is nudged, and all counts start again; the ne
   hold long output.
 - *The same way* of failing: the first and the last line of the error without numbers, quoted text and paths, so that
   "no such file: /a" and "no such file: /b" are one kind. The line with a command's exit code does not count: a search
-  that finds nothing, silently, is not a repeated failure.
+  without matches that prints nothing is not a repeated failure.
 - *Nearly the same text*: at least 0.6 of all pairs of neighboring words occur in both texts, compared by the 64 pairs
-  with the smallest checksums of each (all pairs of a short text). Numbers count as equal, so that a counter is not
-  news. Three different words in thirty are still nearly the same, one different sentence in three is not.
+  with the smallest checksums of each (all pairs of a short text). Numbers count as equal, so that a changed
+  counter is not progress. Three different words in thirty are nearly the same, one different sentence in three is not.
 - *Progress* restarts all counts: another result, mail, an answer to a plan or a question, and a file or a task in a
   state in which this turn has not recently left it. Writing A, B, A, B into a file is therefore not progress.
 - *Messages* are counted by calls, including refused ones. Incoming mail does not restart their count, because two
-  agents that flood each other would never be stuck. A changed file or task does. A successful call pays for
-  `MAIL_PER_RESULT` messages if neither that call nor that result was seen recently: a trivial call pays for none or
-  few.
-- *Unsent messages* (denied by `core.messaging.floods`, or refused by a full mailbox) count whatever else is done:
-  no result, changed file or mail restarts their count. A message that is sent subtracts one. The same holds for tasks
-  that are denied. A task with a wrong field is an ordinary error.
+  agents that flood each other would never be stuck. A changed file or task does restart it. A successful call allows
+  `MAIL_PER_RESULT` messages if neither that call nor that result was seen recently; so trivial calls allow few or none.
+- *Unsent messages* (denied by `core.messaging.floods`, or refused by a full mailbox) count regardless of other work: no
+  result, changed file or mail restarts their count. A sent message subtracts one. The same holds for denied tasks. A
+  task with a wrong field is an ordinary error.
 - *Watching is not stuck.* Steps that only observe others (`ToolSpec.watches`: a background command's output, the board,
-  the team, the inbox) are skipped while something of it is in progress, because the world may be slow. That holds for
-  ten times `after` such steps in a row. Two agents that watch each other would go on forever, and an agent that looks
-  thirty times in a row at the same thing should end its turn: news wakes it. Whether something was in progress is
-  decided with the facts of that moment, and recorded in `ResultsMerged.waits`.
+  the team, the inbox) are skipped while some of the observed work is in progress, because it may be slow. At most
+  `PATIENCE` times `after` such steps in a row are skipped: two agents that watch each other would never stop, and an
+  agent that looks thirty times in a row at the same thing should end its turn, since news wakes it. The facts of that
+  moment decide that work was in progress, and `ResultsMerged.waits` records it.
 
-Each step costs the reading of its own calls and results, whatever the length of the turn.
+The cost of a step depends on its own calls and results, not on the length of the turn.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ Pattern = Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks
 MORE_ERRORS = 2
 """Additional repetitions allowed for failures, which are common while an agent tries things."""
 MOST_MAIL = 100
-"""Most messages in a row without other work that pays for them."""
+"""Most messages in a row without other work that allows them."""
 MAIL_PER_RESULT = 5
-"""Messages that a new result of another call pays for."""
+"""Messages that a new result of another call allows."""
 MOST_UNSENT = 20
 """Messages that were not sent, beyond those that were, before an agent counts as stuck. The same number for tasks."""
 PATIENCE = 10
@@ -92,7 +91,7 @@ class CallOutcome(NamedTuple):
     content: Sequence[Json]
     is_error: bool = False
     denied: bool = False
-    """True if the call did not run because that was not allowed."""
+    """True if the call did not run because it was denied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class Stuck:
     repeats: int = 0
     """Number of times in a row that the newest step occurs."""
     swings: int = 0
-    """Steps in a row, up to the newest, that each equal the last but one and differ from the last."""
+    """Number of steps in a row, up to the newest, that each equal the last but one and differ from the last."""
     failures: tuple[tuple[str, int], ...] = ()
     """Kinds of failures of the newest step, with the number of times in a row."""
     looks: int = 0
@@ -131,7 +130,7 @@ class Stuck:
     """Smallest checksums of the word pairs of the newest such reply."""
     said: str = ""
     letters: int = 0
-    """Messages sent, minus those that other work paid for."""
+    """Messages sent, minus those that other work allowed."""
     unsent: int = 0
     """Messages that were not sent, minus those that were."""
     uncreated: int = 0
@@ -175,19 +174,23 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
 
 
 def replied(stuck: Stuck, blocks: Sequence[Json], *, calls: bool) -> Stuck:
-    """Return the repetition after a reply with the content `blocks` in the form of the API. A reply with a tool call
-    ends a monologue."""
+    """Return the repetition after a reply with the content `blocks` in the form of the API.
+
+    A reply with a tool call ends a monologue.
+    """
     if calls:
         return replace(stuck, replies=0, pairs=(), said="") if stuck.replies else stuck
-    text = _spoken(blocks)
+    text = _spoken_content(blocks)
     pairs = _pairs(text)
     same = stuck.replies > 0 and _alike(pairs, stuck.pairs)
     return replace(stuck, replies=stuck.replies + 1 if same else 1, pairs=pairs, said=_short(text))
 
 
 def after_news(stuck: Stuck) -> Stuck:
-    """Return the repetition after new input from outside: everything restarts except the nudge and the counts of
-    messages and denied tasks."""
+    """Return the repetition after new input from outside.
+
+    Everything is reset except the nudge and the counts of messages and denied tasks.
+    """
     return Stuck(
         nudged=stuck.nudged,
         letters=stuck.letters,
@@ -202,18 +205,11 @@ def after_change(stuck: Stuck, *state: str) -> Stuck:
     mark = _digest(*state)
     if mark in stuck.marks:
         return stuck
-    marks = (*stuck.marks, mark)[-MARKS:]
-    return Stuck(
-        nudged=stuck.nudged,
-        unsent=stuck.unsent,
-        uncreated=stuck.uncreated,
-        marks=marks,
-        seen=stuck.seen,
-    )
+    return replace(after_news(stuck), letters=0, marks=(*stuck.marks, mark)[-MARKS:])
 
 
 def after_nudge(stuck: Stuck) -> Stuck:
-    """Return the repetition after the nudge: the same number of repetitions must follow again."""
+    """Return the repetition after the nudge: the counts start again."""
     return Stuck(nudged=True, marks=stuck.marks, seen=stuck.seen)
 
 
@@ -252,7 +248,7 @@ def nudge_words(pattern: str, count: int) -> str:
 
 def stop_words(pattern: str, count: int) -> str:
     """Return the reason for the end of the turn at the second notice, for the user and the lead."""
-    return f"stuck: {pattern}, {count} times, after it had been told"
+    return f"stuck: {pattern}, {count} times, after a warning"
 
 
 def _least(after: int) -> int:
@@ -318,7 +314,7 @@ def _step_words(outcomes: Sequence[CallOutcome]) -> str:
     return text if len(outcomes) == 1 else f"{text} and {len(outcomes) - 1} more"
 
 
-def _spoken(blocks: Sequence[Json]) -> str:
+def _spoken_content(blocks: Sequence[Json]) -> str:
     """Return the content of a reply, including calls of the service's own tools, without thinking."""
     texts: list[str] = []
     for block in blocks:

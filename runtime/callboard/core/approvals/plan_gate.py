@@ -1,7 +1,7 @@
 """Rules for calls before a plan is approved. The gate allows only reads, and ignores the author and the text of a call.
 
-gate       calls that may run                                   model is asked
----------  ---------------------------------------------------  --------------
+gate       permitted calls                                      model is called
+---------  ---------------------------------------------------  ---------------
 open       all (permissions decide)                             yes
 required   reads, shell commands that only read, submit_plan,   yes
            report, messages, questions, own todos
@@ -31,6 +31,7 @@ BEFORE_APPROVAL = frozenset(
         "load_skill",
         "compact",
         "task_output",
+        "bash_output",
     }
 )
 """Tools that change only the agent's own notes and messages, and therefore run while a plan is required."""
@@ -38,7 +39,7 @@ BEFORE_APPROVAL = frozenset(
 _NEVER = ("S", "K")
 """Reason codes of denials that no plan, rule or mode overrides."""
 _RULE = "rule "
-"""Beginning of what denies a call by a rule of the settings: no plan lifts one."""
+"""Beginning of the reason of a denial by a rule of the settings, which no plan overrides."""
 NOT_RUN = "Not run: waiting for plan approval"
 
 
@@ -58,9 +59,11 @@ class PlanGate:
 
 
 def gate_refuses(gate: PlanGate, tool: str, *, reads_only: bool, denied_by: str = "") -> str | None:
-    """Return why the gate stops this call, or None if the call may pass. `reads_only`: effect class read, or a shell
-    command that policy rule R allows. `denied_by`: the letter or the rule that denies the call anyway. A call that no
-    plan lets run passes the gate, and its own denial is reported.
+    """Return the reason for which the gate denies this call; None if the call may pass.
+
+    `reads_only`: effect class read, or a shell command that policy rule R allows. `denied_by`: the reason code or the
+    rule that denies the call in any case. A call that no plan permits passes the gate, so that its own denial is
+    reported.
     """
     if gate.gate == "open" or reads_only or denied_by in _NEVER or denied_by.startswith(_RULE):
         return None

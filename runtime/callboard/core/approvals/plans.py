@@ -2,7 +2,8 @@
 
 An approval is bound to the content that was read: the answer names its digest, and is void if the request has other
 content by then. An edit approves the edited text: it creates new content with its own digest and revision, and keeps
-the submitted text, so that its author recognizes it.
+the submitted text, so that its author recognizes it. `plan.deadline` (`types/settings.py`) sets when a plan expires;
+`requests.py` decides what happens then.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class AnswerDetails:
 
 
 AS_IT_STANDS = AnswerDetails()
-"""Only yes or no, to the current content."""
+"""Details of an answer that only says yes or no, for the current content."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class PlanBinding:
     """Work that a plan is for, and the place where it was written."""
 
     task_id: str | None = None
@@ -54,7 +55,7 @@ class Bound:
     """Commit that was checked out there; empty: none or unknown."""
 
 
-def payload_of(plan: str, options: Iterable[str], bound: Bound) -> Json:
+def payload_of(plan: str, options: Iterable[str], bound: PlanBinding) -> Json:
     """Return the content that an approval is bound to, as stored in a request."""
     return {
         "plan": plan,
@@ -66,7 +67,7 @@ def payload_of(plan: str, options: Iterable[str], bound: Bound) -> Json:
     }
 
 
-def same_work(request: Request, bound: Bound) -> bool:
+def same_work(request: Request, bound: PlanBinding) -> bool:
     """Return True if a plan is for this work."""
     held = request.payload
     return (held.get("task_id"), str(held.get("assignment") or "")) == (bound.task_id, bound.assignment)
@@ -93,10 +94,12 @@ def submitted_of(request: Request) -> Json:
 def with_word(
     pending: Request, answered: Request, word: AnswerDetails, *, by: str, now: float
 ) -> Request | AnswerRefusal:
-    """Return the answered request with all details of its answer: the option, the edited text. Or return the reason for
-    a rejection: the content is not what was read, the option does not exist, an agent edits, the edited text is empty.
+    """Return the answered request with all details of its answer: the option, the edited text.
 
-    `pending`: the current request; `answered`: the same after `requests.answer`.
+    Or return the reason for a rejection: the content differs from the content that was read, the option does not exist,
+    an agent edits, or the edited text is empty.
+
+    `pending` is the current request; `answered` is the same after `requests.answer`.
     """
     if word.seen and word.seen != pending.digest:
         text = f"{pending.id}: its content has changed since you read it, so your answer is void; look at it again"
@@ -105,7 +108,7 @@ def with_word(
         return answered
     if pending.kind != "plan" or answered.status != "approved":
         return AnswerRefusal(
-            "status", f"{pending.id}: an option, an edited text or a mode goes with the approval of a plan"
+            "status", f"{pending.id}: an option, an edited text or a mode belongs to the approval of a plan"
         )
     if word.mode and (by not in ("person", "policy") or word.mode not in PLAN_MODES):
         person = by in ("person", "policy")
@@ -140,7 +143,7 @@ def _edited(pending: Request, answered: Request, plan: str, *, by: str, now: flo
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class AuthorSituation:
     """Situation of a plan's author when the answer arrives."""
 
     at: float
@@ -150,22 +153,22 @@ class Now:
     commit: str = ""
     """Commit that is checked out in the author's folder; empty: unknown."""
     moved_is_void: bool = False
-    """True if an approval is void when that commit is not the base of the plan."""
+    """True if an approval is void when another commit is checked out than the base of the plan."""
     folder: str = ""
     """Folder in which the author's tools run; empty: unknown."""
     asked: str = ""
     """Digest of the call that waits for permission."""
 
 
-def answer_record(request: Request, now: Now) -> AnswerTaken:
-    """Return the record that the author of a request keeps of its answer."""
+def answer_record(request: Request, now: AuthorSituation) -> AnswerTaken:
+    """Return the record of an answer that the author of the request keeps."""
     note = ""
     void = unsound(request) or another(request, now.asked) or elsewhere(request, now.folder)
     if not void and request.kind == "plan" and request.status == "approved":
         note = moved(request, now.commit)
         void = note if now.moved_is_void else ""
         task = str(request.payload.get("task_id") or "")
-        void = void if not task or task in now.tasks else f"{task} is no longer in your hands."
+        void = void if not task or task in now.tasks else f"{task} is no longer held by you."
     submitted = submitted_of(request)
     return AnswerTaken.model_validate(
         {
@@ -187,8 +190,10 @@ def answer_record(request: Request, now: Now) -> AnswerTaken:
 
 
 def another(request: Request, waiting_digest: str) -> str:
-    """Return the reason why an approval does not match the waiting call; empty if it does, or the request is not a
-    permission request."""
+    """Return the reason why an approval does not match the waiting call.
+
+    Empty if it does, or the request is not a permission request.
+    """
     same = (
         request.kind != "permission"
         or request.status != "approved"
@@ -238,23 +243,23 @@ def decision(answer: AnswerTaken, void: str, mode: str = "") -> str:
     if answer.choice:
         lines.append(f"Of its options this one was chosen: {answer.choice}")
     if answer.plan and not void:
-        lines.append(f"It was edited before. What is approved is this text, and not yours:\n\n{answer.plan}\n")
+        lines.append(f"It was edited before. The approved text is this one, and not yours:\n\n{answer.plan}\n")
     if answer.reason:
         lines.append(answer.reason)
     if answer.note and not void:
-        lines.append(f"{answer.note} See whether it still fits.")
+        lines.append(f"{answer.note} Check that it still fits.")
     if answer.status == "approved" and not void:
         moved = f" You are in the permission mode {mode} now." if mode else ""
         lines.append(f"You may carry it out now, and only this plan.{moved}")
     else:
-        lines.append("Still reads only: revise the plan and submit it again, or report why you cannot.")
+        lines.append("You may still only read: revise the plan and submit it again, or report why you cannot.")
     return "\n".join(lines)
 
 
 def earlier_of(request: Request, requests: Iterable[Request]) -> Request | None:
     """Return the previous revision: the newest earlier plan of the same life for the same work."""
     held = request.payload
-    bound = Bound(held.get("task_id"), str(held.get("assignment") or ""))
+    bound = PlanBinding(held.get("task_id"), str(held.get("assignment") or ""))
     plans = [
         plan
         for plan in requests

@@ -1,12 +1,16 @@
 """State machine of requests that wait for an answer: plans, permissions, shutdowns and questions. Pure.
 
-A request is pending, and then for ever approved, rejected, answered, expired or withdrawn. An answer counts when its
-kind fits, its author may answer, the content is what was asked, and the request is pending and in time; the first one
-that is written wins, by the revision it was read at. Nobody approves himself; no agent ever answers a permission.
+A request is pending, and then permanently approved, rejected, answered, expired or withdrawn. An answer is accepted if
+its kind fits, its author may answer, the content is what was asked, and the request is pending and before its deadline.
+The first accepted answer that is written wins: the write states the revision that was read. No author approves its own
+request, and no agent answers a permission request.
 
-What does not count is an `AnswerRefusal`, a value: a tool, the command line or a policy says it in its own way.
-Every word stands in the row's history, those that did not count too. A row that says `approved` is no proof of it:
-`unsound` looks at who is said to have approved what before anything is done by it.
+A rejected answer is returned as an `AnswerRefusal`; the tool, the command line or the policy words the message. The
+history of the row has every answer, including rejected ones. A row with the status `approved` is no proof: `unsound`
+checks the author and the content of the approval before anything is done because of it.
+
+`plan.deadline` and `ask.deadline` (`types/settings.py`) set how long a request waits. This module decides what happens
+then.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ _NO_AGENT = frozenset({"person", "policy"})
 CHAIN: tuple[Literal["lead", "person", "policy"], ...] = ("lead", "person", "policy")
 """Order of escalation at deadlines. After the last one the request is rejected."""
 SCHEDULED_WAIT = 1_800.0
-"""Most seconds that a request of a scheduled turn waits if the settings say forever."""
+"""Most seconds that a request of a scheduled turn waits if the settings say forever. A plan always has a deadline."""
 POLICY_SECONDS = 60.0
 """Seconds for a policy to answer a request that was put to it at a deadline."""
 LATE = "nobody answered in time"
@@ -50,8 +54,10 @@ MOST_REFUSED = 20
 
 
 def open_request(request: Request) -> Request:
-    """Return the request as submitted: bound to its content, with the first entry of its history, and with a deadline
-    if a schedule began the turn, because no one may be there to answer."""
+    """Return the request as submitted: bound to its content, with the first entry of its history.
+
+    A request gets a deadline if a schedule began the turn, because no one may be there to answer.
+    """
     first = Said(at=request.created_at, by=request.asked_by, what="asked")
     until = request.expires_at
     if until is None and request.cause == "schedule":
@@ -76,10 +82,12 @@ def overdue(request: Request, now: float) -> bool:
 
 
 def may_answer(request: Request, by: str) -> AnswerRefusal | None:
-    """Return the reason why `by` (`person`, `policy`, or an agent's name) may not answer the request; None if
-    it may."""
+    """Return the reason why `by` may not answer the request; None if it may.
+
+    `by`: `person`, `policy`, or an agent's name.
+    """
     if by == request.asked_by:
-        return AnswerRefusal("self", f"{request.id}: nobody answers his own request")
+        return AnswerRefusal("self", f"{request.id}: no one may answer their own request")
     may = answerers(request)
     if by in may:
         return None
@@ -89,8 +97,10 @@ def may_answer(request: Request, by: str) -> AnswerRefusal | None:
 
 
 def answerers(request: Request) -> tuple[str, ...]:
-    """Return the possible approvers of the request: those that it was put to; only the user if it is for a person only;
-    no agent for a permission request."""
+    """Return the possible approvers of the request: those that were asked.
+
+    Only the user if the request is for a person only; no agent for a permission request.
+    """
     listed = [name for name in request.may_answer if name != request.asked_by]
     if request.person_only:
         listed = [name for name in listed if name == "person"]
@@ -102,8 +112,10 @@ def answerers(request: Request) -> tuple[str, ...]:
 def answer(
     request: Request, kind: RequestKind, *, by: str, status: RequestStatus, reason: str, now: float
 ) -> Request | AnswerRefusal:
-    """Return the request as answered by `by`, or the reason for a rejection. `reason`: feedback, or the answer to a
-    question."""
+    """Return the request as answered by `by`, or the reason for a rejection.
+
+    `reason`: feedback, or the answer to a question.
+    """
     if kind != request.kind:
         return AnswerRefusal("kind", f"{request.id} is a {request.kind} request, not a {kind} request")
     if status not in _ANSWERS[kind]:
@@ -115,7 +127,7 @@ def answer(
     if overdue(request, now):
         return AnswerRefusal("expired", f"{request.id}: its deadline has passed")
     if request.digest != digest_of(request.kind, request.payload):
-        return AnswerRefusal("changed", f"{request.id}: its content is not what was asked for")
+        return AnswerRefusal("changed", f"{request.id}: its content has changed")
     entry = Said.model_validate({"at": now, "by": by, "what": status, "reason": reason})
     return _with_entry(request, entry, {"status": status, "answered_by": by, "reason": reason})
 
@@ -128,8 +140,7 @@ def refused(request: Request, by: str, refusal: AnswerRefusal, now: float) -> Re
 
 
 def unsound(request: Request) -> str:
-    """Return the reason why an approval in a row is invalid, whatever the row says; empty if it is valid, or the
-    request is not approved."""
+    """Return the reason why a row's approval is invalid; empty if it is valid, or if the request is not approved."""
     if request.status != "approved":
         return ""
     by = request.answered_by or ""
@@ -152,12 +163,15 @@ def covers(request: Request, kind: RequestKind, *, asked_by: str, incarnation: i
 
 
 def expire(request: Request, now: float) -> Request | AnswerRefusal:
-    """Return the request as expired: no one answered in time, or no one could be asked, so that the deadline was
-    immediate. Return a refusal before the deadline, and for a decided request."""
+    """Return the request as expired: no one answered before the deadline, or no one could be asked.
+
+    If no one could be asked, the deadline is immediate. Return a refusal before the deadline, and for a decided
+    request.
+    """
     if refusal := _refuse_closed(request):
         return refusal
     if not overdue(request, now):
-        return AnswerRefusal("early", f"{request.id}: its deadline has not come")
+        return AnswerRefusal("early", f"{request.id}: its deadline has not passed")
     at_once = request.expires_at is not None and request.expires_at <= request.created_at
     reason = UNASKED if at_once else LATE
     return _with_entry(
@@ -168,11 +182,12 @@ def expire(request: Request, now: float) -> Request | AnswerRefusal:
 def escalate(
     request: Request, now: float, seconds: float, reachable: Collection[str] = frozenset(CHAIN)
 ) -> Request | AnswerRefusal:
-    """Put a request at its deadline to the next approver of the chain, from `escalation` on, for `seconds` more (a
-    policy: for `POLICY_SECONDS`). At the end of the chain it expires.
+    """Put a request at its deadline to the next approver of the chain, starting with `escalation`.
 
-    `reachable`: members of the chain that can be asked. Skipped are approvers that may not answer: the author, an agent
-    for a permission request, everyone but the user for a request that only a person may answer.
+    That approver has `seconds` more (a policy: `POLICY_SECONDS`). At the end of the chain the request expires.
+
+    `reachable`: members of the chain that can be asked. The following are skipped: the author, an agent for a
+    permission request, everyone but the user for a request that only a person may answer.
     """
     expired = expire(request, now)
     if isinstance(expired, AnswerRefusal):
@@ -191,14 +206,14 @@ def escalate(
 
 
 def may_be_put(request: Request, to: str) -> bool:
-    """Return True if `to` could answer the request after it is put to `to`."""
+    """Return True if `to` could answer the request once it is put to `to`."""
     return may_answer(request.model_copy(update={"may_answer": (to,)}), to) is None
 
 
 def withdraw(request: Request, by: str, reason: str, now: float) -> Request | AnswerRefusal:
-    """Withdraw the request, by its author, the user or the runtime: no answer is accepted any more."""
+    """Withdraw the request, by its author, the user or the runtime: no later answer is accepted."""
     if by not in {request.asked_by, "person", "runtime"}:
-        return AnswerRefusal("not_yours", f"{request.id}: only {request.asked_by} or the person takes it back")
+        return AnswerRefusal("not_yours", f"{request.id}: only {request.asked_by} or the person may withdraw it")
     if refusal := _refuse_closed(request):
         return refusal
     entry = Said(at=now, by=by, what="withdrawn", reason=reason)

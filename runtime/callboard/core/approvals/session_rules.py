@@ -1,8 +1,8 @@
 """Rules that the user creates by answering a question with "always": their creation, and their effect on a call. Pure.
 
-Only the user creates them, only those that the question offered (`always` of its payload), and they end with their
-time, with the session, or when they are revoked. They apply to turns that users and agents began, never to turns that a
-schedule or a tool's text began. They have the effect of an allow rule of the settings.
+Only the user creates them, and only those that the question offered (`always` of its payload). They end at their
+expiry, with the session, or when they are revoked. They apply to turns that users and agents began, never to turns that
+a schedule or a tool's text began. They have the effect of an allow rule of the settings.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from callboard.core.approvals.requests import AnswerRefusal
 from callboard.core.keys import short_id
 from callboard.core.messaging.authority import reaches
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import Lift
+from callboard.core.permissions.values import AllowOverride
 from callboard.types.records import Cause, Request, SessionRule
 
 
 @dataclass(frozen=True, slots=True)
-class Always:
-    """Details of a yes for all calls of the same class."""
+class AlwaysAllow:
+    """Details of an approval for all calls of the same class."""
 
     seconds: float | None = None
     """Lifetime in seconds; None: as long as the session."""
@@ -34,19 +34,21 @@ def offered(request: Request) -> tuple[str, ...]:
     rules: Any = request.payload.get("always")
     if request.kind != "permission" or request.person_only or not isinstance(rules, list | tuple):
         return ()
-    return tuple(text for text in cast("list[Any]", rules) if isinstance(text, str) and _lift_of(text))
+    return tuple(text for text in cast("list[Any]", rules) if isinstance(text, str) and _override_of(text))
 
 
-def made(request: Request, word: Always, by: str, now: float) -> tuple[SessionRule, ...] | AnswerRefusal:
-    """Return the rules that an approval with "always" creates, or the reason why it creates none. `now`: Unix
-    seconds."""
+def created_rules(request: Request, word: AlwaysAllow, by: str, now: float) -> tuple[SessionRule, ...] | AnswerRefusal:
+    """Return the rules that an approval with "always" creates, or the reason why it creates none.
+
+    `now`: Unix seconds.
+    """
     texts = offered(request)
     if by != "person":
-        return AnswerRefusal("not_yours", f"{request.id}: only a person allows anything for more than once")
+        return AnswerRefusal("not_yours", f"{request.id}: only a person may allow anything more than once")
     if not texts:
-        return AnswerRefusal("status", f"{request.id} cannot be allowed for always: answer yes or no to this call")
+        return AnswerRefusal("status", f"{request.id} cannot always be allowed: approve or reject this call")
     if word.seconds is not None and not 0 < word.seconds < float("inf"):
-        return AnswerRefusal("status", f"{request.id}: a time has to be more than nothing")
+        return AnswerRefusal("status", f"{request.id}: the time must be longer than 0")
     return tuple(
         SessionRule(
             id=short_id("rule", request.id, text),
@@ -71,7 +73,7 @@ def ended(rule: SessionRule, now: float) -> str:
 
 def in_force(
     rules: Iterable[SessionRule], agent: str, incarnation: int, *, authority: Cause, now: float
-) -> tuple[Lift, ...]:
+) -> tuple[AllowOverride, ...]:
     """Return the rules that apply now to a call of this life of this agent, in a turn of this authority."""
     if not reaches(authority, "teammate"):
         return ()
@@ -81,21 +83,21 @@ def in_force(
         if not ended(rule, now) and rule.agent in ("", agent) and rule.incarnation in (0, incarnation)
     ]
     texts = dict.fromkeys(rule.rule for rule in active)
-    return tuple(lift for text in texts if (lift := _lift_of(text)) is not None)
+    return tuple(override for text in texts if (override := _override_of(text)) is not None)
 
 
-def _lift_of(text: str) -> Lift | None:
+def _override_of(text: str) -> AllowOverride | None:
     try:
         parse_rule(text)
     except ValueError:
         return None
-    return Lift(text, f"session rule {text}")
+    return AllowOverride(text, f"session rule {text}")
 
 
 def settles(request: Request, rules: Iterable[SessionRule], now: float) -> str:
-    """Return the session rules that allow a permission request which is older than they are; empty: they do not."""
+    """Return the session rules that allow a permission request made before they existed; empty if it is not allowed."""
     texts = offered(request)
-    lifts = in_force(rules, request.asked_by, request.incarnation, authority=request.cause, now=now)
-    if request.status != "pending" or not texts or not set(texts) <= {lift.rule for lift in lifts}:
+    overrides = in_force(rules, request.asked_by, request.incarnation, authority=request.cause, now=now)
+    if request.status != "pending" or not texts or not set(texts) <= {override.rule for override in overrides}:
         return ""
     return ", ".join(f"session rule {text}" for text in texts)

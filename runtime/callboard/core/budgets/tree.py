@@ -1,7 +1,7 @@
-"""Budgets as a tree: limits on use by a session, by each agent including the agents that it starts, by schedules. Pure.
+"""Budgets as a tree: limits on use by a session, by each agent with the agents that it starts, and by schedules. Pure.
 
     session
-    ├── lead                        whoever has no parent
+    ├── lead                        every agent without a parent
     │   ├── alice                   draws on lead, and on the session
     │   │   └── explore-x7          draws on alice, lead and the session
     │   └── bob
@@ -11,20 +11,20 @@
 A call is charged to its agent and to every node above it, each node once. A decision only examines the path of a call,
 so its cost grows with the depth of the tree, not with the number of agents or calls.
 
-    fits(path, wanted) ── no ──> Refusal: the nearest node that has no room, and which of its limits
+    fits(path, wanted) ── no ──> Refusal: the nearest node without room, and the exceeded limit
           │ yes
-    reserve(path, wanted)      the worst that the call may cost is held back, here and above
+    reserve(path, wanted)      reserve the highest possible cost of the call, in the node and above it
           │
-    settle(path, wanted, used) what it did cost takes the place of what was held; `release` when it cost nothing
+    settle(path, wanted, used) replace the reservation with the real cost; `release` if the call cost nothing
 
-A node without a call in flight has no reservation (`reserved` is exactly zero, whatever the sums of floats say). Tokens
-count all input, cached or not, and output; money is US dollars; times are Unix seconds, without time during which the
-machine slept (`engine/awake_time.py`).
+A node without a call in flight has no reservation (`reserved` is exactly zero, despite rounding errors). Tokens count
+all input, cached or not, and output; money is US dollars; times are Unix seconds, without time during which the machine
+slept (`engine/awake_time.py`).
 
 An account has the usage of one life of an agent as budgets count it, and its reservation for a call in flight. It is
-folded from the agent's events, so that the tree can be rebuilt from the journals (`core.budget`). Pure; `apply` updates
-it. It differs from the bill (`BudgetUse.usage`) for a call that was cut off without a report of its usage: it counts
-at its highest possible cost. A call is one step, a retry another.
+folded from the agent's events, so that the tree can be rebuilt from the journals. Pure; `apply` updates it. It differs
+from the bill (`BudgetUse.usage`) for a call that was cut off without a report of its usage: such a call counts at its
+highest possible cost. A call is one step, and so is each retry.
 """
 
 from __future__ import annotations
@@ -141,19 +141,20 @@ def limited(nodes: Path) -> bool:
 
 
 def fits(nodes: Path, amount: Amount, now: float) -> BudgetRefusal | None:
-    """Return None if a call of this highest cost fits everywhere; otherwise the nearest node and the first limit that
-    it exceeds.
+    """Return None if a call of this highest cost fits everywhere, otherwise the refusal.
 
-    A limit that is exceeded for good is named before one that only calls in flight exceed. A limit of 0 fits nothing,
-    not even a call without cost.
+    The refusal names the nearest node and the first limit that the call exceeds. A limit that is exceeded permanently
+    is named before a limit that only calls in flight exceed. A limit of 0 fits nothing, not even a call without cost.
     """
     refusals = [refusal for node in nodes for refusal in _refusals(node, amount, now)]
     return next((refusal for refusal in refusals if not refusal.waits), refusals[0] if refusals else None)
 
 
 def remaining(nodes: Path, now: float, *, in_flight: bool = True) -> Budget:
-    """Return the rest of the budgets on this path; None for each unlimited amount. `in_flight`: subtract the
-    reservations of calls in flight. `depth` is not an amount and stays None."""
+    """Return the rest of the budgets on this path; None for each unlimited amount.
+
+    `in_flight`: subtract the reservations of calls in flight. `depth` is not an amount and stays None.
+    """
     used = [(n, n.spent.plus(n.reserved) if in_flight else n.spent) for n in nodes]
     return Budget(
         tokens=_least(max(0, n.budget.tokens - u.tokens) for n, u in used if n.budget.tokens is not None),
@@ -171,7 +172,7 @@ def deadline(nodes: Path) -> float | None:
 
 
 def reserve(nodes: Path, amount: Amount) -> tuple[BudgetNode, ...]:
-    """Return the nodes with one more call in flight. The caller has checked, in the same moment, that it fits."""
+    """Return the nodes with one more call in flight. The caller has just checked that it fits."""
     return tuple(replace(n, reserved=n.reserved.plus(amount), in_flight=n.in_flight + 1) for n in nodes)
 
 
@@ -223,7 +224,7 @@ def beyond(grant: Budget, available: Budget) -> tuple[Kind, ...]:
 
 
 def schedule_of(cause: str) -> str:
-    """Return `schedule:<id>` for the envelope that began a turn, as in `core.schedule.Slot`; empty for any other."""
+    """Return `schedule:<id>` for the envelope that began a turn, as in `scheduling.due.Slot`; empty for any other."""
     kind, _, source = cause.partition(":")
     return f"schedule:{source.partition(':')[0]}" if kind == "schedule" and source else ""
 
@@ -236,9 +237,9 @@ def fire_of(cause: str) -> str:
 def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: float) -> str:
     """Return a description of the exceeded limit with its numbers, for the user and the model."""
     if kind == "agents":
-        return f"{_owner(budget)} may have {limit:,.0f} agents started in all, and has had {spent:,.0f}"
+        return f"{_owner(budget)} may have {limit:,.0f} agents started in total, and has had {spent:,.0f}"
     if kind == "depth":
-        return f"agents may stand {limit:,.0f} below {_owner(budget)}, and this one would stand {spent + needed:,.0f}"
+        return f"agents may be {limit:,.0f} deep below {_owner(budget)}, and this one would be {spent + needed:,.0f}"
     if kind == "seconds":
         return f"{exhausted(budget, kind)}: {limit:,.0f} s since it began"
     if kind == "cost_usd":
@@ -252,7 +253,8 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
     if kind == "tokens":
         numbers = f"{spent:,.0f} of {limit:,.0f} spent or reserved, and the next call may take {needed:,.0f}"
         return f"{exhausted(budget, kind)}: {numbers}"
-    return f"{exhausted(budget, kind)}: {spent:,.0f} of {limit:,.0f} made"
+    kept = ", and the last one is for a report" if 0 < limit - spent <= needed else ""
+    return f"{exhausted(budget, kind)}: {spent:,.0f} of {limit:,.0f} made{kept}"
 
 
 def exhausted(budget: str, kind: Kind) -> str:
@@ -276,8 +278,10 @@ def _owner(budget: str) -> str:
 
 
 def _line(tree: Tree, names: Iterable[str]) -> list[tuple[BudgetNode, int]]:
-    """Return the nodes upwards, each once at its nearest position, with the depth of an agent of these `names` below
-    it."""
+    """Return the nodes upwards, each once at its nearest position.
+
+    With each node: the depth of an agent of these `names` below it.
+    """
     by_name: dict[str, tuple[BudgetNode, int]] = {}
     level = [(name, 1) for name in names]
     while level:

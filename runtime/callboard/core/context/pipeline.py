@@ -39,11 +39,11 @@ from callboard.core.context.stages.summarize import (
     summary_size,
 )
 from callboard.core.context.summary.folding import (
-    Split,
+    ViewSplit,
+    block_of_edit,
     dropped_mark,
     note,
     notes,
-    placed_again,
     split,
     state_of,
     state_text,
@@ -57,6 +57,7 @@ from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import is_result
 from callboard.core.context.view.undo import is_spared
 from callboard.types.agent_spec import StageSpec
+from callboard.types.choices import unknown
 from callboard.types.messages import Edit, Placed, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
 
@@ -112,8 +113,9 @@ _FROM_HERE = frozenset({"force", "alone"})
 
 
 def truncate_oldest(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
-    """Drop as many of the oldest exchanges as necessary, and leave a mark. Content that survives a summary also
-    survives here.
+    """Drop as many of the oldest exchanges as necessary, and leave a mark.
+
+    Content that survives a summary also survives here.
 
     Nothing is dropped if that would not bring the view under the budget, unless `force` is true.
     """
@@ -137,8 +139,10 @@ def truncate_oldest(view: Conversation, budget: int, situation: Situation, param
 
 
 def _truncation_end(messages: Sequence[ViewMessage], surplus: int, budget: int) -> int:
-    """Return the number of oldest messages to drop to save `surplus` tokens; if that is not possible, the number of all
-    that may be dropped."""
+    """Return the number of oldest messages to drop to save `surplus` tokens.
+
+    If that is not possible: the number of all that may be dropped.
+    """
     end = tail_start(messages)
     folds = {id(block): block.tokens for block in split(messages, end, budget).folds}
     saved = 0
@@ -150,7 +154,7 @@ def _truncation_end(messages: Sequence[ViewMessage], surplus: int, budget: int) 
     return end if saved else 0
 
 
-def _turns(gone: Sequence[ViewMessage], sorted_: Split) -> int:
+def _turns(gone: Sequence[ViewMessage], sorted_: ViewSplit) -> int:
     """Return the number of turns dropped now; a turn that was already partly dropped is not counted again."""
     turns = {message.turn for message in gone[1:]} if sorted_.dropped else {message.turn for message in gone}
     cut_into = sorted_.dropped and gone[0].blocks[-1].source == "compactor" and gone[0].turn in turns
@@ -158,8 +162,8 @@ def _turns(gone: Sequence[ViewMessage], sorted_: Split) -> int:
 
 
 SNIP: Mapping[str, Any] = MappingProxyType({"over": 50, "first": 3, "last": 47, "keep_person": True})
-"""Numbers of messages: above how many it acts, and how many it keeps at each end. `keep_person: false` cuts the
-person's texts too, as in the classic version."""
+"""Numbers of messages: the number above which the stage acts, and the numbers that it keeps at each end. `keep_person:
+false` cuts the person's texts too, as in the classic version."""
 
 _SNIPPED = re.compile(r"\A\[snipped (\d+) messages\]\Z")
 
@@ -175,7 +179,7 @@ def snip_middle(view: Conversation, budget: int, situation: Situation, params: J
     alone = sum(number >= head and _mark_in(messages[number]) == len(messages[number].blocks) - 1 for number in places)
     if tail <= head or len(messages) - alone <= settings["over"]:
         return None
-    # What was snipped before may be in the last message of the head: neighbours of one role are one message.
+    # An earlier snip may be in the last message of the head, because neighbors of one role become one message.
     start = head - 1 if head - 1 in places else head
     cut = _cut(messages, start, head, tail, keep_person=settings["keep_person"])
     blocks = [*cut.stays, note(f"[snipped {cut.stood} messages]")]
@@ -187,7 +191,7 @@ def snip_middle(view: Conversation, budget: int, situation: Situation, params: J
 class _Cut(NamedTuple):
     stays: list[Placed]
     stood: int
-    """Number of messages removed there, now and before."""
+    """Number of messages removed there, now and earlier."""
 
 
 def _ends(messages: Sequence[ViewMessage], first: int, last: int) -> tuple[int, int]:
@@ -202,8 +206,10 @@ def _ends(messages: Sequence[ViewMessage], first: int, last: int) -> tuple[int, 
 
 
 def _cut(messages: Sequence[ViewMessage], start: int, head: int, tail: int, *, keep_person: bool) -> _Cut:
-    """Return the kept parts of `messages[start:tail]`. Messages before `head` are kept, except for the mark of an
-    earlier snip."""
+    """Return the kept parts of `messages[start:tail]`.
+
+    Messages before `head` are kept, except for the mark of an earlier snip.
+    """
     pinned = pins(messages)
     first = messages[start]
     marked = _mark_in(messages[start])
@@ -212,7 +218,7 @@ def _cut(messages: Sequence[ViewMessage], start: int, head: int, tail: int, *, k
     retained = {id(block) for block in pinned}
     retained |= {id(block) for block in words_in(gone, messages[-1].turn, pinned)} if keep_person else set()
     stays = [*whole, *(block for _, block in gone if id(block) in retained or _outlives(block))]
-    return _Cut([placed_again(block, pinned) for block in stays], sum(map(_stood, messages[start:tail])))
+    return _Cut([block_of_edit(block, pinned) for block in stays], sum(map(_stood, messages[start:tail])))
 
 
 def _outlives(block: ViewBlock) -> bool:
@@ -221,8 +227,10 @@ def _outlives(block: ViewBlock) -> bool:
 
 
 def _stood(message: ViewMessage) -> int:
-    """Return the number of messages that a message of the cut represents. The mark's own count is included only if
-    others were joined after it."""
+    """Return the number of messages that a message of the cut represents.
+
+    The mark's own count is included only if others were joined after it.
+    """
     mark = _mark_in(message)
     return 1 if mark is None else _number(message.blocks[mark]) + (mark < len(message.blocks) - 1)
 
@@ -307,9 +315,9 @@ def _problems(number: int, spec: StageSpec) -> Iterator[str]:
         yield f"{where}: `{spec.stage}` stands behind every pipeline and is not listed"
         return
     if is_own(spec.stage):
-        return  # its parameters are its own, and whether it is there is seen when it is loaded
+        return  # its parameters are its own, and its existence is checked when it is loaded
     if spec.stage not in DEFAULTS:
-        yield f"{where}: no stage is called `{spec.stage}`; there are {', '.join(LISTED)}"
+        yield f"{where}: {unknown('stage', spec.stage, LISTED)}"
         return
     defaults = {name: value for name, value in DEFAULTS[spec.stage].items() if name not in _FROM_HERE}
     for name, value in spec.params.items():
@@ -351,8 +359,7 @@ _CLEAR_ALL = StageSpec(stage="clear_old_results", params={"keep": 0, "over": 0.0
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """Request of a stage: edits, or a summary that the engine makes; or the reason why the stage's result is
-    refused."""
+    """Result of a stage: edits, or a summary that the engine makes; or the reason why the result is refused."""
 
     stage: str
     edits: tuple[Edit, ...] = ()
@@ -369,13 +376,14 @@ class StageCall:
 def next_stage(
     pipeline: Sequence[StageSpec], conv: Conversation, budget: int, situation: Situation
 ) -> StageCall | None:
-    """Return the first stage that has something to do. None: the model may be called (or it refuses, and `react_stage`
-    is due).
+    """Return the first stage that has something to do.
+
+    None: the model may be called (or it refuses, and `react_stage` is due).
 
     A stage is skipped at a revision for which it was tried, and a summary after `BREAKER` failures.
     """
     refused = _newest(_IMAGES, conv, budget, situation)
-    if refused is not None:  # what the service would not take at any size
+    if refused is not None:  # images that the service would refuse at any size of the request
         return refused
     for spec in pipeline:
         result = _stage_result(spec, conv, budget, situation)
@@ -393,10 +401,11 @@ def next_stage(
 
 
 def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
-    """Return the stage to run after the service refused the prompt as too long, regardless of thresholds. None:
-    `ContextOverflow`.
+    """Return the stage to run after the service refused the prompt as too long, regardless of thresholds.
 
-    Called again after a call that only `prepares`, and after a failed summary, which is then skipped.
+    None: `ContextOverflow`.
+
+    It is called again after a call that only `prepares`, and after a failed summary, which is then skipped.
     """
     result = _ask(StageSpec(stage="react"), conv, budget, situation)
     if isinstance(result, SummaryWanted):
@@ -409,8 +418,9 @@ def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageC
 def manual_summary(
     conv: Conversation, focus: str, *, in_turn: bool = False, pipeline: Sequence[StageSpec] = ()
 ) -> SummaryWanted | None:
-    """Return the summary that `/compact [focus]` and the `compact` tool request, at any size. None: nothing can be
-    summarised.
+    """Return the summary that `/compact [focus]` and the `compact` tool request, at any size.
+
+    None: nothing can be summarised.
 
     `in_turn`: a reply at the end of the view is paused, and stays. Uses the settings of the pipeline's `summarize_all`.
     """
@@ -450,9 +460,12 @@ def _ask(spec: StageSpec, conv: Conversation, budget: int, situation: Situation)
 def _summary(
     request: SummaryWanted, conv: Conversation, budget: int, situation: Situation, *, newest: StageSpec
 ) -> StageCall:
-    """Return the summary request. If large results that the model has not seen can be persisted first, return that
-    instead. If the newest exchange alone is so large (as `newest` judges) that a summary of the rest would not help,
-    return a reduction of that exchange."""
+    """Return the summary request.
+
+    If large results that the model has not seen can be persisted first, return that instead. If the newest exchange
+    alone is so large (as `newest` judges) that a summary of the rest would not help, return a reduction of that
+    exchange.
+    """
     for spec in (_PERSIST_EACH, newest):
         first = _newest(spec, conv, budget, situation)
         if first is not None:

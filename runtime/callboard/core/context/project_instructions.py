@@ -1,15 +1,12 @@
-r"""Instruction files and notes of memory on their way into a conversation: what of them an agent knows already. Pure.
+r"""Instruction files and memory notes in a conversation: injection, known ones, and includes. Pure; opens no file.
 
-Both come as injections in a tag of their own, as data: they give no permission, and cannot close their tag. The key of
-such an injection says what it is about and in which state: `<digest> <path or note>`. An instruction file is told once
-and stays, pinned, through every compaction (`view.invariants.pins`); a note is told again once it no longer stands
-there.
+Both are injected as data in their own tag: they give no permission, and cannot close their tag. The key of such an
+injection has the state and the subject: `<digest> <path or note>`. An instruction file is injected once and stays,
+pinned, through every compaction (`view.invariants.pins`); a note is injected again after a compaction has removed it.
 
-Includes of an instruction file: `@path` between spaces, outside code. Pure; opens no file.
-
-`@notes/style.md`, `@./x.md`, `@../x.md`, `@~/x.md`, `@/x.md`; a space in a path is written `\\ `. A name after an `@`
-may also be a person or a package; the reader decides by checking whether such a file exists. Inside code spans and
-fences an `@` is code.
+An include is `@path` between spaces, outside code spans and fences: `@notes/style.md`, `@./x.md`, `@../x.md`,
+`@~/x.md`, `@/x.md`; a space in a path is written `\ `. A name after an `@` may also be a person or a package; the
+reader decides by checking for such a file.
 """
 
 from __future__ import annotations
@@ -48,12 +45,12 @@ def instructed_with(files: Mapping[str, str] | None, injection: Injection) -> Ma
     return {**(files or {}), injection.subject: injection.key.partition(" ")[0]}
 
 
-def noted_with(noted: frozenset[str], injection: Injection) -> frozenset[str]:
+def with_note(noted: frozenset[str], injection: Injection) -> frozenset[str]:
     """Return the notes in the conversation, once this injection is queued."""
     return noted | {injection.key} if injection.source == "memory" else noted
 
 
-def noted_after(noted: frozenset[str], edits: Iterable[Edit]) -> frozenset[str]:
+def notes_after_edits(noted: frozenset[str], edits: Iterable[Edit]) -> frozenset[str]:
     """Return the notes that remain in the view after these edits; none if the edits removed messages."""
     return noted if all(edit.block is not None for edit in edits) else frozenset()
 
@@ -117,8 +114,10 @@ def _prose(text: str, *, code: bool = False) -> Iterator[str]:
 
 
 def _without_spans(text: str) -> str:
-    """Return the text with a space in place of each code span. A run of backticks is closed by the next run of the same
-    length."""
+    """Return the text with a space in place of each code span.
+
+    A run of backticks is closed by the next run of the same length.
+    """
     runs = [(match.start(), match.end()) for match in _TICKS.finditer(text)]
     later: dict[int, list[int]] = {}
     for number in range(len(runs) - 1, -1, -1):

@@ -1,8 +1,8 @@
-"""Reminders of facts that change from step to step, and so are never in the system prompt: the day, the repository, the
-team. Pure.
+"""Reminders of facts that change from step to step: the day, the repository, the team. Pure.
 
-A reminder is due at the beginning of a turn if its text differs from the newest one of its kind; the day also after a
-long rest. A summary removes reminders, so all are due after one. Todos have their own rhythm (`core.apply_tools`).
+Such facts are never in the system prompt. A reminder is due at the beginning of a turn if its text differs from the
+newest one of its kind; the day is also due after a long rest. A summary removes reminders, so all are due after one.
+Todos follow other rules (`core.agent.apply_tools`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class ReminderFacts:
 
 
 def reminders(latest: Mapping[str, str], around: ReminderFacts, rested: float) -> tuple[Injection, ...]:
-    """Return the reminders that are due. `latest`: kind -> its newest text. `rested`: seconds since the agent's newest
-    reply."""
+    """Return the reminders that are due.
+
+    `latest`: kind -> its newest text. `rested`: seconds since the agent's newest reply.
+    """
     day = f"{around.local:%A, %-d %B %Y}"
     texts: dict[str, str] = {}
     if day not in latest.get(DATE, "") or rested > LONG_REST:
@@ -64,12 +66,12 @@ def reminders(latest: Mapping[str, str], around: ReminderFacts, rested: float) -
     )
 
 
-def told_with(latest: Mapping[str, str], injection: Injection) -> Mapping[str, str]:
+def with_reminder(latest: Mapping[str, str], injection: Injection) -> Mapping[str, str]:
     """Return the newest reminders, including this injection if it is a reminder."""
     return {**latest, injection.key: injection.text} if is_reminder(injection) else latest
 
 
-def told_after(latest: Mapping[str, str], edits: Iterable[Edit]) -> Mapping[str, str]:
+def reminders_after_edits(latest: Mapping[str, str], edits: Iterable[Edit]) -> Mapping[str, str]:
     """Return the reminders that remain after these edits; none if the edits removed messages."""
     return latest if all(edit.block is not None for edit in edits) else {}
 
@@ -79,7 +81,7 @@ def is_reminder(injection: Injection) -> bool:
     return injection.kind == _TAG and injection.key in KINDS
 
 
-def shown_name(name: str) -> str:
+def displayed_name(name: str) -> str:
     """Return a file name as a reminder shows it. A name that could be mistaken for text of the runtime is quoted."""
     short = name if len(name) <= 120 else f"{name[:119]}…"
     return short if short.isprintable() and short == short.strip() else ascii(short)

@@ -1,5 +1,6 @@
-"""Values that stages share: the facts that they may use besides view, budget and parameters, edits with a reason, and
-the keys of failed summaries (`Situation.tried`). Pure.
+"""Values that stages share: facts, edits with a reason, and the keys of failed summaries. Pure.
+
+The facts are those that stages may use besides view, budget and parameters. The keys are in `Situation.tried`.
 """
 
 from __future__ import annotations
@@ -7,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from callboard.core.context.cache.rereads import Forgotten
-from callboard.core.context.cache.tracker import CacheState, Cycle
+from callboard.core.context.cache.rereads import RemovedContent
+from callboard.core.context.cache.tracker import CacheState, EditCycle
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit, OwnStage, Spared, StateBlock, SummaryWanted
 
 REGION_STAGE = "summarize_regions"
-"""The stage that summarizes single regions: which of them failed is known for each region."""
+"""Stage that summarizes single regions. Its failures are recorded for each region."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Facts at the time when a stage is called."""
+    """Facts at the time of the call of a stage."""
 
     now: float
     """Time in Unix seconds."""
@@ -37,8 +38,8 @@ class Situation:
     small: ModelLimits | None = None
     """Window and prices of the model that makes summaries, if it is a different one."""
     cache: CacheState = CacheState()
-    cycle: Cycle = Cycle()
-    forgotten: Forgotten = Forgotten()
+    cycle: EditCycle = EditCycle()
+    forgotten: RemovedContent = RemovedContent()
     own: Mapping[str, OwnStage] = field(default_factory=dict[str, OwnStage])
     """A person's own stages, by name."""
     batch: str = ""
@@ -62,14 +63,17 @@ def failed_at(request: SummaryWanted, revision: int) -> tuple[str, int]:
 
 
 def still_failed(tried: frozenset[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-    """Return the failures that an edit elsewhere does not change: regions that were tried in this turn and did not
-    shrink."""
+    """Return the failures that an edit elsewhere does not change.
+
+    The failures are regions that were tried in this turn and did not become smaller.
+    """
     return frozenset(key for key in tried if key[0].startswith(f"{REGION_STAGE} "))
 
 
 def budget_of(limits: ModelLimits, output_tokens: int, overhead: int, context_limit: int | None) -> int:
-    """Return the tokens that the messages may take: the window minus output reserve, system and tools; at most
-    `context_limit`.
+    """Return the tokens that the messages may take, at most `context_limit`.
+
+    The budget is the window minus output reserve, system and tools.
     """
     room = max(0, limits.window - output_tokens - overhead)
     return room if context_limit is None else max(0, min(room, context_limit))

@@ -1,13 +1,11 @@
-"""Values with which a matcher is compared: the tool of a call, the source of a start, the reason of a failure. Pure.
+"""Matchers of hooks: the values that they are compared with, the `if` of a hook, and a check for likely mistakes. Pure.
 
-An event that is not listed here has no matcher: its hooks always run.
+A matcher is compared with the tool of a call, the source of a start, or the reason of a failure. Hooks of any other
+event have no matcher and always run.
 
-The `if` of a hook: one permission rule, and whether it matches a call. Pure.
-
-The rule is matched like an ask rule: through wrappers, in every part of a command line. A part that cannot be known
-before it runs counts as a match, so that a guard runs too often rather than not at all.
-
-Check of hook matchers for likely mistakes. Pure.
+The `if` of a hook is one permission rule. It is matched like an ask rule: through wrappers, in every part of a command
+line. A part that cannot be known before it runs counts as a match, so that a guard runs too often rather than not at
+all.
 
 A matcher of letters, digits, `_`, `-`, spaces, commas and bars is a list of names. Anything else is a regular
 expression that is searched anywhere in a name, which causes mistakes: `Bash*` is `Bas` and any number of `h`.
@@ -22,13 +20,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import cast, get_args
 
-from callboard.core.hooks.merge import Matcher, Misfit, names_of, never_fits, read_matcher
+from callboard.core.hooks.merge import InvalidHook, Matcher, names_of, never_fits, read_matcher
 from callboard.core.hooks.payloads import from_compatible
 from callboard.core.permissions import rules
 from callboard.core.permissions.effects import Analysis
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import Floor, Parsed, ProposedCall, Rule, Unparsed
+from callboard.core.permissions.values import HardRules, Parsed, ProposedCall, Rule, UnparsedScript
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
 from callboard.types import hook_events as he
 from callboard.types.hook_answers import TOOL_EVENTS
@@ -109,14 +107,14 @@ CONDITIONAL = frozenset({"PreToolUse", "PostToolUse", "PostToolUseFailure", "Per
 
 
 def read_condition(text: str) -> Rule:
-    """Parse the rule of an `if`. Raises ValueError that says what is wrong."""
+    """Parse the rule of an `if`. Raises ValueError with the mistake."""
     rule = rules.parse_rule(text)
     if rule.tool == "*" or not rule.tool:
         raise ValueError(f"{text!r} names no tool: write Tool(specifier), for example Bash(git *)")
     return rule
 
 
-def call_told(event_json: Json) -> ProposedCall | None:
+def call_of_event(event_json: Json) -> ProposedCall | None:
     """Return the call of the event, with Callboard's names and fields; None for an event without one."""
     name = event_json.get("tool_name")
     tool_input = event_json.get("tool_input")
@@ -127,26 +125,26 @@ def call_told(event_json: Json) -> ProposedCall | None:
     return ProposedCall(tool, fields, "unknown")
 
 
-def is_meant(rule: Rule, call: ProposedCall, scripts: Mapping[str, Parsed], *, root: str, home: str) -> bool:
+def rule_matches(rule: Rule, call: ProposedCall, scripts: Mapping[str, Parsed], *, root: str, home: str) -> bool:
     """Return True if the rule matches this call. `scripts`: the parser's result for each script text of a command."""
     if not rules.names_tool(rule, call.name, allow=False):
         return False
     if rule.specifier is None:
         return True
     if call.name == "bash":
-        return _command_is_meant(rule, call, scripts, home)
+        return _command_matches(rule, call, scripts, home)
     if call.name not in FILE_TOOLS:
         return rules.matches_input(rule, call, allow=False)
     named = named_paths(call)
-    if isinstance(named, Unparsed):
+    if isinstance(named, UnparsedScript):
         return True
     paths = [posixpath.normpath(posixpath.join(root, path.query.text)) for path in named]
     return any(rules.names_path(rule.specifier, path, root, home, anywhere=True) for path in paths)
 
 
-def _command_is_meant(rule: Rule, call: ProposedCall, scripts: Mapping[str, Parsed], home: str) -> bool:
+def _command_matches(rule: Rule, call: ProposedCall, scripts: Mapping[str, Parsed], home: str) -> bool:
     command = call.input.get("command")
-    if not isinstance(command, str) or isinstance(scripts.get(command), Unparsed):
+    if not isinstance(command, str) or isinstance(scripts.get(command), UnparsedScript):
         return True
     analysis = analysis_of(command, scripts, home)
     return any(rules.hits(rule, part) != "no" for part in analysis.parts)
@@ -154,7 +152,7 @@ def _command_is_meant(rule: Rule, call: ProposedCall, scripts: Mapping[str, Pars
 
 def analysis_of(command: str, scripts: Mapping[str, Parsed], home: str) -> Analysis:
     """Return the parts of a command, and the scripts inside it that are still to be parsed."""
-    return analyse(command, scripts, home, Floor())
+    return analyse(command, scripts, home, HardRules())
 
 
 _SERVER = re.compile(r"mcp__[^_]+(?:_[^_]+)*_*")
@@ -172,7 +170,7 @@ def lint_matcher(event: str, text: str) -> Iterator[str]:
         return
     try:
         matcher = read_matcher(text)
-    except Misfit as misfit:
+    except InvalidHook as misfit:
         yield str(misfit)
         return
     if matcher.names is not None:
@@ -180,24 +178,24 @@ def lint_matcher(event: str, text: str) -> Iterator[str]:
     elif matcher.pattern is not None:
         yield from _of_pattern(text)
         if fits_nothing(event, matcher):
-            yield f"{text!r} matches nothing that there is: its hooks never run"
+            yield f"{text!r} matches nothing that exists: its hooks never run"
 
 
 def matcher_notes(event: str, text: str) -> Iterator[str]:
     """Yield notes on a valid matcher that is easily misread."""
     try:
         matcher = read_matcher(text)
-    except Misfit:
+    except InvalidHook:
         return
     if event in TOOL_EVENTS and matcher.excludes:
-        yield f"{text!r} is about every tool but those: also such as only read, and what MCP servers bring later"
+        yield f"{text!r} matches every other tool: also tools that only read, and tools that MCP servers add later"
 
 
 def _of_name(event: str, name: str) -> str:
     """Return the problem with one name of a list; empty if there is none."""
     if event not in TOOL_EVENTS:
         fits = not fits_nothing(event, read_matcher(name))
-        return "" if fits else f"{name!r} is nothing that {event} tells of"
+        return "" if fits else f"{name!r} is not a value of {event}"
     if name.startswith("mcp__"):
         return (
             f"{name!r} is not a tool: write {name.rstrip('_')}__.* for all of its server"
@@ -215,11 +213,11 @@ def _of_name(event: str, name: str) -> str:
 def _of_pattern(text: str) -> Iterator[str]:
     bare = _without_brackets(text)
     if _OPEN_EXCLUSION.search(bare):
-        yield f"{text!r} excludes nothing: without ^ before (?! it fits further on in every name"
+        yield f"{text!r} excludes nothing: without ^ before (?! it matches later in every name"
     if (short := _SHORT_EXCLUSION.search(text)) is not None:
         yield from _excluded_too(text, short[1])
     if _binds_one(bare):
-        yield f"the ^ or $ in {text!r} binds one alternative only: write ^({text.strip('^$')})$"
+        yield f"the ^ or $ in {text!r} applies to one alternative only: write ^({text.strip('^$')})$"
     if (star := _REPEATED.search(bare)) is not None:
         corrected = _REPEATED.sub(r"\1.*", text)
         yield f"{text!r} is a regular expression, in which {star[0]!r} repeats {star[1]!r}: write {corrected}"

@@ -1,7 +1,7 @@
 """Rules of hooks: the tools that a matcher selects, the meaning of an answer, and the combination of all answers. Pure.
 
-An answer that does not fit its event is a fault. A fault of a hook that guards a tool call is a no, unless the hook
-comes from a file in the compatible format (`fail_open`): then it is only reported to the user.
+An answer that does not fit its event is a fault. A fault of a hook that guards a tool call counts as a denial, unless
+the hook comes from a file in the compatible format (`fail_open`): then it is only reported to the user.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _NOT_JAVASCRIPT = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$])|\\[AZGz]|[*+?}]\+")
 _NOT_PYTHON = re.compile(r"\\[pPck]|\[\^?\]|\\u\{")
 
 
-class Misfit(ValueError):
-    """A matcher or an answer is invalid; the text says why."""
+class InvalidHook(ValueError):
+    """Error that describes an invalid matcher or answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,23 @@ class Matcher:
 
 
 def read_matcher(text: str) -> Matcher:
-    """Parse a matcher. Raises `Misfit` for a regular expression that JavaScript and Python interpret differently."""
+    """Parse a matcher.
+
+    Raises `InvalidHook` for a regular expression that JavaScript and Python interpret differently.
+    """
     if text in ("", "*"):
         return Matcher(text)
     if _LIST.fullmatch(text):
         names = frozenset(part.strip() for part in re.split(r"[|,]", text) if part.strip())
         if not names:
-            raise Misfit(f"the matcher {text!r} names no tool: write the names, or leave it out for all tools")
+            raise InvalidHook(f"the matcher {text!r} names no tool: write the names, or leave it out for all tools")
         return Matcher(text, names)
     if odd := _NOT_JAVASCRIPT.search(text) or _NOT_PYTHON.search(text):
-        raise Misfit(f"the matcher {text!r} has {odd.group()!r}, which other programs read differently")
+        raise InvalidHook(f"the matcher {text!r} has {odd.group()!r}, which other programs read differently")
     try:
         pattern = re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", text), re.ASCII)
     except re.error as error:
-        raise Misfit(f"the matcher {text!r} is not a regular expression: {error}") from error
+        raise InvalidHook(f"the matcher {text!r} is not a regular expression: {error}") from error
     return Matcher(text, pattern=pattern, excludes="(?!" in text or "(?<!" in text)
 
 
@@ -116,20 +119,23 @@ def capped(text: str) -> str:
 
 
 def plain_json(value: object) -> Any:
-    """Return a copy of the value as plain JSON. Raises `Misfit` for other values: NaN, lone surrogates, objects."""
+    """Return a copy of the value as plain JSON.
+
+    Raises `InvalidHook` for other values: NaN, lone surrogates, objects.
+    """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Misfit(f"is not JSON: {error}") from error
+        raise InvalidHook(f"is not JSON: {error}") from error
 
 
-# One hook's answers
+# Answers of one hook
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HookOutcome:
     """Outcome of one hook."""
 
     by: str
@@ -141,15 +147,17 @@ class Heard:
 
 
 def understood(event: str, value: object) -> tuple[Answer, ...]:
-    """Return the answers in the value of a callable. Raises `Misfit`, with the reason, for a value that is not an
-    answer."""
+    """Return the answers in the value of a callable.
+
+    Raises `InvalidHook`, with the reason, for a value that is not an answer.
+    """
     if value is None:
         return ()
     if event == "PreToolUse" and isinstance(value, str) and value.strip():
         value = Deny(value)
     if not isinstance(value, FITTING[event]):
         kinds = ", ".join(["None", *(kind.__name__ for kind in FITTING[event])])
-        raise Misfit(f"it returned {_type_name(value)}; {event} takes {kinds}")
+        raise InvalidHook(f"it returned {_type_name(value)}; {event} takes {kinds}")
     return (checked(event, value),)
 
 
@@ -158,48 +166,51 @@ def _type_name(value: object) -> str:
 
 
 def checked(event: str, answer: Answer) -> Answer:
-    """Return the answer with its texts capped and its JSON copied. Raises `Misfit` for an invalid answer."""
+    """Return the answer with its texts capped and its JSON copied. Raises `InvalidHook` for an invalid answer."""
     if isinstance(answer, Rewrite):
         return _checked_result(answer) if event == "PostToolUse" else _checked_input(answer)
     text = cast("object", answer.text if isinstance(answer, AddContext) else answer.reason)
     if not isinstance(text, str):
-        raise Misfit(f"the text of its {type(answer).__name__} is {type(text).__name__}")
+        raise InvalidHook(f"the text of its {type(answer).__name__} is {type(text).__name__}")
     if isinstance(answer, AddContext):
         return AddContext(capped(text))
     if not text.strip() and isinstance(answer, GoOn):
-        raise Misfit("its GoOn has no reason: the model would not know what to do")
+        raise InvalidHook("its GoOn has no reason: the model would not know what to do")
     return type(answer)(capped(text))
 
 
 def _checked_input(answer: Rewrite) -> Rewrite:
     new_input = cast("object", answer.input)
     if not isinstance(new_input, dict) or answer.content is not None or answer.is_error is not None:
-        raise Misfit("its Rewrite of a call has to have `input`, an object, and nothing else")
+        raise InvalidHook("its Rewrite of a call has to have `input`, an object, and nothing else")
     try:
         return Rewrite(input=plain_json(cast("object", new_input)))
-    except Misfit as error:
-        raise Misfit(f"the input of its Rewrite {error}") from error
+    except InvalidHook as error:
+        raise InvalidHook(f"the input of its Rewrite {error}") from error
 
 
 def _checked_result(answer: Rewrite) -> Rewrite:
     if answer.input is not None:
-        raise Misfit("its Rewrite has `input`, and the call has run: rewrite `content`")
+        raise InvalidHook("its Rewrite has `input`, and the call has run: rewrite `content`")
     if answer.is_error is not None and not isinstance(cast("object", answer.is_error), bool):
-        raise Misfit("the `is_error` of its Rewrite is neither true nor false")
+        raise InvalidHook("the `is_error` of its Rewrite is neither true nor false")
     if answer.content is None:
         if answer.is_error is None:
-            raise Misfit("its Rewrite rewrites nothing")
+            raise InvalidHook("its Rewrite rewrites nothing")
         return answer
     return Rewrite(content=blocks_of(answer.content), is_error=answer.is_error)
 
 
 def blocks_of(content: object) -> tuple[Json, ...]:
-    """Return the blocks of a result from a text, or from text and image blocks. Raises `Misfit` for anything else."""
+    """Return the blocks of a result from a text, or from text and image blocks.
+
+    Raises `InvalidHook` for anything else.
+    """
     if isinstance(content, str):
         text = content.encode("utf-8", "replace").decode()
         return ({"type": "text", "text": text},) if text else ()
     if not isinstance(content, list | tuple):
-        raise Misfit("a result is a text or a list of blocks")
+        raise InvalidHook("a result is a text or a list of blocks")
     blocks = cast("list[object]", plain_json(list(cast("Sequence[object]", content))))
     for block in blocks:
         fields = cast("Json", block) if isinstance(block, dict) else {}
@@ -209,14 +220,14 @@ def blocks_of(content: object) -> tuple[Json, ...]:
             else fields.get("source")
         )
         if fields.get("type") not in ("text", "image") or not fits:
-            raise Misfit("a result's block is a text that is not empty, or an image")
+            raise InvalidHook("a result's block is a text that is not empty, or an image")
     return tuple(cast("list[Json]", blocks))
 
 
 # All hooks of one event
 
 
-def rewritten(event: HookEvent, outcome: Heard) -> HookEvent:
+def rewritten(event: HookEvent, outcome: HookOutcome) -> HookEvent:
     """Return the event as rewritten by this hook, or the same object."""
     for answer in outcome.answers:
         if not isinstance(answer, Rewrite):
@@ -230,9 +241,11 @@ def rewritten(event: HookEvent, outcome: Heard) -> HookEvent:
     return event
 
 
-def pre_verdict(outcomes: Sequence[Heard], new_input: Json | None) -> PreVerdict:
-    """Combine answers: deny > ask > allow, the first of the strongest kind. A halt, and a fault that is not forgiven,
-    deny."""
+def pre_verdict(outcomes: Sequence[HookOutcome], new_input: Json | None) -> PreVerdict:
+    """Combine answers: deny > ask > allow, the first of the strongest kind.
+
+    A halt, and a fault that is not forgiven, deny.
+    """
     halt, halted_by = _halt(outcomes)
     decision, by, reason = _strongest(outcomes)
     if halt and decision != "deny":
@@ -242,12 +255,12 @@ def pre_verdict(outcomes: Sequence[Heard], new_input: Json | None) -> PreVerdict
     return PreVerdict(decision, reason, by, new_input, _texts(outcomes, AddContext), halt, _notices(outcomes))
 
 
-def permission_verdict(outcomes: Sequence[Heard], new_input: Json | None) -> PreVerdict:
+def permission_verdict(outcomes: Sequence[HookOutcome], new_input: Json | None) -> PreVerdict:
     """Combine answers in place of the user: deny > allow; a halt denies. A fault decides nothing: the user is asked."""
     return pre_verdict([replace(outcome, fail_open=True) for outcome in outcomes], new_input)
 
 
-def _strongest(outcomes: Sequence[Heard]) -> tuple[Literal["allow", "ask", "deny"] | None, str, str]:
+def _strongest(outcomes: Sequence[HookOutcome]) -> tuple[Literal["allow", "ask", "deny"] | None, str, str]:
     for outcome in outcomes:
         if outcome.fault and not outcome.fail_open:
             return "deny", outcome.by, f"it failed: {outcome.fault}"
@@ -262,18 +275,20 @@ def _strongest(outcomes: Sequence[Heard]) -> tuple[Literal["allow", "ask", "deny
     return None, "", ""
 
 
-def _first(outcome: Heard, kind: type[Reasoned]) -> Reasoned | None:
+def _first(outcome: HookOutcome, kind: type[Reasoned]) -> Reasoned | None:
     return next((answer for answer in outcome.answers if isinstance(answer, kind)), None)
 
 
-def post_verdict(outcomes: Sequence[Heard], result: HookToolResult | None) -> PostVerdict:
-    """Combine answers: the last rewritten result, and all texts in order; a fault that is not forgiven is one of the
-    texts."""
+def post_verdict(outcomes: Sequence[HookOutcome], result: HookToolResult | None) -> PostVerdict:
+    """Combine answers: the last rewritten result, and all texts in order.
+
+    A fault that is not forgiven is one of the texts.
+    """
     content, is_error = (None, None) if result is None else (result.content, result.is_error)
     return PostVerdict(content, is_error, _model_texts(outcomes), _halt(outcomes)[0], _notices(outcomes))
 
 
-def prompt_verdict(outcomes: Sequence[Heard]) -> PromptVerdict:
+def prompt_verdict(outcomes: Sequence[HookOutcome]) -> PromptVerdict:
     """Combine answers: any denial or halt blocks; a fault that is not forgiven is added to the prompt for the model."""
     halt, _ = _halt(outcomes)
     denials = ((outcome.by, answer) for outcome in outcomes if (answer := _first(outcome, Deny)) is not None)
@@ -281,17 +296,21 @@ def prompt_verdict(outcomes: Sequence[Heard]) -> PromptVerdict:
     return PromptVerdict(block, _model_texts(outcomes), halt, _notices(outcomes))
 
 
-def stop_verdict(outcomes: Sequence[Heard]) -> StopVerdict:
-    """Combine answers: the turn continues for all the given reasons, unless one halts. A fault is only reported to the
-    user."""
+def stop_verdict(outcomes: Sequence[HookOutcome]) -> StopVerdict:
+    """Combine answers: the turn continues for all the given reasons, unless one halts.
+
+    A fault is only reported to the user.
+    """
     halt, _ = _halt(outcomes)
     reasons = _texts(outcomes, GoOn)
     return StopVerdict("" if halt else "\n\n".join(reasons), halt, _notices(outcomes))
 
 
-def moment_verdict(event: str, outcomes: Sequence[Heard]) -> MomentVerdict:
-    """Combine answers: the first denial blocks, or all reasons to continue. Answers that the event does not accept have
-    no effect."""
+def moment_verdict(event: str, outcomes: Sequence[HookOutcome]) -> MomentVerdict:
+    """Combine answers: the first denial blocks, or all reasons to continue.
+
+    Answers that the event does not accept have no effect.
+    """
     halt, _ = _halt(outcomes)
     context = _model_texts(outcomes) if AddContext in FITTING[event] else ()
     block, by = _objection(event, outcomes)
@@ -301,7 +320,7 @@ def moment_verdict(event: str, outcomes: Sequence[Heard]) -> MomentVerdict:
     return MomentVerdict(block, by, context, halt, _notices(outcomes))
 
 
-def _objection(event: str, outcomes: Sequence[Heard]) -> tuple[str, str]:
+def _objection(event: str, outcomes: Sequence[HookOutcome]) -> tuple[str, str]:
     """Return the reason why the event is denied or the agent continues, and the first hook with that reason."""
     for outcome in outcomes:
         if outcome.fault and not outcome.fail_open and event in GUARDED:
@@ -312,20 +331,20 @@ def _objection(event: str, outcomes: Sequence[Heard]) -> tuple[str, str]:
     return ("\n\n".join(_texts(going, GoOn)), going[0].by) if going else ("", "")
 
 
-def _halt(outcomes: Sequence[Heard]) -> tuple[str, str]:
+def _halt(outcomes: Sequence[HookOutcome]) -> tuple[str, str]:
     for outcome in outcomes:
         if (answer := _first(outcome, Halt)) is not None:
             return answer.reason or f"{outcome.by} stopped it", outcome.by
     return "", ""
 
 
-def _texts(outcomes: Sequence[Heard], kind: type[AddContext | GoOn]) -> tuple[str, ...]:
+def _texts(outcomes: Sequence[HookOutcome], kind: type[AddContext | GoOn]) -> tuple[str, ...]:
     answers = (answer for outcome in outcomes for answer in outcome.answers if isinstance(answer, kind))
     texts = (answer.text if isinstance(answer, AddContext) else answer.reason for answer in answers)
     return tuple(text for text in texts if text.strip())
 
 
-def _model_texts(outcomes: Sequence[Heard]) -> tuple[str, ...]:
+def _model_texts(outcomes: Sequence[HookOutcome]) -> tuple[str, ...]:
     """Return the texts for the model, including faults that are not forgiven."""
     faults = (
         f"{outcome.by} failed: {outcome.fault}" for outcome in outcomes if outcome.fault and not outcome.fail_open
@@ -333,7 +352,7 @@ def _model_texts(outcomes: Sequence[Heard]) -> tuple[str, ...]:
     return (*_texts(outcomes, AddContext), *faults)
 
 
-def _notices(outcomes: Sequence[Heard]) -> tuple[str, ...]:
+def _notices(outcomes: Sequence[HookOutcome]) -> tuple[str, ...]:
     """Return the texts for the user: notices of hooks, and every fault."""
     notices = [f"{outcome.by}: {text}" for outcome in outcomes for text in outcome.notices]
     return (*notices, *(f"{outcome.by} failed: {outcome.fault}" for outcome in outcomes if outcome.fault))

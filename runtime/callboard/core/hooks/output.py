@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from callboard.core.hooks.merge import Misfit, capped, plain_json
+from callboard.core.hooks.merge import InvalidHook, capped, plain_json
 from callboard.types.hook_answers import (
     FITTING,
     AddContext,
@@ -36,7 +36,7 @@ BLOCKS = 2
 TEXT_IS_CONTEXT = frozenset({"UserPromptSubmit", "SessionStart"})
 """Events for which plain text on stdout is added for the model."""
 TOLD_TO_MODEL = frozenset({"PostToolUse", "PostToolUseFailure"})
-"""Events that nothing can block any more: the reason of a block is added for the model."""
+"""Events that nothing can block: the reason of a block is added for the model."""
 
 
 class _Form(BaseModel):
@@ -86,7 +86,7 @@ def output_meaning(payload: Json, exit_code: int, stdout: str, stderr: str) -> H
     event = str(payload["hook_event_name"])
     try:
         output = _read(event, stdout)
-    except Misfit as error:
+    except InvalidHook as error:
         if exit_code != BLOCKS:
             return HandlerResult(fault=capped(str(error)))
         output = None
@@ -116,13 +116,13 @@ def http_meaning(payload: Json, status: int, body: str) -> HandlerResult:
     event = str(payload["hook_event_name"])
     try:
         output = _read(event, body)
-    except Misfit as error:
+    except InvalidHook as error:
         return HandlerResult(fault=capped(str(error)))
     return HandlerResult(fault="its answer is not a JSON object") if output is None else _result(event, output)
 
 
 def _read(event: str, stdout: str) -> _Output | None:
-    """Parse a JSON object; None for text. Raises `Misfit` for an object of a wrong form."""
+    """Parse a JSON object; None for text. Raises `InvalidHook` for an object of a wrong form."""
     if not stdout.lstrip().startswith("{"):
         return None
     try:
@@ -133,14 +133,14 @@ def _read(event: str, stdout: str) -> _Output | None:
         output = _Output.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise Misfit(f"{'.'.join(map(str, first['loc']))} in its output: {first['msg']}") from error
+        raise InvalidHook(f"{'.'.join(map(str, first['loc']))} in its output: {first['msg']}") from error
     if output.specific is not None and output.specific.hook_event_name != event:
-        raise Misfit(f"its hookSpecificOutput is for {output.specific.hook_event_name!r}, and this is {event}")
+        raise InvalidHook(f"its hookSpecificOutput is for {output.specific.hook_event_name!r}, and this is {event}")
     return output
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise Misfit(f"{name} is not JSON")
+    raise InvalidHook(f"{name} is not JSON")
 
 
 def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerResult:
@@ -155,7 +155,7 @@ def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerRes
         notices.append(f"`continue: false` has no effect at {event}")
     try:
         possible = _MEANING.get(event, _of_any(event))(output, blocked)
-    except Misfit as error:
+    except InvalidHook as error:
         return HandlerResult(tuple(answers), capped(str(error)), tuple(notices))
     for answer in possible:
         if isinstance(answer, fitting):
@@ -182,7 +182,7 @@ def _of_pre_tool_use(output: _Output, blocked: str) -> list[Answer]:
     if specific.updated_input is not None:
         answers.append(Rewrite(input=specific.updated_input))
     if decision == "defer":
-        answers.append(Ask(reason or "put off for a person to decide"))
+        answers.append(Ask(reason or "deferred to a person"))
     elif decision is not None:
         answers.append(Ask(reason) if decision == "ask" else Allow(reason))
     return answers
@@ -195,7 +195,7 @@ def _of_permission_request(output: _Output, blocked: str) -> list[Answer]:
         return []
     message = capped(decision.message or "")
     if decision.behavior == "deny":
-        denied = Deny(message or "a hook said no in place of the person")
+        denied = Deny(message or "a hook denied it in place of the person")
         return [denied, Halt(message or "a hook stopped it")] if decision.interrupt else [denied]
     rewrite = [] if decision.updated_input is None else [Rewrite(input=decision.updated_input)]
     return [*rewrite, Allow(message)]
@@ -242,14 +242,16 @@ def _content(changed: object) -> str | list[Json]:
 def _of_stop(output: _Output, blocked: str) -> list[Answer]:
     reason = _block_reason(output, blocked)
     if reason == "":
-        raise Misfit("it blocks the end of the turn without a `reason`: the model would not know what to do")
+        raise InvalidHook("it blocks the end of the turn without a `reason`: the model would not know what to do")
     texts = (reason, capped(output.specific_fields.additional_context or ""))
     return [GoOn(text) for text in texts if text]
 
 
 def _of_any(event: str) -> Callable[[_Output, str], list[Answer]]:
-    """Return the reader for an event without specific fields: a block denies, or is reported if nothing can be denied
-    any more."""
+    """Return the reader for an event without specific fields.
+
+    A block denies, or is reported if nothing can be denied.
+    """
 
     def meaning(output: _Output, blocked: str) -> list[Answer]:
         reason = _block_reason(output, blocked)

@@ -8,16 +8,20 @@ unchanged ones return exactly as the model wrote them. Fields of events that onl
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from callboard.core.hooks.merge import Misfit, checked, names_of, plain_json
+from callboard.core.hooks.merge import InvalidHook, checked, names_of, plain_json
+from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.types import hook_events as he
 from callboard.types.hook_answers import FITTING, Answer, HookEvent, Rewrite
 from callboard.types.records import Json, ToolCall
 
 _FILE = MappingProxyType({"path": "file_path"})
+_NOTEBOOK = MappingProxyType({"path": "notebook_path"})
+_EDIT = MappingProxyType({"old_text": "old_string", "new_text": "new_string"})
 _AGENT = MappingProxyType({"agent_type": "subagent_type"})
 _TASK = MappingProxyType({"task_id": "taskId", "blocked_by": "addBlockedBy"})
 
@@ -26,7 +30,11 @@ FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "bash": MappingProxyType({"timeout_s": "timeout"}),
         "read_file": _FILE,
         "write_file": _FILE,
-        "edit_file": MappingProxyType({"path": "file_path", "old_text": "old_string", "new_text": "new_string"}),
+        "edit_file": MappingProxyType({**_FILE, **_EDIT}),
+        "multi_edit": _FILE,
+        "read_notebook": _NOTEBOOK,
+        "edit_notebook": _NOTEBOOK,
+        "bash_output": MappingProxyType({"id": "bash_id"}),
         "task": _AGENT,
         "spawn_teammate": _AGENT,
         "load_skill": MappingProxyType({"name": "skill"}),
@@ -50,9 +58,20 @@ def to_compatible(tool: str, tool_input: Json, folder: str) -> Json:
     if tool == "ask_person":
         return _questions(tool_input)
     renamed = FIELDS.get(tool, {})
-    return {
+    fields = {
         renamed.get(field, field): _value(renamed.get(field, ""), value, folder) for field, value in tool_input.items()
     }
+    return fields | {"edits": _edits(fields["edits"], _EDIT)} if tool == "multi_edit" and "edits" in fields else fields
+
+
+def _edits(value: Any, names: Mapping[str, str]) -> Any:
+    """Return the edits of one file with renamed fields. An invalid list is left to the schema check."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {names.get(name, name): field for name, field in cast("Json", edit).items()} if isinstance(edit, dict) else edit
+        for edit in cast("list[object]", value)
+    ]
 
 
 def _questions(tool_input: Json) -> Json:
@@ -66,7 +85,7 @@ def _questions(tool_input: Json) -> Json:
 
 
 def _question(tool_input: Json, updated: Json) -> Json:
-    """Return the single question from a hook's list. An invalid list is left for the schema to refuse."""
+    """Return the single question from a hook's list. An invalid list is left to the schema check."""
     try:
         (question,) = updated["questions"]
         return tool_input | {
@@ -78,7 +97,7 @@ def _question(tool_input: Json, updated: Json) -> Json:
 
 
 def _value(field: str, value: Any, folder: str) -> Any:
-    if field == "file_path" and isinstance(value, str):
+    if field in ("file_path", "notebook_path") and isinstance(value, str):
         return posixpath.normpath(posixpath.join(folder, value))
     if field == "timeout" and isinstance(value, int | float) and not isinstance(value, bool):
         return value * 1000
@@ -86,8 +105,10 @@ def _value(field: str, value: Any, folder: str) -> Any:
 
 
 def from_compatible(tool: str, tool_input: Json, updated: Json, folder: str) -> Json:
-    """Return the input that a command hook requests, in Callboard's fields. `tool_input`: the input that it received,
-    in the same fields."""
+    """Return the input that a command hook requests, in Callboard's fields.
+
+    `tool_input`: the input that it received, in the same fields.
+    """
     compatible = to_compatible(tool, tool_input, folder)
     if tool == "ask_person":
         return tool_input if updated == compatible else _question(tool_input, updated)
@@ -99,11 +120,13 @@ def from_compatible(tool: str, tool_input: Json, updated: Json, folder: str) -> 
             value = tool_input[field]
         elif compatible_field == "timeout" and field != compatible_field and isinstance(value, int | float):
             value = value / 1000
+        elif tool == "multi_edit" and field == "edits":
+            value = _edits(value, {theirs: own for own, theirs in _EDIT.items()})
         result[field] = value
     return result
 
 
-def told_to_handlers(event: HookEvent) -> bool:
+def reaches_handlers(event: HookEvent) -> bool:
     """Return True if handlers receive the event: they receive a failed call only as `PostToolUseFailure`."""
     return not (isinstance(event, he.PostToolUse) and event.result.is_error)
 
@@ -136,7 +159,7 @@ def _of_call(event: HookEvent) -> Json:
             return payload | ({"permission_suggestions": list(event.suggestions)} if event.suggestions else {})
         case he.PostToolUse():
             payload = _call_json(event.call, event.by)
-            response = _response_json(event.call, event.result, event.by)
+            response = tool_response(event.call, event.result, event.by.folder)
             return payload | {"tool_response": response, "duration_ms": round(event.seconds * 1000)}
         case he.PostToolUseFailure():
             payload = _call_json(event.call, event.by) | {"error": event.error, "is_interrupt": event.interrupted}
@@ -267,27 +290,32 @@ def _text(content: Sequence[Json]) -> str:
     return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
 
 
-def _response_json(call: ToolCall, result: he.HookToolResult, by: he.Caller) -> Json:
-    """Return the structured result; for commands and written files in the documented fields, always with the text."""
+def tool_response(call: ToolCall, result: he.HookToolResult, folder: str) -> Json:
+    """Return the structured result; for commands and written files in the documented fields, always with the text.
+
+    `folder`: the absolute path to which relative paths of the call refer.
+    """
     text = _text(result.content)
     if call.name == "bash":
         return {"stdout": text, "stderr": "", "interrupted": False, "isImage": False} | result.data
-    if call.name in ("write_file", "edit_file"):
-        path = to_compatible(call.name, call.input, by.folder).get("file_path")
+    if FILE_TOOLS.get(call.name) == "write":
+        path = to_compatible(call.name, call.input, folder).get(FIELDS[call.name]["path"])
         return {"content": text, "filePath": path, "success": True} | result.data
     return {"content": text} | result.data
 
 
 def in_our_fields(event: HookEvent, answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
-    """Return a handler's checked answers, with a rewritten input in Callboard's fields. Raises `Misfit` for an invalid
-    one."""
-    return tuple(_in_ours(event, answer) for answer in answers)
+    """Return a handler's checked answers, with a rewritten input in Callboard's fields.
+
+    Raises `InvalidHook` for an invalid one.
+    """
+    return tuple(_in_own_fields(event, answer) for answer in answers)
 
 
-def _in_ours(event: HookEvent, answer: Answer) -> Answer:
+def _in_own_fields(event: HookEvent, answer: Answer) -> Answer:
     name = type(event).__name__
     if not isinstance(answer, FITTING[name]):
-        raise Misfit(f"it answered {type(answer).__name__}, which {name} does not take")
+        raise InvalidHook(f"it answered {type(answer).__name__}, which {name} does not take")
     answer = checked(name, answer)
     if (
         isinstance(event, he.PreToolUse | he.PermissionRequest)
@@ -297,3 +325,83 @@ def _in_ours(event: HookEvent, answer: Answer) -> Answer:
         updated = from_compatible(event.call.name, event.call.input, answer.input, event.by.folder)
         return Rewrite(input=updated)
     return answer
+
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_NUMBERED = re.compile(r"^ *\d+\t", re.MULTILINE)
+
+
+def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> Json | str:
+    """Return the structured result of a call; for an error, its text.
+
+    `folder`: the absolute path to which relative paths of the call refer.
+    """
+    text = _text(result.content)
+    if result.is_error:
+        return f"Error: {text}"
+    compatible = to_compatible(call.name, call.input, folder)
+    match call.name:
+        case "bash":
+            background = {"backgroundTaskId": result.data["id"]} if "output" in result.data else {}
+            return {"stdout": text, "stderr": "", "interrupted": False, "isImage": False, **background}
+        case "read_file":
+            return _read(compatible, result)
+        case "write_file":
+            kind = "update" if result.data.get("before") else "create"
+            content = str(compatible.get("content", ""))
+            return {"type": kind, **_changed(compatible, text), "content": content}
+        case "edit_file":
+            strings = {"oldString": compatible.get("old_string", ""), "newString": compatible.get("new_string", "")}
+            replaces = bool(compatible.get("replace_all"))
+            return {**_changed(compatible, text), **strings, "userModified": False, "replaceAll": replaces}
+        case "todo_write":
+            return {"oldTodos": [], "newTodos": compatible.get("todos", [])}
+        case "ask_person":
+            questions = cast("list[Json]", compatible.get("questions") or [])
+            return {"questions": questions, "answers": cast("Json", result.data.get("answers") or {})}
+        case "task":
+            return {
+                "status": "completed",
+                "agentId": result.data.get("agent", ""),
+                "content": [{"type": "text", "text": text}],
+                "prompt": compatible.get("prompt", ""),
+            }
+        case _:
+            return tool_response(call, result, folder)
+
+
+def _read(compatible: Json, result: he.HookToolResult) -> Json:
+    path = str(compatible.get("file_path", ""))
+    image = next((block for block in result.content if block.get("type") == "image"), None)
+    if image is not None:
+        source = cast("Json", image.get("source") or {})
+        data = str(source.get("data", ""))
+        size = len(data) * 3 // 4 - data[-2:].count("=")
+        return {"type": "image", "file": {"base64": data, "type": source.get("media_type", ""), "originalSize": size}}
+    shown = int(result.data.get("lines") or 0)
+    lines = _text(result.content).split("\n")[:shown]  # a note on the rest of the file may follow the lines
+    file: Json = {
+        "filePath": path,
+        "content": _NUMBERED.sub("", "\n".join(lines)),
+        "numLines": shown,
+        "startLine": compatible.get("offset") or 1,
+        "totalLines": result.data.get("total_lines", shown),
+    }
+    return {"type": "text", "file": file}
+
+
+def _changed(compatible: Json, text: str) -> Json:
+    return {"filePath": compatible.get("file_path", ""), "structuredPatch": list(hunks_in(text)), "originalFile": None}
+
+
+def hunks_in(text: str) -> Sequence[Json]:
+    """Return the hunks of a unified diff in a text; none without a diff."""
+    hunks: list[Json] = []
+    for line in text.split("\n"):
+        if match := _HUNK.match(line):
+            old, old_lines, new, new_lines = (int(part or 1) for part in match.groups())
+            counts = {"oldStart": old, "oldLines": old_lines, "newStart": new, "newLines": new_lines}
+            hunks.append({**counts, "lines": []})
+        elif hunks and line[:1] in ("+", "-", " "):
+            cast("list[str]", hunks[-1]["lines"]).append(line)
+    return hunks

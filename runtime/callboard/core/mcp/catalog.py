@@ -14,7 +14,7 @@ from typing import Any, cast
 from callboard.core.context.system_prompt import SERVERS, defused_block, one_line
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.mcp.tool_search import DeclaredTool
-from callboard.types.mcp import ServerNow
+from callboard.types.mcp import ServerStatus
 from callboard.types.records import Json, ToolCall
 
 SEARCH = "search_tools"
@@ -42,7 +42,9 @@ class Deferral:
 
 def listed(tools: Sequence[DeclaredTool], always: Collection[str], window: int, deferral: Deferral) -> tuple[str, ...]:
     """Return the names of the tools in the prompt: all, or if they are too many, only those that are never deferred.
-    `window`: tokens of the model."""
+
+    `window`: tokens of the model.
+    """
     counted = [tool for tool in tools if tool.name not in always]
     tokens = sum(estimate_json(json.dumps(declared(tool)).encode()) for tool in counted)
     fits = len(counted) <= deferral.over and tokens <= deferral.share * window
@@ -72,8 +74,9 @@ def real_call(block: Json) -> Json:
 
 
 def unwrapped(call: ToolCall) -> ToolCall:
-    """Return the call that `call_tool` wraps, so that all later code sees the real name and input; the call unchanged
-    if it names no tool of a server.
+    """Return the call that `call_tool` wraps, so that all later code has the real name and input.
+
+    The call is unchanged if it names no tool of a server.
     """
     call_parts = None if call.bad_input is not None else inner_call(call.name, call.input)
     if call_parts is None:
@@ -94,9 +97,12 @@ def listed_tools(tools: bytes) -> tuple[DeclaredTool, ...]:
     )
 
 
-def server_line(now: ServerNow, tools: Sequence[str], in_list: Collection[str], *, connects: bool) -> str:
-    """Return one line about a server. `tools`: its tools that the agent may use; `in_list`: tools of servers in the
-    prompt's list; `connects`: the agent has `connect_mcp`."""
+def server_line(now: ServerStatus, tools: Sequence[str], in_list: Collection[str], *, connects: bool) -> str:
+    """Return one line about a server.
+
+    `tools`: its tools that the agent may use; `in_list`: tools of servers in the prompt's list; `connects`: the agent
+    has `connect_mcp`.
+    """
     name = f"{now.name} ({now.version})" if now.version else now.name
     if now.state != "connected":
         return one_line(f"{name}: {_standing(now, connects=connects)}")
@@ -110,7 +116,7 @@ def server_line(now: ServerNow, tools: Sequence[str], in_list: Collection[str], 
     return one_line("; ".join(sentences))
 
 
-def _standing(now: ServerNow, *, connects: bool) -> str:
+def _standing(now: ServerStatus, *, connects: bool) -> str:
     reason = f": {now.why}" if now.why else ""
     match now.state:
         case "waiting":
@@ -132,9 +138,11 @@ def lines_in_prompt(system: bytes) -> tuple[str, ...]:
 
 
 def news(lines: Mapping[str, str], in_prompt: Iterable[str], gone: Sequence[str], latest: str) -> str:
-    """Return the text to announce now: the lines that are not in the prompt, and those about servers of the newest
-    announcement; empty if there is none. `lines`: server -> its line; `gone`: unavailable tools of the prompt's list;
-    `latest`: the newest announcement."""
+    """Return the text to announce now: lines not in the prompt, and lines of the newest announcement's servers.
+
+    Empty if there is none. `lines`: server -> its line; `gone`: unavailable tools of the prompt's list; `latest`: the
+    newest announcement.
+    """
     held_lines = set(in_prompt)
     due = [line for name, line in lines.items() if line not in held_lines or _is_about(latest, name, before="\n- ")]
     lost = [f"- {one_line(line)}" for line in _lost(in_prompt, lines)]

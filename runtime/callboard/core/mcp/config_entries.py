@@ -1,15 +1,15 @@
-"""Entries of `mcpServers` as values: `.mcp.json` and other files of that form, field by field. Pure.
+"""Entries of `mcpServers` as values, field by field; their variables; and enabled or disabled servers. Pure.
+
+The entries are those of `.mcp.json` and other files of that form.
 
 A fault makes only its own entry unusable, or only its own field if the server works without it. Each fault is reported
-once with line and field. docs/mcp.md lists the fields; they are those that `.mcp.json` has in other programs.
+once with line and field. docs/mcp.md lists the fields; they are those that `.mcp.json` has in other programs. Variables
+are `${VAR}` and `${VAR:-default}`; their values are passed as a mapping.
 
-Also the configured servers that people have enabled or disabled by name, command or address. Pure.
-
-The keys are those of existing settings: `enabledMcpjsonServers`, `disabledMcpjsonServers`, `enableAllProjectMcpServers`
-(for the workspace's `.mcp.json`), `allowedMcpServers` and `deniedMcpServers` (for all servers). Restrictions count from
-any source; permissions only from a person or a trusted source.
-
-Also `${VAR}` and `${VAR:-default}` in the entries of MCP servers. Pure: the variables are passed as a mapping.
+Servers are enabled or disabled by name, command or address. The keys are those of existing settings:
+`enabledMcpjsonServers`, `disabledMcpjsonServers`, `enableAllProjectMcpServers` (for the workspace's `.mcp.json`),
+`allowedMcpServers` and `deniedMcpServers` (for all servers). Restrictions apply from any source; permissions only from
+a person or a trusted source.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from callboard.core.trust.yaml_nodes import YamlNode, plain
+from callboard.types.choices import choose
 from callboard.types.mcp import ServerEntry, ServerScope, Transport
 
 RESERVED = frozenset({"workspace", "claude-in-chrome", "computer-use", "Claude Preview", "Claude Browser"})
@@ -58,7 +59,7 @@ class EntryFault:
 
 
 @dataclass(slots=True)
-class Entries:
+class ConfigEntries:
     """The entries of one document."""
 
     entries: dict[str, ServerEntry] = field(default_factory=dict[str, ServerEntry])
@@ -77,9 +78,9 @@ class _Unusable(Exception):
         self.fault = fault
 
 
-def read_document(document: YamlNode, path: str, scope: ServerScope) -> Entries:
+def read_document(document: YamlNode, path: str, scope: ServerScope) -> ConfigEntries:
     """Return the servers of a document with the field `mcpServers`."""
-    result = Entries()
+    result = ConfigEntries()
     if document.members is None:
         result.faults.append(EntryFault(document.line, "", 'is an object with the field "mcpServers"'))
         return result
@@ -93,9 +94,9 @@ def read_document(document: YamlNode, path: str, scope: ServerScope) -> Entries:
     return read_servers_node(named[-1], path, scope)
 
 
-def read_servers_node(servers: YamlNode, path: str, scope: ServerScope, at: str = "mcpServers") -> Entries:
+def read_servers_node(servers: YamlNode, path: str, scope: ServerScope, at: str = "mcpServers") -> ConfigEntries:
     """Return the servers of a mapping name -> entry. `at`: its name in its document."""
-    result = Entries()
+    result = ConfigEntries()
     if servers.members is None:
         result.faults.append(EntryFault(servers.line, at, "is an object: the name of each server -> its entry"))
         return result
@@ -115,7 +116,7 @@ def read_servers_node(servers: YamlNode, path: str, scope: ServerScope, at: str 
 class _Entry:
     """One entry while it is read."""
 
-    def __init__(self, name: str, node: YamlNode, at: str, into: Entries) -> None:
+    def __init__(self, name: str, node: YamlNode, at: str, into: ConfigEntries) -> None:
         self._name = name
         self._node = node
         self._at = at
@@ -125,7 +126,7 @@ class _Entry:
     def read(self, path: str, scope: ServerScope) -> ServerEntry:
         self._named()
         transport = self._transport(scope)
-        self._told_fields(transport)
+        self._report_unused_fields(transport)
         if transport == "stdio":
             self._needed("command")
         elif transport != "sdk":
@@ -165,23 +166,23 @@ class _Entry:
             self._refuse(declared, "type", _WS)
         transport = TYPES.get(declared.value) if isinstance(declared.value, str) else None
         if transport is None or (transport == "sdk" and scope != "run"):
-            types = ", ".join(name for name in TYPES if name not in ("sdk", "streamableHttp"))
-            self._refuse(declared, "type", f"{plain(declared)!r:.80} is not a type: there are {types}")
+            types = [name for name in TYPES if name not in ("sdk", "streamableHttp")]
+            self._refuse(declared, "type", f"unknown type {plain(declared)!r:.80}: {choose(types)}")
         assert transport is not None
         if transport == "sse":
-            self._tell(declared, "type", "`sse` is deprecated; servers speak `http` by now", "ignored")
+            self._report(declared, "type", "`sse` is deprecated; servers speak `http` by now", "ignored")
         return transport
 
-    def _told_fields(self, transport: Transport) -> None:
-        """Report the fields that have no meaning here."""
+    def _report_unused_fields(self, transport: Transport) -> None:
+        """Report the fields without a meaning for this type of server."""
         strange = {"stdio": _REMOTE_ONLY, "sdk": frozenset[str]()}.get(transport, _LOCAL_ONLY)
         for name, node in self._fields.items():
             if name in strange:
-                self._tell(node, name, f"says nothing for a server of type {transport}", "ignored")
+                self._report(node, name, f"says nothing for a server of type {transport}", "ignored")
             elif name not in _KNOWN and name not in _QUIET:
-                self._tell(node, name, "is not a field of a server here", "ignored")
+                self._report(node, name, "is not a field of a server here", "ignored")
         if "oauth" in self._fields:
-            self._tell(self._fields["oauth"], "oauth", _OAUTH)
+            self._report(self._fields["oauth"], "oauth", _OAUTH)
         if self._flag("disabled"):
             self._into.off[self._name] = "its entry says `disabled`"
 
@@ -208,7 +209,7 @@ class _Entry:
         if "\0" in text:
             self._refuse(node, name, "holds a NUL character")
         if text != text.strip():
-            self._tell(node, name, "has white space at an end, which is kept as it is written", "ignored")
+            self._report(node, name, "has white space at an end, which is kept as it is written", "ignored")
         return text
 
     def _list(self, name: str) -> tuple[str, ...]:
@@ -242,21 +243,21 @@ class _Entry:
             return None
         value = node.value
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-            self._tell(node, "timeout", f"is a number of milliseconds, not {plain(node)!r:.80}", "ignored")
+            self._report(node, "timeout", f"is a number of milliseconds, not {plain(node)!r:.80}", "ignored")
             return None
         if value < 1000:
-            self._tell(node, "timeout", "is in milliseconds, and one under 1000 does not count", "ignored")
+            self._report(node, "timeout", "is in milliseconds, and one under 1000 does not count", "ignored")
             return None
         return float(value) / 1000
 
     def _flag(self, name: str) -> bool:
         node = self._fields.get(name)
         if node is not None and not isinstance(node.value, bool):
-            self._tell(node, name, f"is true or false, not {plain(node)!r:.80}", "ignored")
+            self._report(node, name, f"is true or false, not {plain(node)!r:.80}", "ignored")
             return False
         return node is not None and node.value is True
 
-    def _tell(
+    def _report(
         self, node: YamlNode, name: str, message: str, verdict: Literal["ignored", "refused"] = "refused"
     ) -> None:
         fault = EntryFault(node.line, f"{self._at}.{name}", message, verdict)
@@ -319,8 +320,10 @@ def off_by(entry: ServerEntry, approvals: Sequence[Approval]) -> str:
 
 
 def _not_enabled(entry: ServerEntry, approvals: Sequence[Approval]) -> str:
-    """Return the reason if there are lists of enabled servers of `.mcp.json` and none includes this one; empty if all
-    are enabled."""
+    """Return the reason if lists of enabled servers of `.mcp.json` exist and none includes this one.
+
+    Empty if all are enabled.
+    """
     if any(approval.key == "enableAllProjectMcpServers" and approval.value.value is True for approval in approvals):
         return ""
     lists = [approval for approval in approvals if approval.key == "enabledMcpjsonServers" and _names(approval.value)]
@@ -334,8 +337,11 @@ def _names(node: YamlNode) -> frozenset[str]:
 
 
 def _matches(entry: ServerEntry, node: YamlNode) -> bool:
-    """Return True if an item matches. Items are names, or objects with `serverName`, `serverCommand` (all its words) or
-    `serverUrl` (`*` matches any text)."""
+    """Return True if an item matches.
+
+    Items are names, or objects with `serverName`, `serverCommand` (all its words) or `serverUrl` (`*` matches any
+    text).
+    """
     for item in node.items or ():
         if item.value == entry.name:
             return True
@@ -354,8 +360,8 @@ _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^
 
 
 @dataclass(slots=True)
-class Expanding:
-    """Expands texts, and records the variables without a value."""
+class VariableExpansion:
+    """Expansion of variables in texts, with a record of the variables without a value."""
 
     variables: Mapping[str, str]
     unset: dict[str, None] = field(default_factory=dict[str, None])
@@ -382,9 +388,11 @@ class Expanding:
 
 
 def expanded(entry: ServerEntry, variables: Mapping[str, str]) -> tuple[ServerEntry, tuple[str, ...]]:
-    """Return the entry with variables expanded in command, args, env, url and headers, and the names of unset
-    variables."""
-    expanding = Expanding(variables)
+    """Return the entry with its variables expanded, and the names of unset variables.
+
+    Variables are expanded in command, args, env, url and headers.
+    """
+    expanding = VariableExpansion(variables)
     filled = replace(
         entry,
         command=expanding.text(entry.command),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, cast
 
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.choices import unknown
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json, Request
 
 ELICIT = "elicit"
@@ -52,7 +53,7 @@ def payload_of(elicitation: Elicitation, call: str) -> Json:
     return {"question": elicitation.message, "options": list(options), "call_id": call, ELICIT: about}
 
 
-def asked_of(request: Request) -> Elicitation | None:
+def question_in(request: Request) -> Elicitation | None:
     """Return the server's question in this request; None for any other request."""
     about = request.payload.get(ELICIT)
     if request.kind != "question" or not isinstance(about, Mapping):
@@ -94,22 +95,22 @@ def _list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def read(elicitation: Elicitation, text: str) -> AnsweredBack | str:
+def read(elicitation: Elicitation, text: str) -> ElicitationAnswer | str:
     """Return the person's text as an answer, or a description of the error in it."""
     answer = text.strip()
     if answer.lower() in _CANCEL:
-        return AnsweredBack("cancel")
+        return ElicitationAnswer("cancel")
     fields = fields_of(elicitation.schema)
     if answer.lower() in _NO:
-        return AnsweredBack("decline")
+        return ElicitationAnswer("decline")
     if elicitation.url or not fields:
-        return AnsweredBack("accept" if answer.lower() in _YES else "decline")
-    values = _given(fields, answer)
+        return ElicitationAnswer("accept" if answer.lower() in _YES else "decline")
+    values = _entered_fields(fields, answer)
     if isinstance(values, str):
         return values
     content = {field.name: field.default for field in fields if field.default is not None} | values
     wrong = _missing(fields, content) or next((problem for field in fields if (problem := _unfit(field, content))), "")
-    return wrong or AnsweredBack("accept", content)
+    return wrong or ElicitationAnswer("accept", content)
 
 
 def _unfit(field: Field, content: Json) -> str:
@@ -145,13 +146,13 @@ def _beyond(field: Field, value: float) -> str:
 
 def _missing(fields: Sequence[Field], content: Json) -> str:
     names = [field.name for field in fields]
-    if unknown := [name for name in content if name not in names]:
-        return f"there is no field {unknown[0]}; there are: {', '.join(names)}"
+    if extra := [name for name in content if name not in names]:
+        return unknown("field", extra[0], names)
     missing = [field.name for field in fields if field.required and field.name not in content]
     return f"{missing[0]} is missing" if missing else ""
 
 
-def _given(fields: Sequence[Field], text: str) -> Json | str:
+def _entered_fields(fields: Sequence[Field], text: str) -> Json | str:
     if text.startswith("{"):
         try:
             parsed = json.loads(text)
@@ -201,7 +202,7 @@ class InvalidValue:
 
 
 def value_of(field: Field, text: str) -> Any:
-    """The value that words stand for in a field; `InvalidValue`, where they do not."""
+    """Return the value of a field that a text stands for, or `InvalidValue`."""
     stripped = text.strip()
     if field.kind == "array":
         chosen = [_chosen(field, part) for part in stripped.split(",") if part.strip()]

@@ -1,9 +1,9 @@
 """Authority as data: the most that an envelope may claim, the authority of a turn, and actions that need more. Pure.
 
 The causes are ordered: person > lead > teammate > schedule > tool. An envelope claims the weaker of its sender's own
-rank and the authority of the turn that sent it, and so does everything that it causes: no agent passes on more than it
-has. Only a prompt of the user raises a turn, and only from then on. Texts are never examined, so none can claim
-authority.
+rank and the authority of the turn that sent it, and so does everything that it causes: no agent passes on more
+authority than it has. Only a prompt of the user raises the authority of a turn, and only for what follows it. Texts are
+never examined, so no text can claim authority.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def weaker(first: Cause, other: Cause) -> Cause:
 
 
 def weakest(causes: Iterable[Cause]) -> Cause:
-    """Return the weakest of all causes; `tool` if there is none, because the origin is unknown."""
+    """Return the weakest of all causes; `tool` if there are none, because the origin is unknown."""
     return reduce(weaker, causes) if (causes := tuple(causes)) else "tool"
 
 
@@ -48,7 +48,7 @@ def standing(name: str) -> Cause:
 
 
 def claim(sender: str, of: Cause) -> Cause:
-    """Return the authority of an envelope or a request of `sender` that is made with the authority `of`."""
+    """Return the authority of an envelope or request that `sender` makes in a turn of the authority `of`."""
     return weaker(standing(sender), of)
 
 
@@ -58,8 +58,10 @@ def cause_of(envelope: Envelope) -> Cause:
 
 
 def counts_as(envelope: Envelope, kind: str) -> Cause:
-    """Return the effective authority of an envelope in a turn of an agent of this kind. Messages of its own team do not
-    lower a lead."""
+    """Return the effective authority of an envelope in a turn of an agent of this kind.
+
+    Messages of its own team do not lower a lead's authority.
+    """
     cause = cause_of(envelope)
     return "lead" if kind == "lead" and cause == "teammate" else cause
 
@@ -80,27 +82,31 @@ def turn_of(waking: Envelope | None, before: Cause, kind: str) -> Cause:
 
 
 def after(has: Cause, entered: Iterable[Envelope], kind: str) -> Cause:
-    """Return the authority of a turn after these envelopes have entered it, in order: the weakest counts, a prompt
-    restores it."""
+    """Return the authority of a turn after these envelopes have entered it, in order.
+
+    The weakest counts, and a prompt of the user restores full authority.
+    """
     for envelope in entered:
         has = "person" if raises(envelope) else weaker(has, counts_as(envelope, kind))
     return has
 
 
 def answered(request: Request, by: str) -> Cause:
-    """Return the authority of the answer to a request: no more than that of the request, so that a yes raises
-    no turn."""
+    """Return the authority of the answer to a request.
+
+    The authority is no more than that of the request, so that an approval raises no turn.
+    """
     return claim(by, request.cause)
 
 
-# What may only be done with more.
+# Actions that need more authority
 
 RAISES: Mapping[str, tuple[Cause, str]] = {
     "review_plan": ("lead", "approves a plan"),
     "schedule_cron": ("lead", "makes a schedule"),
 }
 """Tools that give others more rights, or start turns later: the authority that they need, and a description. In a turn
-with less the user is asked. An envelope of a teammate, a schedule or a command never raises a turn."""
+with less authority, the user is asked. An envelope of a teammate, a schedule or a command never raises a turn."""
 
 
 def lacking(tool: str, tool_input: Mapping[str, object], authority: Cause) -> str:
@@ -125,14 +131,16 @@ _CALLED: Mapping[Cause, str] = {
 
 
 def for_person(tool: str, tool_input: Mapping[str, object]) -> str:
-    """Return the reason why only the user may allow this call, whatever rules, modes, hooks and policies say; empty if
-    others may."""
+    """Return the reason why only the user may allow this call; empty if others may.
+
+    The reason applies whatever rules, modes, hooks and policies say.
+    """
     if tool == "remove_worktree" and tool_input.get("discard_changes"):
         return "it throws away work that is merged nowhere"
     return ""
 
 
-# Envelopes that count as a word, and from whom.
+# Envelopes with authority, and their permitted senders
 
 COMMANDS: Mapping[str, frozenset[str]] = {
     "stop": frozenset({"person", "lead", "runtime"}),
@@ -145,7 +153,7 @@ _TOLD_BY: Mapping[str, frozenset[str]] = {
     "task_notification": frozenset({"runtime"}),
     "dead_letter": frozenset({"runtime"}),
 }
-"""Type of an envelope -> the only senders that may use it."""
+"""Types of envelopes -> the only senders that may use them."""
 ANSWERS: Mapping[str, str] = {
     "plan_approval_response": "plan",
     "permission_response": "permission",
@@ -175,7 +183,7 @@ def refusal(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
 
 
 def _refused_word(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
-    """Return the same for an envelope whose type its sender may use."""
+    """Return the reason for rejecting an envelope whose type its sender may use; empty if it is accepted."""
     is_outside = envelope.sender in ("person", "schedule") and envelope.type not in ANSWERS
     if is_outside and envelope.cause != envelope.sender:
         return f"it is sent as the {envelope.sender} and caused by a {_CALLED[envelope.cause]}"
@@ -206,8 +214,10 @@ def _refused_command(envelope: Envelope, me: AgentRow) -> str:
 
 
 def _refused_asking(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
-    """Return the reason for an envelope that announces a request. The row tells whether it exists, its author and its
-    approvers."""
+    """Return the reason for rejecting an envelope that announces a request.
+
+    The row proves that the request exists, and names its author and its approvers.
+    """
     if envelope.type == "shutdown_request" and envelope.request_id is None and envelope.sender in ("person", "runtime"):
         return ""
     if request is None or request.kind != ASKS[envelope.type]:
@@ -228,12 +238,14 @@ def _refused_shutdown(envelope: Envelope, me: AgentRow, request: Request) -> str
 
 
 def _refused_answer(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
-    """Return the reason for an envelope that announces an answer. The row tells whether it exists, its author and its
-    recipient."""
+    """Return the reason for rejecting an envelope that announces an answer.
+
+    The row proves that the request exists, and names its author and the sender of the answer.
+    """
     kind = ANSWERS[envelope.type]
     if request is None or request.kind != kind:
         return f"there is no {kind} request {envelope.request_id}"
-    lives = range(1, me.incarnation + 1) if me.kind == "lead" else (me.incarnation,)  # /new hands on what is left
+    lives = range(1, me.incarnation + 1) if me.kind == "lead" else (me.incarnation,)  # /new passes open requests on
     if request.asked_by != me.name or request.incarnation not in lives:
         return f"{request.id} was not asked by {me.name}, life {me.incarnation}"
     if request.status == "pending":
@@ -241,5 +253,5 @@ def _refused_answer(envelope: Envelope, me: AgentRow, request: Request | None) -
     if request.answered_by != envelope.sender and (request.answered_by or envelope.sender != "runtime"):
         return f"{request.id} was not answered by {envelope.sender}"
     if envelope.type == "answer" and request.answered_by and envelope.content != request.reason:
-        return f"{request.id} was answered with other words"
+        return f"{request.id} was answered with another text"
     return ""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
 from xml.sax.saxutils import quoteattr
 
+from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import mailbox
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Envelope, Json
@@ -36,7 +39,7 @@ TAGS = (
     "persisted-output",
     "piped-input",
 )
-"""Tags in which the runtime speaks or quotes others (docs/design.md, "The next user message")."""
+"""Tags in which the runtime speaks or quotes text (docs/design.md, "The next user message")."""
 SHOWN_END = 2_000
 """Characters to show of the beginning and of the end of a long text."""
 _OURS = re.compile(rf"<(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
@@ -47,6 +50,42 @@ _OPENED = re.compile(r"<(\s*/?\s*)\Z")
 _DEFUSED = re.compile(rf"&lt;(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class PromptExtras:
+    """Properties of a prompt besides its text."""
+
+    attachments: tuple[Json, ...] = ()
+    """Images and documents, as blocks of the API."""
+    verbatim: bool = False
+    """True if the text is not searched for commands and resources."""
+    uuid: str = ""
+    """Id that the client gave to the prompt."""
+
+    def metadata(self) -> Json:
+        """Return the metadata of the prompt's envelope."""
+        return {
+            **({"attachments": list(self.attachments)} if self.attachments else {}),
+            **({"verbatim": True} if self.verbatim else {}),
+            **({"uuid": self.uuid} if self.uuid else {}),
+        }
+
+
+PLAIN_PROMPT = PromptExtras()
+"""Extras of a prompt that consists of its text."""
+
+
+def with_attachments(envelope: Envelope, block: Placed | None) -> tuple[Placed, ...]:
+    """Return the block of an envelope with the images and documents of its prompt.
+
+    A prompt without text has only these.
+    """
+    blocks = cast("list[Json]", envelope.metadata.get("attachments") or [])
+    attachments = tuple(Placed(data=data, source="person") for data in fitting(blocks))
+    if block is None or (attachments and not envelope.content.strip()):
+        return attachments
+    return (block, *attachments)
+
+
 def sending(session: str, envelope: Envelope) -> Append:
     """Return the write that sends the envelope. Its id makes repeated sending idempotent."""
     stream = mailbox(session, envelope.recipient, envelope.incarnation)
@@ -54,12 +93,12 @@ def sending(session: str, envelope: Envelope) -> Append:
 
 
 def defused(text: str) -> str:
-    """Return `text` without active tags of the runtime: the `<` of such a tag becomes `&lt;`."""
+    """Return `text` without active tags of the runtime: the `<` of each such tag is replaced by `&lt;`."""
     return _OURS.sub(r"&lt;\1", text) if "<" in text else text
 
 
 def defused_parts(parts: Sequence[Json]) -> list[Json]:
-    """Return the parts of a result with each text defused. Two parts together cannot form a tag either."""
+    """Return the parts of a result with each text defused, so that two parts together cannot form a tag either."""
     made: list[Json] = []
     for part in parts:
         if part.get("type") == "text":
@@ -108,7 +147,7 @@ def unwrapped(text: str) -> str:
     return match[3] if match else text
 
 
-def kept_words(text: str, path: str, excerpt: int) -> str:
+def file_reference(text: str, path: str, excerpt: int) -> str:
     """Return the text of a block whose content is in a file: the same tags, with path, beginning and end."""
     match = _WRAPPED.match(text)
     if match is None:
@@ -119,9 +158,11 @@ def kept_words(text: str, path: str, excerpt: int) -> str:
     return f"<{tag}{fields}>\n{large_mark(body, path, 'message', excerpt)}\n</{tag}>"
 
 
-def placed(envelope: Envelope, path: str = "") -> Placed:
-    """Return the block of this envelope for its recipient's conversation. `path`: the file with its content, which is
-    then shown by path, beginning and end."""
+def envelope_block(envelope: Envelope, path: str = "") -> Placed:
+    """Return the block of this envelope for its recipient's conversation.
+
+    `path`: the file with its content, which is then shown by path, beginning and end.
+    """
     label = "input" if envelope.type in ("prompt", "scheduled") else "message"
     content = large_mark(envelope.content, path, label) if path else envelope.content
     if envelope.type == "prompt":

@@ -1,29 +1,29 @@
 """Limits on the messages and tasks of an agent, and on how often messages alone may wake it. Pure.
 
-    bound                  number                                     what happens beyond it
+    limit on               number                                     beyond the limit
     ---------------------  -----------------------------------------  ----------------------------------------------
-    messages of a sender   `BURST`, and `PER_MINUTE` more a minute    `send_message` and `broadcast` are denied, and
-                                                                      say when the next one may be sent
+    messages of a sender   `BURST`, and `PER_MINUTE` more a minute    `send_message` and `broadcast` are denied; the
+                                                                      denial states the time of the next message
     denied messages        `stuck_detector.MOST_UNSENT` in a turn     the agent counts as stuck: a nudge, then the
                                                                       end of its turn and `PENALTY`
-    tasks of a creator     `BURST`, and `PER_MINUTE` more a minute    `create_task` is denied, and says when the
-                                                                      next one may be created
+    tasks of a creator     `BURST`, and `PER_MINUTE` more a minute    `create_task` is denied; the denial states the
+                                                                      time of the next task
     denied tasks           `stuck_detector.MOST_UNSENT` in a turn     as for denied messages
-    turns of one agent     `MOST_WAKES`, and `WAKES_PER_MINUTE` more  its messages wait until they may wake again, or
-    that another wakes     a minute                                   for other mail that does; then all are read
+    turns of one agent     `MOST_WAKES`, and `WAKES_PER_MINUTE` more  the messages wait until they may wake again, or
+    that another wakes     a minute                                   until other mail wakes; then all are read
 
-No other call and no changed file pays for a message or a task: work next to a flood does not justify it. A prompt of
-the user and a schedule reset all counts of their recipient, because no agent can cause them.
+Other work does not raise the limits: neither other calls nor changed files justify a flood. A prompt of the user or of
+a schedule resets all counts of its recipient, because no agent can cause one.
 
 `BURST` equals the number that the stuck detector allows without other work. Ten messages and a new file in each reply
-of one teammate were 344 model calls and 5.16 dollars in 45 seconds: a message that wakes its recipient costs a model
-call. A hundred tasks in each reply of one teammate were 2,600 tasks and 1.93 dollars in 100 seconds, and each task
-begins a turn of another agent. With `WAKES_PER_MINUTE` a team that works for hours pays for at most one call a minute.
-The messages of one minute at `PER_MINUTE` are fewer than may be unread in a mailbox, so that a steady reporter is never
+of one teammate caused 344 model calls and cost 5.16 dollars in 45 seconds: a message that wakes its recipient costs a
+model call. A hundred tasks in each reply of one teammate were 2,600 tasks and 1.93 dollars in 100 seconds, and each
+task begins a turn of another agent. With `WAKES_PER_MINUTE`, a team that works for hours pays for at most one such call
+a minute. `PER_MINUTE` is less than the number of unread messages that a mailbox may hold, so a steady reporter is never
 refused; a flood is faster.
 
-Time is the seconds since `MailCounts.at`. `decide` uses the clock for time limits (`engine/awake_time.py`). A fold of
-the journal has only wall-clock times: a clock that was set back counts as no time, and one that was set forward fills
+Times are the seconds since `MailCounts.at`. `decide` uses the clock for time limits (`engine/awake_time.py`). The fold
+of a journal has only wall-clock times: a clock that was set back counts as no time, and one that was set forward fills
 the counts up at most once.
 """
 
@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from callboard.core.frozen import replace
 from callboard.types.records import Envelope
@@ -98,7 +99,7 @@ def seconds_muted(counts: MailCounts, seconds: float, envelope: Envelope) -> flo
 
 
 def after_sending(counts: MailCounts, messages: int, at: float) -> MailCounts:
-    """Return the counts after messages were sent. There was room for them, whatever the clock says."""
+    """Return the counts after messages were sent. They were within the limit, whatever the clock shows."""
     if not messages:
         return counts
     current = _moved(counts, at)
@@ -106,25 +107,22 @@ def after_sending(counts: MailCounts, messages: int, at: float) -> MailCounts:
 
 
 def after_creating(counts: MailCounts, tasks: int, at: float) -> MailCounts:
-    """Return the counts after tasks were created. There was room for them, whatever the clock says."""
+    """Return the counts after tasks were created. They were within the limit, whatever the clock shows."""
     if not tasks:
         return counts
     current = _moved(counts, at)
     return replace(current, created=min(BURST, current.created + tasks))
 
 
-def after_flood(counts: MailCounts, at: float) -> MailCounts:
-    """Return the counts after a turn ended because of too many messages."""
-    return replace(_moved(counts, at), sent=BURST + PENALTY * PER_MINUTE)
-
-
-def after_task_flood(counts: MailCounts, at: float) -> MailCounts:
-    """Return the counts after a turn ended because of too many tasks."""
-    return replace(_moved(counts, at), created=BURST + PENALTY * PER_MINUTE)
+def after_flood(counts: MailCounts, kind: Literal["mail", "tasks"], at: float) -> MailCounts:
+    """Return the counts after a turn ended because of too many messages or tasks."""
+    current = _moved(counts, at)
+    full = BURST + PENALTY * PER_MINUTE
+    return replace(current, sent=full) if kind == "mail" else replace(current, created=full)
 
 
 def after_wake(counts: MailCounts, cause: Envelope | None, at: float) -> MailCounts:
-    """Return the counts after an envelope began a turn. It was allowed to, whatever the clock says."""
+    """Return the counts after an envelope began a turn. It was within the limit, whatever the clock shows."""
     if cause is None or not _is_message(cause):
         return counts
     current = _moved(counts, at)
@@ -139,7 +137,7 @@ def after_receipt(counts: MailCounts, envelope: Envelope) -> MailCounts:
 
 
 def denied_words(counts: MailCounts, seconds: float) -> str:
-    """Return the reason why a message is not sent, and the agent's alternatives."""
+    """Return the message for the agent when a message is not sent: the reason and the alternatives."""
     minutes = _minutes_until_next(counts_after(counts, seconds).sent)
     return (
         f"Not sent: you have sent too many messages. An agent may send {BURST} and {PER_MINUTE:g} more a minute. Go on "
@@ -148,7 +146,7 @@ def denied_words(counts: MailCounts, seconds: float) -> str:
 
 
 def denied_task_words(counts: MailCounts, seconds: float) -> str:
-    """Return the reason why a task is not created, and the agent's alternatives."""
+    """Return the message for the agent when a task is not created: the reason and the alternatives."""
     minutes = _minutes_until_next(counts_after(counts, seconds).created)
     return (
         f"Not created: you have created too many tasks. An agent may create {BURST} and {PER_MINUTE:g} more a minute. "

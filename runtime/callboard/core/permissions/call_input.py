@@ -1,8 +1,7 @@
-"""Calls to be judged, as people and programs write them: one JSON object, in the runtime's names or the compatible
-ones. Pure.
+"""Input of calls to judge, as people and programs write them: one JSON object. Pure.
 
-Nothing is guessed. Input that is not understood, contains a NUL character or has another type where text is required is
-a `Misread`, which the caller treats as a denial.
+Names are the runtime's or the compatible ones. Nothing is guessed. Input that is not understood, contains a NUL
+character or has another type where text is required is an `InvalidCall`, which the caller treats as a denial.
 """
 
 from __future__ import annotations
@@ -15,28 +14,25 @@ from types import MappingProxyType
 from typing import NoReturn, cast, get_args
 
 from callboard.core.hooks.payloads import FIELDS
+from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import EffectClass, Mode, Rule
 from callboard.core.tool_access import COMPATIBLE
+from callboard.types.choices import unknown
 from callboard.types.records import Json
 
 MODES: Mapping[str, Mode] = MappingProxyType(
     {**{mode: mode for mode in cast("tuple[Mode, ...]", get_args(Mode))}, "manual": "default", "auto": "default"}
 )
-"""Every name of a mode, and the runtime's mode for it. There is no classifier, so `auto` asks as `default` does."""
+"""Every name of a mode, and the runtime's mode for it. There is no classifier, so `auto` asks like `default`."""
 
 _KEYS = ("tool", "input", "mode", "rules", "cwd")
 _LISTS = ("allow", "ask", "deny")
-_MORE_NAMES: Mapping[str, str] = MappingProxyType(
-    {"MultiEdit": "edit_file", "NotebookEdit": "edit_file", "NotebookRead": "read_file", "LS": "glob"}
-)
-"""Further names of file tools, besides `COMPATIBLE`, and the runtime's tools for them."""
 _MORE_FIELDS: Mapping[str, str] = MappingProxyType({"file_path": "path", "notebook_path": "path"})
 """Further field names of the file tools."""
-_FILE_TOOLS = frozenset({"read_file", "write_file", "edit_file", "glob", "grep"})
 
 
-class Misread(ValueError):
+class InvalidCall(ValueError):
     """Error that describes a mistake in a call to its author."""
 
 
@@ -50,7 +46,7 @@ class ToolTraits:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRules:
+class InputRules:
     """Rules that are part of a call's input."""
 
     allow: tuple[Rule, ...] = ()
@@ -61,19 +57,19 @@ class GivenRules:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenCall:
+class EnteredCall:
     """A call as entered, in the runtime's names. `folder`: the agent's folder, empty for the workspace itself."""
 
     tool: str
     input: Mapping[str, object]
     mode: Mode = "default"
-    rules: GivenRules = field(default_factory=GivenRules)
+    rules: InputRules = field(default_factory=InputRules)
     folder: str = ""
 
 
-def read_line(line: bytes, tools: Mapping[str, ToolTraits]) -> GivenCall:
-    """Read the call on one line of JSON (UTF-8). Raises `Misread`."""
-    return read_given(_json_of(line, "the line"), tools)
+def read_line(line: bytes, tools: Mapping[str, ToolTraits]) -> EnteredCall:
+    """Read the call on one line of JSON (UTF-8). Raises `InvalidCall`."""
+    return read_call(_json_of(line, "the line"), tools)
 
 
 def _json_of(raw: bytes, label: str) -> object:
@@ -81,22 +77,24 @@ def _json_of(raw: bytes, label: str) -> object:
     try:
         return json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
     except UnicodeDecodeError as wrong:
-        raise Misread(f"{label} is not UTF-8 (byte {wrong.start})") from wrong
+        raise InvalidCall(f"{label} is not UTF-8 (byte {wrong.start})") from wrong
     except json.JSONDecodeError as wrong:
-        raise Misread(f"{label} is not JSON: {wrong.msg} at character {wrong.pos}") from wrong
+        raise InvalidCall(f"{label} is not JSON: {wrong.msg} at character {wrong.pos}") from wrong
     except RecursionError as wrong:
-        raise Misread("the JSON is nested too deep") from wrong
+        raise InvalidCall("the JSON is nested too deep") from wrong
     except ValueError as wrong:
-        raise Misread(str(wrong)[:200]) from wrong
+        raise InvalidCall(str(wrong)[:200]) from wrong
 
 
 def call_of_words(tool: str, text: str, tools: Mapping[str, ToolTraits]) -> tuple[str, Mapping[str, object]]:
     """Return the tool and its input from text that a person types: a command, a path for a file tool, otherwise JSON.
-    Raises `Misread`."""
+
+    Raises `InvalidCall`.
+    """
     name = our_tool(tool)
     if name == "bash" and not text.lstrip().startswith("{"):
         data: object = {"command": text}
-    elif name in _FILE_TOOLS and not text.lstrip().startswith("{"):
+    elif name in FILE_TOOLS and not text.lstrip().startswith("{"):
         data = {"path": text}
     else:
         data = _json_of(text.encode("utf-8", "surrogateescape"), "the input")
@@ -104,57 +102,61 @@ def call_of_words(tool: str, text: str, tools: Mapping[str, ToolTraits]) -> tupl
     return _input_of(tool, data, tools)
 
 
-def read_given(data: object, tools: Mapping[str, ToolTraits]) -> GivenCall:
-    """Read the call in a JSON object. Raises `Misread`."""
+def read_call(data: object, tools: Mapping[str, ToolTraits]) -> EnteredCall:
+    """Read the call in a JSON object. Raises `InvalidCall`."""
     if not isinstance(data, dict):
-        raise Misread(f"a call is a JSON object with `tool` and `input`, not {_kind(data)}")
+        raise InvalidCall(f"a call is a JSON object with `tool` and `input`, not {_kind(data)}")
     call = cast("Json", data)
     for name in call:
         if name not in _KEYS and (close := difflib.get_close_matches(name.lower(), _KEYS, n=1, cutoff=0.75)):
-            raise Misread(f"there is no field {_quoted(name)}; did you mean `{close[0]}`?")
+            raise InvalidCall(f"unknown field {_quoted(name)}: choose {close[0]}")
     _refuse_nul({name: call[name] for name in _KEYS if name in call})
     tool, fields = _input_of(_text(call, "tool"), call.get("input"), tools)
     if not tool:
-        raise Misread("`tool` names no tool")
+        raise InvalidCall("`tool` names no tool")
     mode = _text(call, "mode") if call.get("mode") is not None else "default"
     if mode not in MODES:
-        raise Misread(f"there is no mode {_quoted(mode)}; there are {', '.join(MODES)}")
+        raise InvalidCall(unknown("mode", mode[:60], MODES))
     folder = _text(call, "cwd") if call.get("cwd") is not None else ""
-    return GivenCall(tool, fields, MODES[mode], read_rules(call.get("rules")), folder)
+    return EnteredCall(tool, fields, MODES[mode], read_rules(call.get("rules")), folder)
 
 
-def read_rules(data: object) -> GivenRules:
-    """Read the rules of a JSON object with lists `allow`, `ask`, `deny`. Raises `Misread`, also for a text that is not
-    a rule."""
+def read_rules(data: object) -> InputRules:
+    """Read the rules of a JSON object with lists `allow`, `ask`, `deny`.
+
+    Raises `InvalidCall`, also for a text that is not a rule.
+    """
     if data is None:
-        return GivenRules()
+        return InputRules()
     if not isinstance(data, dict):
-        raise Misread(f"`rules` is an object with lists `allow`, `ask`, `deny`, not {_kind(data)}")
+        raise InvalidCall(f"`rules` is an object with lists `allow`, `ask`, `deny`, not {_kind(data)}")
     lists = cast("Json", data)
     if odd := next((name for name in lists if name not in _LISTS), None):
-        raise Misread(f"there is no list of rules {_quoted(odd)}; there are `allow`, `ask`, `deny`")
+        raise InvalidCall(unknown("list of rules", odd[:60], _LISTS))
     lists_by_name = {name: tuple(_rules_in(lists[name], name)) for name in lists}
-    return GivenRules(lists_by_name.get("allow", ()), lists_by_name.get("ask", ()), lists_by_name.get("deny", ()))
+    return InputRules(lists_by_name.get("allow", ()), lists_by_name.get("ask", ()), lists_by_name.get("deny", ()))
 
 
 def _rules_in(data: object, name: str) -> Iterator[Rule]:
     if data is None:
         return
     if not isinstance(data, list):
-        raise Misread(f"`rules.{name}` is a list of texts, not {_kind(data)}")
+        raise InvalidCall(f"`rules.{name}` is a list of texts, not {_kind(data)}")
     for text in cast("Sequence[object]", data):
         if not isinstance(text, str):
-            raise Misread(f"a rule in `rules.{name}` is {_kind(text)}, not a text")
+            raise InvalidCall(f"a rule in `rules.{name}` is {_kind(text)}, not a text")
         try:
             yield parse_rule(text)
         except ValueError as wrong:
-            raise Misread(f"`rules.{name}`: {wrong}") from wrong
+            raise InvalidCall(f"`rules.{name}`: {wrong}") from wrong
 
 
 def our_tool(name: str) -> str:
-    """Return the runtime's name of a tool; an unknown name is returned unchanged. If a name matches two tools, the
-    first is returned."""
-    return _MORE_NAMES.get(name) or next(iter(COMPATIBLE.get(name, ())), name)
+    """Return the runtime's name of a tool; an unknown name is returned unchanged.
+
+    If a name matches two tools, the first is returned.
+    """
+    return next(iter(COMPATIBLE.get(name, ())), name)
 
 
 def _input_of(name: str, data: object, tools: Mapping[str, ToolTraits]) -> tuple[str, Mapping[str, object]]:
@@ -163,28 +165,28 @@ def _input_of(name: str, data: object, tools: Mapping[str, ToolTraits]) -> tuple
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise Misread(f"`input` is an object, not {_kind(data)}")
+        raise InvalidCall(f"`input` is an object, not {_kind(data)}")
     own_fields = {their_field: field for field, their_field in FIELDS.get(tool, {}).items()}
-    if tool in _FILE_TOOLS:
+    if tool in FILE_TOOLS:
         own_fields |= _MORE_FIELDS
     fields: dict[str, object] = {}
     for their_field, value in cast("Json", data).items():
         name = own_fields.get(their_field, their_field)
         if name in fields and fields[name] != value:
-            raise Misread(f"the input gives `{name}` twice, and differently")
+            raise InvalidCall(f"the input gives `{name}` twice, and differently")
         fields[name] = value
     if tool == "bash" and "command" not in fields:
-        raise Misread("the input of bash has no `command`")
+        raise InvalidCall("the input of bash has no `command`")
     texts = tools[tool].texts if tool in tools else ()
     if odd := next((name for name in texts if name in fields and not isinstance(fields[name], str)), None):
-        raise Misread(f"the input's `{odd}` is {_kind(fields[odd])}, not a text")
+        raise InvalidCall(f"the input's `{odd}` is {_kind(fields[odd])}, not a text")
     return tool, fields
 
 
 def _text(call: Json, name: str) -> str:
     value = call.get(name)
     if not isinstance(value, str):
-        raise Misread(f"`{name}` is {_kind(value)}, not a text" if name in call else f"there is no `{name}`")
+        raise InvalidCall(f"`{name}` is {_kind(value)}, not a text" if name in call else f"there is no `{name}`")
     return value
 
 
@@ -194,7 +196,7 @@ def _refuse_nul(value: object) -> None:
     while todo:
         each = todo.pop()
         if isinstance(each, str) and "\0" in each:
-            raise Misread("a value holds a NUL character")
+            raise InvalidCall("a value holds a NUL character")
         if isinstance(each, dict):
             todo += [part for pair in cast("Json", each).items() for part in pair]
         elif isinstance(each, list):

@@ -1,13 +1,15 @@
 """Conversion between permission updates of the compatible format and the runtime's rules. Pure.
 
 `permission_suggestions`, `updatedPermissions` and `can_use_tool` contain `{type, rules: [{toolName, ruleContent}],
-behavior, destination}`. The runtime's rules are texts: `Tool(specifier)`. Only adding allow rules for this session is
-supported. Everything else is listed, so that nothing is dropped silently.
+behavior, destination}`. The runtime's rules are texts: `Tool(specifier)`. Hooks may only add allow rules for this
+session (`rules_of`); a client that acts as the person may also remove them, choose a mode, and allow folders
+(`client_changes`). Everything else is listed, so that nothing is dropped silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.permissions.rules import parse_rule
@@ -59,6 +61,53 @@ def mode_of(updates: object) -> str:
         if fields.get("type") == "setMode" and isinstance(fields.get("mode"), str):
             chosen = READ_AS.get(fields["mode"], fields["mode"])
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class ClientChanges:
+    """Changes for this session that a client requests in an answer."""
+
+    allowed: tuple[str, ...] = ()
+    """Rules to add."""
+    revoked: tuple[str, ...] = ()
+    """Rules to remove."""
+    mode: str = ""
+    """Permission mode of the lead, by its runtime name; empty: no change."""
+    ignored: tuple[str, ...] = ()
+    """A line for each part without effect, or with less than the requested effect."""
+
+
+def client_changes(updates: object) -> ClientChanges:
+    """Return the changes that the updates of a client request. They last as long as the session."""
+    if updates is None:
+        return ClientChanges()
+    if not isinstance(updates, list | tuple):
+        return ClientChanges(ignored=("permission updates are a list",))
+    allowed: list[str] = []
+    revoked: list[str] = []
+    ignored: list[str] = []
+    listed = cast("Sequence[object]", updates)
+    for update in listed:
+        fields = cast("Json", update) if isinstance(update, dict) else {}
+        kind = fields.get("type")
+        behavior = fields.get("behavior")
+        if kind in ("addRules", "removeRules") and behavior == "allow":
+            texts = list(_texts(fields.get("rules")))
+            (allowed if kind == "addRules" else revoked).extend(filter(None, texts))
+            ignored += ["a rule without a toolName, or that cannot be read"] * texts.count("")
+        elif kind == "addDirectories":
+            folders: Any = fields.get("directories")
+            allowed += [f"Read(/{folder.rstrip('/')}/**)" for folder in folders if str(folder).startswith("/")]
+            ignored += [f"the directory {folder}: it is not absolute" for folder in folders if folder[:1] != "/"]
+        elif kind != "setMode":
+            named = " ".join(str(part) for part in (kind, behavior) if part)
+            ignored.append(f"an update {named or 'without a type'}")
+            continue
+        if fields.get("destination") not in ("session", None):
+            ignored.append(f"the destination {fields['destination']}: the change lasts as long as the session")
+    return ClientChanges(
+        tuple(dict.fromkeys(allowed)), tuple(dict.fromkeys(revoked)), mode_of(listed), tuple(dict.fromkeys(ignored))
+    )
 
 
 def _texts(entries: Any) -> Iterator[str]:

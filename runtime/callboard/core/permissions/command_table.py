@@ -1,4 +1,4 @@
-"""Tables of facts about programs. A program that is in none of them is unknown, and asks.
+"""Tables of facts about programs. A program that is in none of them is unknown and needs approval.
 
 `READERS` lists programs that only read unless one of their listed options is given: letters and names of options that
 make them write, run programs or leave the workspace. GNU programs accept every unambiguous prefix of a long option, so
@@ -190,8 +190,7 @@ OBEYED: Mapping[str, tuple[str, ...]] = {
     "dotnet": ("global.json", *_SHIMS),
     **dict.fromkeys(names("node npm npx tsc"), (".npmrc", ".pnp.cjs", *_SHIMS)),
 }
-"""Files that such programs follow before they print: with one of them they may run a program that the workspace
-names."""
+"""Files that such programs obey before they print: because of one, they may run a program that the workspace names."""
 
 NEVER_PRIVILEGE = names(
     "sudo su doas pkexec runuser sudoedit run0 gosu su-exec visudo sudo-rs su-rs gksu gksudo "

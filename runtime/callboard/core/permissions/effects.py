@@ -1,7 +1,7 @@
 """Effects of a command as values: the step between reading a script and deciding on it.
 
-A command is classified by its effects, never by its spelling. `ease` says who may lift an ask: `mode` (the mode
-`acceptEdits`), `rule` (an allow rule), `bypass` (only the mode that a person starts to bypass asking), `named` (no
+A command is classified by its effects, never by its spelling. `ease` is the authority that may lift an ask: `mode` (the
+mode `acceptEdits`), `rule` (an allow rule), `bypass` (only the mode that a person starts to bypass asking), `named` (no
 mode: only an allow rule of the settings that names the program), `person` (only a person's answer: the floor). `never`
 is a denial.
 """
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from callboard.core.permissions.values import Arg, Floor, LeftOut, Parsed, PathFact, PathQuery
+from callboard.core.permissions.values import Arg, HardRules, LeftOut, Parsed, PathFact, PathQuery
 
 Ease = Literal["mode", "rule", "bypass", "named", "person", "never"]
 Access = Literal["read", "write", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
-class Does:
-    """An effect that is bad or unclear regardless of paths."""
+class Risk:
+    """Effect that is bad or unclear regardless of paths."""
 
     letter: str
     why: str
@@ -29,18 +29,18 @@ class Does:
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
-    """A path that a command reads, writes or deletes. The decision depends on the fact about the path."""
+class PathAccess:
+    """Access to a path: a command reads, writes or deletes it. The decision depends on the fact about the path."""
 
     access: Access
     query: PathQuery
     ease: Ease = "mode"
-    """Minimum ease: who may lift the ask for a write inside the workspace."""
+    """Minimum ease: the authority that may lift the ask for a write inside the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
-class GitIn:
-    """A read by `git` in this folder. Asks unless the folder belongs to the agent's own repository, by `queries`."""
+class GitRead:
+    """Read by `git` in this folder. Asks unless the folder belongs to the agent's own repository, by `queries`."""
 
     folder: str
 
@@ -56,9 +56,11 @@ class GitIn:
 
 
 @dataclass(frozen=True, slots=True)
-class Obeys:
-    """A program that runs commands named in one of these files of the workspace. Asks if such a file is in its folder
-    or above."""
+class RunsProjectFile:
+    """Program that runs commands named in one of these files of the workspace.
+
+    Asks if such a file is in its folder or above.
+    """
 
     program: str
     files: tuple[str, ...]
@@ -74,9 +76,11 @@ class Obeys:
 
 
 @dataclass(frozen=True, slots=True)
-class GitShows:
-    """A `git` command that can print the content of tracked files: of all, or of those in its paths. Asks if one
-    contains secrets."""
+class GitContent:
+    """Git command that can print the content of tracked files: of all, or of those in its paths.
+
+    Asks if one contains secrets.
+    """
 
     subcommand: str
     paths: tuple[str, ...] = ()
@@ -92,7 +96,8 @@ class GitShows:
     """Names that may mean the content of a file, which no path restricts, each with the path that the name may mean
     instead."""
     trees: tuple[str, ...] = ()
-    """Paths from the top of the repository, wherever it lies: nothing is read but what is at or beneath them."""
+    """Paths from the top of the repository, wherever the repository is: only these and everything beneath them is read.
+    """
 
     @property
     def queries(self) -> Iterator[PathQuery]:
@@ -104,8 +109,8 @@ class GitShows:
             if path:
                 yield tracked_in(path)
 
-    def within(self, folders: Sequence[str]) -> GitShows:
-        """Return a copy with its paths inside each of the folders in which it may run."""
+    def within(self, folders: Sequence[str]) -> GitContent:
+        """Return a copy with the paths resolved in each of the folders in which the command may run."""
 
         def placed(paths: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(posixpath.join(folder, path) for folder in folders for path in paths)
@@ -139,15 +144,15 @@ def commit_named(name: str) -> PathQuery:
     return PathQuery(name, commit=True)
 
 
-Effect = Does | Touch | GitIn | GitShows | Obeys
+Effect = Risk | PathAccess | GitRead | GitContent | RunsProjectFile
 
 
 def queries_in(effects: Iterable[Effect]) -> Iterator[PathQuery]:
     """Yield every path whose fact is needed to decide on one of these effects."""
     for effect in effects:
-        if isinstance(effect, Touch):
+        if isinstance(effect, PathAccess):
             yield effect.query
-        elif isinstance(effect, GitIn | GitShows | Obeys):
+        elif isinstance(effect, GitRead | GitContent | RunsProjectFile):
             yield from effect.queries
 
 
@@ -176,7 +181,7 @@ class ScriptPart:
 def read(arg: Arg, *, tree: bool = False, left_out: LeftOut = "nothing") -> Effect:
     """Return the effect of reading `arg`. `left_out`: see `PathQuery`."""
     effect = touch("read", arg, tree=tree)
-    return replace(effect, query=replace(effect.query, left_out=left_out)) if isinstance(effect, Touch) else effect
+    return replace(effect, query=replace(effect.query, left_out=left_out)) if isinstance(effect, PathAccess) else effect
 
 
 def write(arg: Arg, ease: Ease = "mode") -> Effect:
@@ -190,12 +195,14 @@ def delete(arg: Arg, ease: Ease = "rule") -> Effect:
 
 
 def touch(access: Access, arg: Arg, ease: Ease = "mode", *, tree: bool = False) -> Effect:
-    """Return a `Touch` if the path is known, otherwise an ask. `/` followed by an unknown part can still be denied by
-    its known prefix."""
+    """Return a `PathAccess` if the path is known, otherwise an ask.
+
+    `/` followed by an unknown part can still be denied by its known prefix.
+    """
     if not arg.known:
-        return Does("L", f"a path that it would {access} is only known when it runs", "rule")
+        return Risk("L", f"a path that it would {access} is only known when it runs", "rule")
     text = arg.pattern if arg.glob else arg.text
-    return Touch(access, PathQuery(text, glob=arg.glob, tree=tree), ease)
+    return PathAccess(access, PathQuery(text, glob=arg.glob, tree=tree), ease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +210,7 @@ class Analysis:
     """Effects of a script, and the facts needed to decide on it."""
 
     source: str
-    floor: Floor
+    hard_rules: HardRules
     parts: tuple[ScriptPart, ...]
     queries: frozenset[PathQuery]
     missing: tuple[str, ...]
@@ -239,4 +246,4 @@ class CallFacts:
     remotes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """URLs of each remote of the repository in which the agent works, if the call may use git."""
     analysis: Analysis | None = None
-    """The command's analysis by `find_facts`. The judge asks for it several times (`analysis_in`)."""
+    """The command's analysis by `find_facts`. The judge uses it several times (`analysis_in`)."""

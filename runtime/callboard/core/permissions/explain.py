@@ -1,6 +1,7 @@
-"""A call as the judge sees it, for a person to read: its parts, the paths of each, and the objections to each. Pure.
+"""Explanation of a verdict for a person, and the meaning of each reason code as a question states it. Pure.
 
-Also the meaning of each letter of docs/permissions.md, as a person reads it in a question. Pure data.
+The explanation has the parts of a call, the paths of each part, and the objections to each part. The reason codes are
+those of docs/permissions.md.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.core.permissions import rules
-from callboard.core.permissions.effects import Access, CallFacts, Does, ScriptPart, Touch
+from callboard.core.permissions.effects import Access, CallFacts, PathAccess, Risk, ScriptPart
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.judge import against
 from callboard.core.permissions.shell_effects import analysis_in
@@ -24,7 +25,7 @@ from callboard.core.permissions.values import (
     PathFact,
     ProposedCall,
     Rule,
-    Unparsed,
+    UnparsedScript,
     Verdict,
 )
 
@@ -33,8 +34,8 @@ UNKNOWN = "…"
 
 
 @dataclass(frozen=True, slots=True)
-class TouchTold:
-    """A path of a part: the access, the path as written, its target, and its kind."""
+class PathExplanation:
+    """Path of a part: the access, the path as written, its target, and its kind."""
 
     access: Access
     path: str
@@ -44,8 +45,11 @@ class TouchTold:
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstTold:
-    """One objection to a part. `lifted_by`: who may lift it, `mode`, `rule`, `bypass`, `named`, `person` or `never`."""
+class Objection:
+    """One objection to a part.
+
+    `lifted_by` is the authority that may lift it: `mode`, `rule`, `bypass`, `named`, `person` or `never`.
+    """
 
     letter: str
     why: str
@@ -53,33 +57,35 @@ class AgainstTold:
 
 
 @dataclass(frozen=True, slots=True)
-class PartTold:
+class PartExplanation:
     """One simple command, redirect, assignment or path of the call. `rules`: the matching rules, with their kind."""
 
     text: str
     program: str
-    touches: tuple[TouchTold, ...]
-    against: tuple[AgainstTold, ...]
+    touches: tuple[PathExplanation, ...]
+    against: tuple[Objection, ...]
     rules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CallTold:
-    """Explanation of a whole call. `always`: the rules that the answer "always" would add; none if no narrow rule lifts
-    the ask."""
+class CallExplanation:
+    """Explanation of a whole call.
+
+    `always`: the rules that the answer "always" would add; none if no narrow rule lifts the ask.
+    """
 
     tool: str
     decision: Decision
     by: str
     why: str
     mode: str
-    parts: tuple[PartTold, ...]
+    parts: tuple[PartExplanation, ...]
     always: tuple[str, ...]
 
 
-def call_told(verdict: Verdict, call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> CallTold:
+def explain_call(verdict: Verdict, call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> CallExplanation:
     """Explain a call and the verdict for it under these rules and facts."""
-    return CallTold(
+    return CallExplanation(
         tool=call.name,
         decision=verdict.decision,
         by=verdict.rule,
@@ -90,10 +96,10 @@ def call_told(verdict: Verdict, call: ProposedCall, policy: AgentPolicy, facts: 
     )
 
 
-def _parts(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tuple[PartTold, ...]:
+def _parts(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tuple[PartExplanation, ...]:
     source = call.input.get("command")
     if call.name == "bash" and isinstance(source, str):
-        parts_found = analysis_in(facts, source, policy.floor).parts
+        parts_found = analysis_in(facts, source, policy.hard_rules).parts
         parts = [(part.guessed, _shell_part(part, policy, facts)) for part in parts_found]
         # Several guesses at unknown words often come to the same command: it is shown once.
         return tuple(
@@ -102,19 +108,19 @@ def _parts(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tuple[P
             if not guessed or (guessed, explained) not in parts[:at]
         )
     named = named_paths(call) if call.name in FILE_TOOLS else ()
-    touches = () if isinstance(named, Unparsed) else tuple(Touch(path.access, path.query) for path in named)
+    touches = () if isinstance(named, UnparsedScript) else tuple(PathAccess(path.access, path.query) for path in named)
     if not touches:
         return ()
     part = ScriptPart(touches)
-    return (PartTold(call.name, "", _touches(part, facts), _against(part, facts), ()),)
+    return (PartExplanation(call.name, "", _touches(part, facts), _against(part, facts), ()),)
 
 
-def _shell_part(part: ScriptPart, policy: AgentPolicy, facts: CallFacts) -> PartTold:
+def _shell_part(part: ScriptPart, policy: AgentPolicy, facts: CallFacts) -> PartExplanation:
     shown_command = " ".join(map(_word, part.views[0].words)) if part.views else _bare(part)
     shown_command = f"perhaps {shown_command}" if part.guessed else shown_command
     inner = part.views[-1].words if part.views else ()
     program = _word(inner[0]) if inner else ""
-    return PartTold(
+    return PartExplanation(
         shown_command, program, _touches(part, facts), _against(part, facts), tuple(_matching(part, policy))
     )
 
@@ -127,24 +133,24 @@ def _word(arg: Arg) -> str:
 def _bare(part: ScriptPart) -> str:
     """Return the text of a part without a command: a redirect, an assignment, or unreadable text."""
     signs = {"read": "<", "write": ">", "delete": ">"}
-    written = [f"{signs[each.access]} {each.query.text}" for each in part.effects if isinstance(each, Touch)]
+    written = [f"{signs[each.access]} {each.query.text}" for each in part.effects if isinstance(each, PathAccess)]
     return " ".join(written) or "(no command)"
 
 
-def _touches(part: ScriptPart, facts: CallFacts) -> tuple[TouchTold, ...]:
-    touches = [each for each in part.effects if isinstance(each, Touch)]
+def _touches(part: ScriptPart, facts: CallFacts) -> tuple[PathExplanation, ...]:
+    touches = [each for each in part.effects if isinstance(each, PathAccess)]
     return tuple(dict.fromkeys(_touch(each, facts.paths.get(each.query)) for each in touches))
 
 
-def _touch(touch: Touch, fact: PathFact | None) -> TouchTold:
+def _touch(touch: PathAccess, fact: PathFact | None) -> PathExplanation:
     if fact is None:
-        return TouchTold(touch.access, touch.query.text, "", "malformed", "it was not looked up")
-    return TouchTold(touch.access, touch.query.text, fact.resolved, fact.place, fact.why)
+        return PathExplanation(touch.access, touch.query.text, "", "malformed", "it was not looked up")
+    return PathExplanation(touch.access, touch.query.text, fact.resolved, fact.place, fact.why)
 
 
-def _against(part: ScriptPart, facts: CallFacts) -> tuple[AgainstTold, ...]:
-    objections: Iterable[Does] = against(part, facts)
-    return tuple(dict.fromkeys(AgainstTold(each.letter, each.why, each.ease) for each in objections))
+def _against(part: ScriptPart, facts: CallFacts) -> tuple[Objection, ...]:
+    objections: Iterable[Risk] = against(part, facts)
+    return tuple(dict.fromkeys(Objection(each.letter, each.why, each.ease) for each in objections))
 
 
 def _matching(part: ScriptPart, policy: AgentPolicy) -> Iterable[str]:
@@ -175,15 +181,17 @@ MEANING: Mapping[str, str] = MappingProxyType(
         "M": "cannot be read, or holds characters that hide",
         "P": "a pattern could become an option that runs a program",
         "F": "is always asked, whatever rules and modes say",
-        "T": "needs a person's own word",
+        "T": "needs a person's own answer",
     }
 )
-"""Letter -> description of a call with that letter."""
+"""Reason code -> description of a call with that code."""
 
 
 def meaning_of(rule: str) -> str:
-    """Return the reason for a verdict with this rule, as text: a letter, a rule of settings, a mode or a hook; empty
-    for other rules."""
+    """Return the reason for a verdict with this rule, as text; empty for unknown rules.
+
+    The rule is a letter, a rule of settings, a mode or a hook.
+    """
     if rule in MEANING:
         return MEANING[rule]
     first = rule.partition(" ")[0]

@@ -12,12 +12,12 @@ from dataclasses import replace
 from callboard.core.permissions.effects import CallFacts, queries_in
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import Floor, Parsed, PathFact, PathQuery, ProposedCall
+from callboard.core.permissions.values import HardRules, Parsed, PathFact, PathQuery, ProposedCall
 
 MOST_ROUNDS = 16
-"""Maximum depth of scripts inside scripts. Below it, the judge asks."""
+"""Maximum depth of scripts inside scripts. The judge asks about deeper ones."""
 
-_FLOOR = Floor()
+_HARD_RULES = HardRules()
 
 
 def find_facts(
@@ -26,19 +26,21 @@ def find_facts(
     parse: Callable[[str], Parsed],
     look: Callable[[Iterable[PathQuery]], Mapping[PathQuery, PathFact]],
     *,
-    floor: Floor = _FLOOR,
+    hard_rules: HardRules = _HARD_RULES,
 ) -> CallFacts:
-    """Return `start` with the scripts, the analysis and the paths of the call filled in. `floor`: that of the policy
-    that the call will be judged by, for which the analysis is kept."""
+    """Return `start` with the scripts, the analysis and the paths of the call filled in.
+
+    `hard_rules`: that of the policy for which the call will be judged, and for which the analysis is stored.
+    """
     source = call.input.get("command")
     if call.name != "bash" or not isinstance(source, str):
         effects = (effect for part in parts_of(call, start) for effect in part.effects)
         return replace(start, paths=look(frozenset(queries_in(effects))))
     scripts: dict[str, Parsed] = {**start.scripts, source: parse(source)}
-    analysis = analyse(source, scripts, start.home, floor)
+    analysis = analyse(source, scripts, start.home, hard_rules)
     for _ in range(MOST_ROUNDS):
         if not analysis.missing:
             break
         scripts |= {text: parse(text) for text in analysis.missing}
-        analysis = analyse(source, scripts, start.home, floor)
+        analysis = analyse(source, scripts, start.home, hard_rules)
     return replace(start, scripts=scripts, analysis=analysis, paths=look(analysis.queries))

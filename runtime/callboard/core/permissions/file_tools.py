@@ -9,43 +9,50 @@ from dataclasses import dataclass
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.effects import Access
-from callboard.core.permissions.values import PathQuery, ProposedCall, Unparsed
+from callboard.core.permissions.values import PathQuery, ProposedCall, UnparsedScript
 
 FILE_TOOLS: Mapping[str, Access] = {
     "read_file": "read",
     "glob": "read",
     "grep": "read",
+    "list_folder": "read",
+    "read_notebook": "read",
     "write_file": "write",
     "edit_file": "write",
+    "multi_edit": "write",
+    "edit_notebook": "write",
 }
+_OWN_FOLDER = frozenset({"glob", "grep", "list_folder"})
+"""Tools that use the agent's folder if their input names no path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedPath:
     """A path that a call names."""
 
     access: Access
     query: PathQuery
 
 
-def named_paths(call: ProposedCall) -> tuple[Named, ...] | Unparsed:
+def named_paths(call: ProposedCall) -> tuple[NamedPath, ...] | UnparsedScript:
     """Return the paths of a file tool's call, or an error in them."""
     access = FILE_TOOLS[call.name]
-    searching = call.name in ("glob", "grep")
     path = call.input.get("path")
-    if path is None and searching:
+    if path is None and call.name in _OWN_FOLDER:
         path = "."
     if not isinstance(path, str) or not path or "\0" in path:
-        return Unparsed("the path is not text, is empty, or holds a NUL character")
+        return UnparsedScript("the path is not text, is empty, or holds a NUL character")
     if path.startswith("~"):
-        return Unparsed("a `~` at its beginning is a home to a shell alone: write the whole path, or `./~` for a file")
-    named = [Named(access, PathQuery(path))]
+        return UnparsedScript(
+            "a `~` at its beginning is expanded only by a shell: write the whole path, or `./~` for a file"
+        )
+    named = [NamedPath(access, PathQuery(path))]
     pattern = call.input.get("pattern") if call.name == "glob" else None
     if pattern is not None:
         if not isinstance(pattern, str) or "\0" in pattern:
-            return Unparsed("the pattern is not text")
+            return UnparsedScript("the pattern is not text")
         if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
-            named.append(Named(access, PathQuery(posixpath.join(globs.escape(path), pattern), glob=True)))
+            named.append(NamedPath(access, PathQuery(posixpath.join(globs.escape(path), pattern), glob=True)))
         elif ".." in re.split(r"[/{},]", pattern):
-            named.append(Named(access, PathQuery(posixpath.join(path, ".."))))
+            named.append(NamedPath(access, PathQuery(posixpath.join(path, ".."))))
     return tuple(named)

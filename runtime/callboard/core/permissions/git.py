@@ -1,12 +1,13 @@
-"""Git commands that only read (docs/permissions.md, letter G). All other git commands ask.
+"""Effects of git commands: the commands that only read, and the tracked files whose content a command can print.
+
+All other git commands ask (docs/permissions.md, letter G).
 
 Reading is allowed on a premise: the repository's own configuration runs no program. `config_is_quiet` checks this with
 a list of keys that are known to be harmless; an unknown key, or an include, is not quiet.
 
-Tracked files whose content a git command can print: all of them, or those in its paths.
-
-An option that is not known to print no content counts as printing it, and a word that is not certainly a path restricts
-nothing. So errors cause more asks, never fewer.
+A command that prints content prints all tracked files, or those in its paths. An option that is not known to print no
+content counts as printing it, and a word that is not certainly a path restricts nothing. So errors cause more asks,
+never fewer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import dropwhile, takewhile, zip_longest
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import CODE_NAMES
-from callboard.core.permissions.effects import Does, Effect, GitIn, GitShows, Touch, read
+from callboard.core.permissions.effects import Effect, GitContent, GitRead, PathAccess, Risk, read
 from callboard.core.permissions.option_parser import end_of_options, names_long, operands, value_paths
 from callboard.core.permissions.values import Arg, ProgramWords
 
@@ -93,24 +94,24 @@ def git_effects(command: ProgramWords) -> Iterator[Effect]:
     folder, odd = _global_options(args)
     literal = "--literal-pathspecs" in (arg.text for arg in command.args[: len(command.args) - len(args)])
     if literal and any(arg.text.startswith(":") for arg in args):
-        odd.append("--literal-pathspecs")  # a path that begins with a colon is then a name, and leaves nothing out
-    yield from (Does("G", f"`git {option}` changes where git works or what it runs") for option in odd)
+        odd.append("--literal-pathspecs")  # a path that begins with a colon is then a plain name, and excludes nothing
+    yield from (Risk("G", f"`git {option}` changes where git works or what it runs") for option in odd)
     if not args:
-        yield Does("G", "`git` without a subcommand")
+        yield Risk("G", "`git` without a subcommand")
         return
     subcommand = args[0].text
     arguments = args[1:]
     if not all(arg.known for arg in args):
-        yield Does("L", "a word of `git` is only known when it runs")
+        yield Risk("L", "a word of `git` is only known when it runs")
     elif subcommand in _READ_ONLY or _lists(subcommand, arguments):
         yield from _within(folder, _reading(subcommand, arguments))
     elif subcommand in _REMOTE or (subcommand in ("remote", "submodule", "archive")):
-        yield Does("N", f"`git {subcommand}` talks to another repository")
+        yield Risk("N", f"`git {subcommand}` talks to another repository")
     elif subcommand in _DESTROYS:
-        yield Does("D", f"`git {subcommand}` can delete work")
+        yield Risk("D", f"`git {subcommand}` can delete work")
     else:
-        yield Does("E", f"`git {subcommand}` changes the repository")
-        yield from _within(folder, filter(None, (content_shown(subcommand, arguments),)))
+        yield Risk("E", f"`git {subcommand}` changes the repository")
+        yield from _within(folder, filter(None, (printed_content(subcommand, arguments),)))
 
 
 def _global_options(args: list[Arg]) -> tuple[str, list[str]]:
@@ -131,11 +132,11 @@ def _within(folder: str, effects: Iterable[Effect]) -> Iterator[Effect]:
     """Resolve relative paths in the folder of `-C`."""
     if folder:
         yield read(Arg(folder))
-        yield GitIn(folder)
+        yield GitRead(folder)
     for effect in effects:
-        if folder and isinstance(effect, Touch):
+        if folder and isinstance(effect, PathAccess):
             effect = replace(effect, query=replace(effect.query, text=posixpath.join(folder, effect.query.text)))
-        elif folder and isinstance(effect, GitShows):
+        elif folder and isinstance(effect, GitContent):
             effect = effect.within((folder,))
         yield effect
 
@@ -166,13 +167,13 @@ def _secret(key: str) -> bool:
 
 
 def _reading(subcommand: str, arguments: Sequence[Arg]) -> Iterator[Effect]:
-    yield Does("G", GIT_PREMISE)
+    yield Risk("G", GIT_PREMISE)
     for arg in arguments[: end_of_options(arguments)]:
         yield from _of_option(subcommand, arg, arguments)
     yield from value_paths(arguments)
     if subcommand == "ls-files":
         yield from (read(arg) for arg in _exclude_files(arguments))
-    if content := content_shown(subcommand, arguments):
+    if content := printed_content(subcommand, arguments):
         yield content
     if subcommand in _NAMES_ONLY:
         return
@@ -200,29 +201,29 @@ def _exclude_files(arguments: Sequence[Arg]) -> Iterator[Arg]:
 def _of_option(subcommand: str, arg: Arg, arguments: Sequence[Arg]) -> Iterator[Effect]:
     text = arg.text
     if text.startswith("--") and names_long(text, _BAD_LONG) and text not in _GOOD_LONG:
-        yield Does("X", f"`git {subcommand} {text}` runs a program, writes a file, or reads what its input names")
+        yield Risk("X", f"`git {subcommand} {text}` runs a program, writes a file, or reads what its input names")
     if text.startswith("--") and names_long(text, ("no-index", "untracked")) and subcommand in ("grep", "diff"):
         words = operands(arguments) or [Arg(".")]
         yield from (read(a, tree=True) for a in words)
         if subcommand == "grep":
             yield read(Arg("."), tree=True)
             if any(_folder_of(a) is None and not EXCLUDES.match(a.text) for a in words):
-                yield Does("O", f"`git grep {text}` may search folders that only git finds")
+                yield Risk("O", f"`git grep {text}` may search folders that only git finds")
     if subcommand == "grep" and re.match(r"-[A-Za-z]*O", text):
-        yield Does("X", "`git grep -O` runs a pager")
+        yield Risk("X", "`git grep -O` runs a pager")
     if "%G" in text or "(signature" in text:
-        yield Does("X", "the format checks signatures with a program")
+        yield Risk("X", "the format checks signatures with a program")
     if arg.glob and text[0] in "*?[-":
-        yield Does("P", "a glob can become an option of `git`", "bypass")
+        yield Risk("P", "a glob can become an option of `git`", "bypass")
 
 
 def _of_pathspec(arg: Arg) -> Iterator[Effect]:
-    """Yield the reads of a word if git treats it as a path pattern, or as a path with its own options."""
+    """Yield the reads of a word that git treats as a path pattern, or as a path with options."""
     if EXCLUDES.match(arg.text):
-        return  # what it names is left out
+        return  # an excluded path is not read
     pattern = MAGIC.sub("", arg.text).rpartition("/")[2]
     if globs.is_pattern(pattern) and not arg.glob and globs.means_secret(pattern, dots=False):
-        yield Does("O", f"git matches {arg.text!r} with names of secrets")
+        yield Risk("O", f"git matches {arg.text!r} with names of secrets")
     if MAGIC.match(arg.text):
         yield read(Arg(MAGIC.sub("", arg.text) or "."))
 
@@ -300,9 +301,11 @@ _COMPARES = frozenset(("diff", "diff-tree", "diff-index"))
 _NO_FILE = ("-t", "-s", "-e", "commit", "tree", "tag")
 
 
-def content_shown(subcommand: str, arguments: Sequence[Arg]) -> GitShows | None:
-    """Return the tracked files whose content the command can print; None for no content, or only for files that it
-    names."""
+def printed_content(subcommand: str, arguments: Sequence[Arg]) -> GitContent | None:
+    """Return the tracked files whose content the command can print.
+
+    None for no content, or only for files that it names.
+    """
     arg_words = (
         arguments[1:]
         if arguments and arguments[0].text in ("show", "list") and subcommand in ("stash", "reflog")
@@ -310,30 +313,30 @@ def content_shown(subcommand: str, arguments: Sequence[Arg]) -> GitShows | None:
     )
     before_operands = takewhile(lambda arg: arg.text.startswith("-") and arg.text != "--", arguments)
     if subcommand == "diff" and any(arg.text == "--no-index" for arg in before_operands):
-        return None  # it reads no repository; git looks for this option there alone, also among values of options
+        return None  # it reads no repository; git looks for this option only before operands, also in option values
     if subcommand in ("status", "for-each-ref", "tag", "branch"):
         pattern = _VERBOSE if subcommand == "status" else _RAW
-        return GitShows(subcommand) if any(pattern.match(arg.text) for arg in arguments) else None
+        return GitContent(subcommand) if any(pattern.match(arg.text) for arg in arguments) else None
     if subcommand == "cat-file":
         named = arg_words and (arg_words[0].text in _NO_FILE or all(_names_file(arg) for arg in arg_words[1:]))
-        return None if named and len(arg_words) > 1 else GitShows("cat-file")
+        return None if named and len(arg_words) > 1 else GitContent("cat-file")
     if subcommand == "grep":
-        return _found_in(arguments)
+        return _grep_content(arguments)
     if subcommand == "stash" and arguments and arguments[0].text == "show":
-        return GitShows(subcommand) if _stash_prints([arg.text for arg in arg_words]) else None
+        return GitContent(subcommand) if _stash_prints([arg.text for arg in arg_words]) else None
     return _compared(subcommand, arg_words)
 
 
-def _compared(subcommand: str, arg_words: Sequence[Arg]) -> GitShows | None:
+def _compared(subcommand: str, arg_words: Sequence[Arg]) -> GitContent | None:
     """Return the content that a command of the families of `git diff` and `git log` can print."""
     scope = _scope(arg_words)
     compares = subcommand in _COMPARES
     if subcommand == "show" and any(_OF_REFERENCES.fullmatch(arg.text) for arg in arg_words):
-        return GitShows(subcommand)
+        return GitContent(subcommand)
     if not _prints(subcommand, [arg.text for arg in arg_words]):
         return _of_objects(subcommand, scope.objects, scope.ended) if subcommand == "show" else None
     if subcommand in ("range-diff", "fast-export") and not scope.only_paths:
-        return GitShows(subcommand)
+        return GitContent(subcommand)
     if compares and any(":" in _IN_BRACES.sub("", arg.text) for arg in (*scope.words, *scope.doubtful)):
         return scope.of_trees(subcommand)  # such as HEAD:src
     if subcommand != "show" and not compares:
@@ -344,21 +347,24 @@ def _compared(subcommand: str, arg_words: Sequence[Arg]) -> GitShows | None:
 
 
 def _stash_prints(texts: Sequence[str]) -> bool:
-    """Return whether `git stash show` can print content: any option takes the place of its list, and has to bring one.
-    Without an option the person's `stash.showPatch` decides.
+    """Return True if `git stash show` can print content.
+
+    Any option replaces its list of names, and must itself name a form that prints content. Without an option, the
+    user's `stash.showPatch` decides.
     """
     return _prints("diff", texts)
 
 
-def _of_objects(subcommand: str, args: Sequence[Arg], ended: bool) -> GitShows | None:
+def _of_objects(subcommand: str, args: Sequence[Arg], ended: bool) -> GitContent | None:
     """Return the effect of printing the named objects, if they are contents of files."""
     objects = _named_objects(args, ended)
-    return GitShows(subcommand, restricted=True, objects=objects) if objects else None
+    return GitContent(subcommand, restricted=True, objects=objects) if objects else None
 
 
 def _named_objects(args: Sequence[Arg], ended: bool, *, trees: bool = False) -> tuple[tuple[str, str], ...]:
-    """Return the names that mean the content of a file if they are no commits. `ended`: none can be a path. `trees`:
-    the content of a tree is printed too.
+    """Return the names that mean the content of a file if they are not commits.
+
+    `ended`: no name can be a path. `trees`: the content of a tree is printed too.
     """
     return tuple(
         (name, "" if ended or arg.glob or name != arg.text else name)
@@ -369,7 +375,10 @@ def _named_objects(args: Sequence[Arg], ended: bool, *, trees: bool = False) -> 
 
 
 def _unsure_names(text: str, *, trees: bool) -> Iterator[str]:
-    """Yield the names in a revision that its spelling does not make commits, or with `trees` trees of commits."""
+    """Yield the names in a revision that are not certainly commits by their spelling.
+
+    With `trees`: those that are not certainly trees of commits.
+    """
     if text.startswith(":"):
         return  # a search for a commit, or a path
     if ".." in text:
@@ -388,8 +397,8 @@ def _unsure_names(text: str, *, trees: bool) -> Iterator[str]:
         yield name
 
 
-def _found_in(arguments: Sequence[Arg]) -> GitShows | None:
-    """Return the content that `git grep` can print of objects, and beyond its own folder."""
+def _grep_content(arguments: Sequence[Arg]) -> GitContent | None:
+    """Return the content that `git grep` can print from objects, and from outside its own folder."""
     objects, ended = _searched(arguments)
     paths = list[str]()
     for arg in (*objects, *arguments[end_of_options(arguments) + 1 :]):
@@ -397,10 +406,10 @@ def _found_in(arguments: Sequence[Arg]) -> GitShows | None:
             continue
         folder = None if _names_file(arg) else _folder_of(arg)
         if folder is None:
-            return GitShows("grep")
+            return GitContent("grep")
         paths.append(folder or ".")
     named = _named_objects(objects, ended)
-    return GitShows("grep", tuple(paths), restricted=True, objects=named) if paths or named else None
+    return GitContent("grep", tuple(paths), restricted=True, objects=named) if paths or named else None
 
 
 def _searched(arguments: Sequence[Arg]) -> tuple[list[Arg], bool]:
@@ -428,7 +437,7 @@ def _prints(subcommand: str, texts: Sequence[str]) -> bool:
     replaced = False
     before = ""
     for text in texts:
-        free = not _takes_value(before)  # the word is no value of the option before it
+        free = not _takes_value(before)  # the word is not the value of the option before it
         if text == "--" and free:
             break
         if text.startswith("-") and text not in ("-", "--"):
@@ -445,7 +454,7 @@ def _takes_value(text: str) -> bool:
 
 
 def _names_file(arg: Arg) -> bool:
-    one = _OF_ONE_FILE.fullmatch(arg.text) and not re.search(r"\.\.[^/]", arg.text)  # no range of two files
+    one = _OF_ONE_FILE.fullmatch(arg.text) and not re.search(r"\.\.[^/]", arg.text)  # not a range of two files
     return bool(one) and not MAGIC.match(arg.text)
 
 
@@ -466,27 +475,27 @@ class _Scope:
     ended: bool = False
     whole: bool = False
 
-    def effect(self, subcommand: str) -> GitShows:
+    def effect(self, subcommand: str) -> GitContent:
         if self.whole:
-            return GitShows(subcommand)
+            return GitContent(subcommand)
         without = tuple(text for arg in self.paths if (text := _left_out(arg)))
         named = [arg for arg in self.paths if not EXCLUDES.match(arg.text)]
         if self.ended:
             places = [_place(arg) for arg in named]
             if None in places or not places:
-                return GitShows(subcommand, without=without)
-            return GitShows(subcommand, tuple(text for text in places if text), restricted=True, without=without)
+                return GitContent(subcommand, without=without)
+            return GitContent(subcommand, tuple(text for text in places if text), restricted=True, without=without)
         if any(_is_pattern(arg) for arg in (*self.words, *self.doubtful)):
-            return GitShows(subcommand)
+            return GitContent(subcommand)
         doubtful = tuple(text for arg in self.doubtful if (text := _place(arg)))
-        return GitShows(subcommand, words=tuple(arg.text for arg in self.words), doubtful=doubtful)
+        return GitContent(subcommand, words=tuple(arg.text for arg in self.words), doubtful=doubtful)
 
-    def of_trees(self, subcommand: str) -> GitShows:
-        """Return what a comparison of folders or files of commits can print, whatever paths it names beside them."""
+    def of_trees(self, subcommand: str) -> GitContent:
+        """Return the content that a comparison of folders or files of commits can print, whatever its other paths."""
         places = [_within_commit(arg) for arg in self.words]
         if len(places) != 2 or self.doubtful or self.whole or not all(places):
-            return GitShows(subcommand)
-        return GitShows(subcommand, restricted=True, trees=tuple(place for place in places if place))
+            return GitContent(subcommand)
+        return GitContent(subcommand, restricted=True, trees=tuple(place for place in places if place))
 
 
 def _scope(arg_words: Sequence[Arg]) -> _Scope:
@@ -518,7 +527,7 @@ def _left_out(arg: Arg) -> str:
     match = EXCLUDES.match(arg.text)
     path = arg.text[match.end() :] if match else ""
     parts = path.split("/")
-    # Git takes `..` for the folder above in the name; a folder that is a link lies elsewhere.
+    # Git reads `..` textually as the folder above in the name, but a folder that is a link has another parent.
     unsure = arg.glob or ".." in parts or any(globs.is_pattern(part) for part in parts) or "\\" in path
     return "" if unsure else path
 
@@ -547,7 +556,7 @@ def _climbs(path: str) -> bool:
 
 
 def _is_pattern(arg: Arg) -> bool:
-    """Return whether git may take a word without `--` before it for a pattern of paths, or for options of one."""
+    """Return True if git may treat a word without `--` before it as a pattern of paths, or as a path with options."""
     text = arg.text
     return (
         arg.glob or text.startswith(":") or "\\" in text or _climbs(text) or globs.is_pattern(_IN_BRACES.sub("", text))

@@ -1,7 +1,7 @@
 """Path patterns of rules, as in a .gitignore, with additional anchors. Pure.
 
-    //x    absolute              /x    from where the rule is written (a settings file's folder, else the agent's own)
-    ~/x    in the home           ./x   in the agent's folder, and so does x/y
+    //x    absolute              /x    in the folder of the rule's settings file, otherwise in the agent's folder
+    ~/x    in the home           ./x   in the agent's folder, as is x/y
     x      a bare name: at any depth in the agent's folder
 
 `*` and `?` match within a name, `**` matches across folders, `[a-z]` is one character, and a backslash makes the next
@@ -32,7 +32,7 @@ class Anchors:
     base: str = ""
     """Folder of a leading slash; empty: the agent's folder."""
     folds: bool = False
-    """True if the file system ignores case: a deny or ask rule then does so too."""
+    """True if the file system ignores case. A deny or ask rule then does so too."""
 
 
 def names_path(pattern: str, path: str, anchors: Anchors, *, loose: bool) -> bool:
@@ -101,6 +101,6 @@ def _set(token: str) -> str:
     made = f"(?!/)[{'^' if no else ''}{re.escape(inner).replace(chr(92) + '-', '-')}]"
     try:
         re.compile(made)
-    except re.error:  # a range that runs backwards: git takes it for nothing, here it stands for itself
+    except re.error:  # a reversed range: git ignores it, here it is literal
         return re.escape(token)
     return made

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from callboard.core.permissions.effects import Access, CallFacts, Does, Effect, ScriptPart, Touch
+from callboard.core.permissions.effects import Access, CallFacts, Effect, PathAccess, Risk, ScriptPart
+from callboard.core.permissions.host_patterns import host_of
 from callboard.core.permissions.judge import parts_of
 from callboard.core.permissions.network import ANY, hosts_of, requested
+from callboard.core.permissions.rules import WEB_FETCH, names_exactly
 from callboard.core.permissions.sensitive_paths import harmless_device
 from callboard.core.permissions.values import AgentPolicy, PathFact, ProposedCall, Verdict
 from callboard.types.records import HostGrant, PathGrant
@@ -29,8 +31,8 @@ def grants_of(call: ProposedCall, facts: CallFacts) -> tuple[PathGrant, ...]:
     understood = all(_understood(part) for part in parts)
     grants: dict[str, PathGrant] = {}
     for effect in (effect for part in parts for effect in part.effects):
-        fact = facts.paths.get(effect.query) if isinstance(effect, Touch) else None
-        if not isinstance(effect, Touch) or fact is None:
+        fact = facts.paths.get(effect.query) if isinstance(effect, PathAccess) else None
+        if not isinstance(effect, PathAccess) or fact is None:
             continue
         write = effect.access != "read"
         for path in _paths(fact, facts.root) if _beyond(fact, write=write) else ():
@@ -41,14 +43,16 @@ def grants_of(call: ProposedCall, facts: CallFacts) -> tuple[PathGrant, ...]:
 
 
 def _understood(part: ScriptPart) -> bool:
-    """Return True if the part accesses named paths and does nothing else. A deletion is listed in addition to the
-    deleted paths."""
-    deletes = any(isinstance(effect, Touch) and effect.access == "delete" for effect in part.effects)
-    return all(isinstance(effect, Touch) or (deletes and _is_deletion(effect)) for effect in part.effects)
+    """Return True if the part accesses named paths and does nothing else.
+
+    A deletion is listed in addition to the deleted paths.
+    """
+    deletes = any(isinstance(effect, PathAccess) and effect.access == "delete" for effect in part.effects)
+    return all(isinstance(effect, PathAccess) or (deletes and _is_deletion(effect)) for effect in part.effects)
 
 
 def _is_deletion(effect: Effect) -> bool:
-    return isinstance(effect, Does) and effect.letter == "D"
+    return isinstance(effect, Risk) and effect.letter == "D"
 
 
 def _beyond(fact: PathFact, *, write: bool) -> bool:
@@ -76,11 +80,14 @@ _UNASKED = frozenset({"R", "mode acceptEdits", "mode sandboxed"})
 def network_grants(
     call: ProposedCall, policy: AgentPolicy, facts: CallFacts, verdict: Verdict
 ) -> tuple[HostGrant, ...]:
-    """Return the hosts that a shell command may reach once a person, a rule or a hook allows it.
+    """Return the hosts that a command may reach once allowed; for a fetch, its host if an allow rule names it exactly.
 
     A command allowed without any of them (it only reads, or the mode lets it write inside) has no network. The mode
     `bypassPermissions` includes the whole network.
     """
+    if call.name == WEB_FETCH:
+        host = host_of(str(call.input.get("url"))) or ""
+        return (HostGrant(host=host),) if verdict.decision != "deny" and names_exactly(policy.allow, host) else ()
     if call.name != "bash" or verdict.decision == "deny" or not facts.sandbox or facts.network_open:
         return ()
     if policy.mode == "bypassPermissions":

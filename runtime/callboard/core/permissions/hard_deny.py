@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from callboard.core.permissions import command_table as table
-from callboard.core.permissions.effects import Does
+from callboard.core.permissions.effects import Risk
 from callboard.core.permissions.values import Function, Group, Node, Pipeline, ProgramWords, Script, Simple, Text, Word
 
 _FORKERS = re.compile(r"perl|ruby|python[\d.]*")
@@ -23,21 +23,21 @@ _POWER_WORDS = re.compile(
 )
 
 
-def never(command: ProgramWords) -> Does | None:
+def never(command: ProgramWords) -> Risk | None:
     """Return the denial of a command that is never run regardless of its paths, or None."""
     base = command.name.rpartition("/")[2]
     texts = [arg.text for arg in command.args]
     label = f"`{base}`"
     if base in table.NEVER_PRIVILEGE:
-        return Does("S", f"{label} gains privileges", "never")
+        return Risk("S", f"{label} gains privileges", "never")
     if base in table.NEVER_POWER or _changes_power(base, texts):
-        return Does("S", f"{label} changes the machine's power state or its kernel", "never")
+        return Risk("S", f"{label} changes the machine's power state or its kernel", "never")
     if base in table.NEVER_DISK or _wipes(base, texts) or base == "mkfs" or base.startswith(("mkfs.", "newfs_")):
-        return Does("S", f"{label} makes or wipes file systems", "never")
+        return Risk("S", f"{label} makes or wipes file systems", "never")
     if _FORKERS.fullmatch(base) and any(_FORKS.search(text) for text in texts):
-        return Does("S", f"{label} would multiply itself without end", "never")
+        return Risk("S", f"{label} would multiply itself without end", "never")
     if base in table.LISTERS_OF_DISKS and not {"-l", "--list", "-v", "--version"} & set(texts):
-        return Does("S", f"{label} changes partitions", "never")
+        return Risk("S", f"{label} changes partitions", "never")
     return None
 
 

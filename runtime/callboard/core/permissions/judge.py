@@ -1,4 +1,4 @@
-"""The permission judge: a pure function from a call, the rules in force and the facts, to a verdict.
+"""Permission judge: a pure function from a call, the rules in force and the facts, to a verdict.
 
 The order is fixed (docs/permissions.md, "The order"): commands that are never run and the runtime's own files; deny
 rules; the floor's asks and ask rules; allow rules; built-in decisions; the mode. Commands are judged part by part by
@@ -16,16 +16,18 @@ from callboard.core.permissions import rules
 from callboard.core.permissions.effects import (
     Analysis,
     CallFacts,
-    Does,
     Ease,
-    GitIn,
-    GitShows,
-    Obeys,
+    GitContent,
+    GitRead,
+    PathAccess,
+    Risk,
+    RunsProjectFile,
     ScriptPart,
-    Touch,
 )
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.git import GIT_PREMISE
+from callboard.core.permissions.host_patterns import host_of
+from callboard.core.permissions.hosts import is_local
 from callboard.core.permissions.modes import SANDBOX_NEEDED
 from callboard.core.permissions.network import requested
 from callboard.core.permissions.rule_match import (
@@ -36,11 +38,20 @@ from callboard.core.permissions.rule_match import (
     first_on_others,
     first_on_shell,
     folder_not_listed,
-    shown_secrets,
+    printed_secrets,
 )
+from callboard.core.permissions.rules import WEB_FETCH, WEB_TOOLS
 from callboard.core.permissions.sensitive_paths import critical, hard_to_see, harmless_device, raw_device
 from callboard.core.permissions.shell_effects import analysis_in
-from callboard.core.permissions.values import AgentPolicy, PathFact, PathQuery, ProposedCall, Rule, Unparsed, Verdict
+from callboard.core.permissions.values import (
+    AgentPolicy,
+    PathFact,
+    PathQuery,
+    ProposedCall,
+    Rule,
+    UnparsedScript,
+    Verdict,
+)
 
 _ORDER: Mapping[Ease, int] = {"mode": 0, "rule": 1, "bypass": 2, "named": 3, "person": 4, "never": 5}
 _READS = Verdict("allow", "R", "it only reads inside the workspace")
@@ -60,19 +71,18 @@ _OWN_RECORDS = frozenset({"remember", "forget", "task_stop"})
 
 
 def _changes(call: ProposedCall, facts: CallFacts) -> str:
-    """Return the reason why a call does more than read inside the workspace (letter R); empty if it only reads
-    there."""
+    """Return the reason why a call does more than read inside the workspace (letter R); empty if it only reads."""
     if call.name != "bash":
         changes = call.effect in ("reconcile", "unknown") and call.name not in _OWN_RECORDS
         return f"{call.name} changes things" if changes else ""
-    analysis = analysis_in(facts, str(call.input.get("command")), AgentPolicy().floor)
+    analysis = analysis_in(facts, str(call.input.get("command")), AgentPolicy().hard_rules)
     worst = _worst([finding for part in analysis.parts for finding in _verdicts(part, facts)])
     return worst.why if worst is not None else ""
 
 
 def _judge_any(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> Verdict:
-    if policy.mode == "plan":
-        policy = replace(policy, allow=())  # nothing but reading is allowed before a plan is approved
+    if policy.mode == "plan" and call.name not in WEB_TOOLS:
+        policy = replace(policy, allow=())  # before a plan is approved, only reads are allowed
     if call.name == "bash":
         return _judge_shell(call, policy, facts)
     if call.name in FILE_TOOLS:
@@ -82,11 +92,11 @@ def _judge_any(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> Ver
 
 def only_reads(source: str, facts: CallFacts) -> bool:
     """Return True if every part of the script only reads inside the workspace (letter R). Unknown parts give False."""
-    analysis = analysis_in(facts, source, AgentPolicy().floor)
+    analysis = analysis_in(facts, source, AgentPolicy().hard_rules)
     return not any(_verdicts(part, facts) for part in analysis.parts)
 
 
-def against(part: ScriptPart, facts: CallFacts) -> Sequence[Does]:
+def against(part: ScriptPart, facts: CallFacts) -> Sequence[Risk]:
     """Return the objections to one part of a script, regardless of rules; empty if the part only reads inside."""
     return _verdicts(part, facts)
 
@@ -98,10 +108,10 @@ def _judge_shell(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> V
     source = call.input.get("command")
     if not isinstance(source, str):
         return Verdict("deny", "M", "the command is not text")
-    analysis = analysis_in(facts, source, policy.floor)
+    analysis = analysis_in(facts, source, policy.hard_rules)
     findings = [(part, _verdicts(part, facts)) for part in analysis.parts]
     if hosts := requested(call.input.get("hosts")):
-        findings.append((ScriptPart(()), [Does("N", f"it asks for the network: {', '.join(hosts)}", "bypass")]))
+        findings.append((ScriptPart(()), [Risk("N", f"it asks for the network: {', '.join(hosts)}", "bypass")]))
     every = [finding for _, objections in findings for finding in objections]
     if denied := _worst([d for d in every if d.ease == "never"]):
         return Verdict("deny", denied.letter, denied.why)
@@ -118,7 +128,7 @@ def _judge_shell(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> V
     return _allowed_by([rule for _, rule in by if rule]) if every else _READS
 
 
-def _lifted_by(finding: Does, part: ScriptPart, allow: Sequence[Rule]) -> Rule | None:
+def _lifted_by(finding: Risk, part: ScriptPart, allow: Sequence[Rule]) -> Rule | None:
     if finding.ease == "named":
         return next((rule for rule in allow if rules.covers_delete(rule, part)), None)
     if _ORDER[finding.ease] > _ORDER["rule"]:
@@ -140,7 +150,7 @@ def _deny_rules_on_shell(
     rule, match = rule_match
     if match == "yes":
         return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
-    return _in_mode(Does("L", f"it may be what the rule {rule.source} denies", "person"), policy)
+    return _in_mode(Risk("L", f"it may be what the rule {rule.source} denies", "person"), policy)
 
 
 def _ask_rules_on_shell(
@@ -153,53 +163,53 @@ def _ask_rules_on_shell(
     return None
 
 
-def _verdicts(part: ScriptPart, facts: CallFacts) -> list[Does]:
+def _verdicts(part: ScriptPart, facts: CallFacts) -> list[Risk]:
     """Return the objections to a part; empty for a part that only reads."""
-    objections: list[Does] = []
+    objections: list[Risk] = []
     for effect in part.effects:
-        if isinstance(effect, Touch):
+        if isinstance(effect, PathAccess):
             fact = facts.paths.get(effect.query, UNKNOWN)
             objections += _of_touch(effect, fact, facts)
-        elif isinstance(effect, GitIn):
+        elif isinstance(effect, GitRead):
             objections += _of_git(effect, facts)
-        elif isinstance(effect, GitShows):
+        elif isinstance(effect, GitContent):
             objections += _of_content(effect, facts)
-        elif isinstance(effect, Obeys):
+        elif isinstance(effect, RunsProjectFile):
             objections += _of_files(effect, facts)
-        elif effect != Does("G", GIT_PREMISE):
+        elif effect != Risk("G", GIT_PREMISE):
             objections.append(effect)
         elif not facts.git_quiet:
-            objections.append(Does("G", "the repository's own git configuration was not found to run nothing"))
+            objections.append(Risk("G", "the repository's own git configuration was not found to run nothing"))
     return objections
 
 
-def _of_content(content: GitShows, facts: CallFacts) -> list[Does]:
-    """Ask if a tracked file that git can print may contain a secret."""
-    secret = next(iter(shown_secrets(content, facts)), None)
+def _of_content(content: GitContent, facts: CallFacts) -> list[Risk]:
+    """Return an ask if a tracked file that git can print may contain a secret."""
+    secret = next(iter(printed_secrets(content, facts)), None)
     if secret is None:
         return []
     can = f"`git {content.subcommand}` can print"
     if not secret:
-        return [Does("O", f"{can} files that cannot be listed: git's index cannot be read")]
+        return [Risk("O", f"{can} files that cannot be listed: git's index cannot be read")]
     name = secret.removeprefix(f"{facts.root}/")
     if doubtful := doubtful_object(content, facts):
         advice = f"`{doubtful}` can mean the content of a file; if it is a commit, write `{doubtful}^0`"
     else:
         advice = f"name the paths that you need after `--`, or leave it out with `-- . ':!{name}'`"
-    return [Does("O", f"{can} {name}, which is tracked and may hold a secret: {advice}")]
+    return [Risk("O", f"{can} {name}, which is tracked and may hold a secret: {advice}")]
 
 
-def _of_files(effect: Obeys, facts: CallFacts) -> list[Does]:
-    """Ask if a file that names commands for a program is in the program's start folder, or above it."""
+def _of_files(effect: RunsProjectFile, facts: CallFacts) -> list[Risk]:
+    """Return an ask if a file that names commands for a program is in the program's start folder, or above it."""
     for query in effect.queries:
         fact = facts.paths.get(query, UNKNOWN)
         if fact.exists or fact.place == "malformed":
-            return [Does("X", f"`{effect.program}` runs what {query.text} names")]
+            return [Risk("X", f"`{effect.program}` runs what {query.text} names")]
     return []
 
 
-def _of_git(git_folder: GitIn, facts: CallFacts) -> list[Does]:
-    """Ask if git's folder is not certainly part of the agent's own repository."""
+def _of_git(git_folder: GitRead, facts: CallFacts) -> list[Risk]:
+    """Return an ask if git's folder is not certainly part of the agent's own repository."""
     path = absolute(facts.root, git_folder.folder)
     roots = (facts.root, f"{facts.root}/.git", f"{facts.root}/HEAD")
     beneath = {query: absolute(facts.root, query.text) for query in git_folder.queries}
@@ -207,62 +217,62 @@ def _of_git(git_folder: GitIn, facts: CallFacts) -> list[Does]:
     facts_of_own = [facts.paths.get(query, UNKNOWN) for query in own]
     itself = facts.paths.get(PathQuery(git_folder.folder), UNKNOWN)
     if path != facts.root and not (path.startswith(facts.root + "/") and itself.resolved == path):
-        return [Does("G", f"`git` would work outside the agent's own folder: {path}")]
+        return [Risk("G", f"`git` would work outside the agent's own folder: {path}")]
     if any(fact.exists or fact.place == "malformed" for fact in facts_of_own):
-        return [Does("G", f"{path} may be a repository with a configuration of its own")]
+        return [Risk("G", f"{path} may be a repository with a configuration of its own")]
     return []
 
 
-def _of_touch(touch: Touch, fact: PathFact, facts: CallFacts) -> list[Does]:
+def _of_touch(touch: PathAccess, fact: PathFact, facts: CallFacts) -> list[Risk]:
     path = absolute(facts.root, touch.query.text)
     if harmless_device(path):
         return []
     if touch.access != "read" and (raw_device(path) or raw_device(fact.resolved) or fact.device):
-        return [Does("S", f"it writes to a device or a switch of the kernel: {path}", "never")]
+        return [Risk("S", f"it writes to a device or a switch of the kernel: {path}", "never")]
     if touch.access == "delete" and (critical(path, facts.home, glob=touch.query.glob) or fact.critical):
-        return [Does("S", f"it deletes {path}", "never")]
+        return [Risk("S", f"it deletes {path}", "never")]
     if touch.access == "delete" and fact.holds_own:
-        return [Does("K", f"it deletes the runtime's own files, or what sessions load, with {path}", "never")]
+        return [Risk("K", f"it deletes the runtime's own files, or what sessions load, with {path}", "never")]
     if touch.access != "read" and fact.loaded and fact.place != "own":
-        return [Does("K", f"it changes what sessions load: {path}", "never")]
+        return [Risk("K", f"it changes what sessions load: {path}", "never")]
     if touch.access == "delete" and touch.ease == "named" and (refused := _not_inside(touch, fact, facts)):
         return [refused]
     return _of_place(touch, fact, path)
 
 
-def _not_inside(touch: Touch, fact: PathFact, facts: CallFacts) -> Does | None:
+def _not_inside(touch: PathAccess, fact: PathFact, facts: CallFacts) -> Risk | None:
     """Return the ask that no rule lifts: for paths outside the workspace, and for the workspace itself."""
     path = absolute(facts.root, touch.query.text)
-    deleted = fact.matches[2:] if touch.query.glob else (path, fact.resolved)  # before: where the pattern is looked up
+    deleted = fact.matches[2:] if touch.query.glob else (path, fact.resolved)  # the first two: the pattern's folder
     if facts.root in deleted:
-        return Does("D", "it deletes the whole workspace", "person")
+        return Risk("D", "it deletes the whole workspace", "person")
     if fact.place in ("outside", "readable"):
-        return Does("O", f"it deletes what is outside the workspace: {path}", "person")
+        return Risk("O", f"it deletes what is outside the workspace: {path}", "person")
     return None
 
 
-def _of_place(touch: Touch, fact: PathFact, path: str) -> list[Does]:
+def _of_place(touch: PathAccess, fact: PathFact, path: str) -> list[Risk]:
     read = touch.access == "read"
     reason = f": {fact.why}" if fact.why else ""
     if fact.place == "own" or (fact.place == "settings" and not read):
-        return [Does("K", f"it touches the runtime's own files: {path}", "never")]
+        return [Risk("K", f"it touches the runtime's own files: {path}", "never")]
     if fact.place == "malformed":
-        return [Does("M", f"the path {path!r} cannot be judged{reason}", "person")]
+        return [Risk("M", f"the path {path!r} cannot be judged{reason}", "person")]
     if not read and any(p == "/etc" or p.startswith("/etc/") for p in (path, fact.resolved)):
-        return [Does("F", f"it writes to /etc: {path}", "person")]
+        return [Risk("F", f"it writes to /etc: {path}", "person")]
     if fact.place == "secret":
-        return [Does("O", f"{path} may hold a secret{reason}", "rule" if read else "bypass")]
+        return [Risk("O", f"{path} may hold a secret{reason}", "rule" if read else "bypass")]
     if fact.place == "outside" or (fact.place == "readable" and not read):
-        return [Does("O", f"it {'reads' if read else 'changes what is'} outside the workspace: {path}", "rule")]
+        return [Risk("O", f"it {'reads' if read else 'changes what is'} outside the workspace: {path}", "rule")]
     if fact.place == "protected" and not read:
-        return [Does("H", f"other tools run or obey {path}", "bypass")]
+        return [Risk("H", f"other tools run or obey {path}", "bypass")]
     if read:
         return []
     letter = "D" if touch.access == "delete" and touch.ease != "mode" else "E"
-    return [Does(letter, f"it changes {path}", touch.ease)]
+    return [Risk(letter, f"it changes {path}", touch.ease)]
 
 
-def _worst(findings: Sequence[Does]) -> Does | None:
+def _worst(findings: Sequence[Risk]) -> Risk | None:
     return max(findings, key=lambda finding: _ORDER[finding.ease], default=None)
 
 
@@ -271,17 +281,17 @@ def _worst(findings: Sequence[Does]) -> Does | None:
 
 def _judge_files(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> Verdict:
     named = named_paths(call)
-    if isinstance(named, Unparsed):
+    if isinstance(named, UnparsedScript):
         return Verdict("deny", "path", named.why)
     path_facts = [(n, facts.paths.get(n.query, UNKNOWN)) for n in named]
     plain_facts = [
         fact for n, fact in path_facts if not n.query.glob
-    ]  # what a pattern matches beside others is only listed: M
+    ]  # additional matches of a pattern are only listed: M
     if bad := next((fact for fact in plain_facts if fact.place == "malformed" or fact.device), None):
         return Verdict("deny", "path", f"the path cannot be used: {bad.why or 'it is no file'}")
-    findings = [d for n, fact in path_facts for d in _of_touch(Touch(n.access, n.query), fact, facts)]
+    findings = [d for n, fact in path_facts for d in _of_touch(PathAccess(n.access, n.query), fact, facts)]
     if odd := next((seen for n, _ in path_facts if (seen := hard_to_see(n.query.text))), ""):
-        findings.append(Does("M", f"its path holds a character that is hard to see: {odd}", "bypass"))
+        findings.append(Risk("M", f"its path holds a character that is hard to see: {odd}", "bypass"))
     if denied := _worst([d for d in findings if d.ease == "never"]):
         return Verdict("deny", denied.letter, denied.why)
     if rule := first_on_files(policy.deny, call, path_facts, facts, allow=False):
@@ -302,31 +312,52 @@ def _judge_files(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> V
 def _judge_other(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> Verdict:
     if rule := first_on_others(policy.deny, call, allow=False):
         return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
+    if call.name == WEB_FETCH and (refusal := _unfetchable(call, policy)):
+        return refusal
     if reason := for_person(call.name, call.input) or lacking(call.name, call.input, call.authority):
-        return _in_mode(Does("T", reason, "person"), policy)
+        return _in_mode(Risk("T", reason, "person"), policy)
     if facts.person_only:
-        return _in_mode(Does("F", "the tool's server wants a person to answer for each call", "person"), policy)
+        return _in_mode(Risk("F", "the tool's server requires a person's answer for each call", "person"), policy)
     if rule := first_on_others(policy.ask, call, allow=False):
         return _in_mode_asked(Verdict("ask", f"rule {rule.source}", "an ask rule matches"), policy)
     if rule := first_on_others(policy.allow, call, allow=True):
         return Verdict("allow", f"rule {rule.source}", "a rule allows it")
+    return _judge_unruled(call, policy, facts)
+
+
+def _judge_unruled(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> Verdict:
+    """Decide a call that no rule decides."""
     if call.name.startswith("mcp__"):
-        return _in_mode(Does("F", _of_server(call, facts)), policy)
+        return _in_mode(Risk("F", _of_server(call, facts)), policy)
+    if call.name in WEB_TOOLS:
+        host = host_of(str(call.input.get("url"))) if call.name == WEB_FETCH else None
+        return _in_mode(Risk("N", f"it reads from {host}" if host else WEB_TOOLS[call.name]), policy)
     if call.effect in ("read", "store", "attach"):
         return Verdict("allow", "built-in", "it changes nothing but the runtime's own records")
     if call.name in NOTE_TOOLS:
-        return _in_mode(Does("E", "later turns and sessions read what is noted", "rule"), policy)
+        return _in_mode(Risk("E", "later turns and sessions read the note", "rule"), policy)
     ease: Ease = "mode" if call.effect == "reconcile" else "rule"
-    return _in_mode(Does("X", f"what {call.name} changes is not known", ease), policy)
+    return _in_mode(Risk("X", f"what {call.name} changes is not known", ease), policy)
+
+
+def _unfetchable(call: ProposedCall, policy: AgentPolicy) -> Verdict | None:
+    """Return the denial of a fetch whose host cannot be read, or that no allow rule names although it is local."""
+    url = call.input.get("url")
+    host = host_of(url) if isinstance(url, str) else None
+    if host is None:
+        return Verdict("deny", "M", "the host of its address cannot be read for certain")
+    if not is_local(host) or rules.names_exactly(policy.allow, host):
+        return None
+    advice = f"only an allow rule WebFetch(domain:{host}) permits it"
+    return Verdict("deny", "N", f"{host} is this machine or in its network: {advice}")
 
 
 def _of_server(call: ProposedCall, facts: CallFacts) -> str:
-    """Return the reason why a tool of an MCP server asks. The server's annotation is a hint for the person, and lifts
-    nothing."""
+    """Return the reason why an MCP server's tool asks. The server's annotation informs the person and lifts nothing."""
     if facts.destructive:
         return "the tool's server annotates it as destructive"
     if call.effect == "read":
-        return "that it only reads is its server's word"
+        return "only its server states that it only reads"
     return "the tool's server does not annotate it as read-only"
 
 
@@ -342,7 +373,7 @@ _LEAVES_SANDBOX = frozenset({"N", "O", "H", "M"})
 later."""
 
 
-def _inside(findings: Sequence[Does], policy: AgentPolicy, facts: CallFacts) -> Verdict:
+def _inside(findings: Sequence[Risk], policy: AgentPolicy, facts: CallFacts) -> Verdict:
     """Decide a call of the shell or of a file tool, which runs inside the sandbox or inside the workspace."""
     worst = max(findings, key=lambda finding: _ORDER[finding.ease])
     if policy.mode != "sandboxed" or worst.ease in ("named", "person", "never"):
@@ -356,7 +387,7 @@ def _inside(findings: Sequence[Does], policy: AgentPolicy, facts: CallFacts) -> 
     return Verdict("allow", "mode sandboxed", f"{worst.why}, in a sandbox of level {facts.sandbox}")
 
 
-def _in_mode(finding: Does, policy: AgentPolicy) -> Verdict:
+def _in_mode(finding: Risk, policy: AgentPolicy) -> Verdict:
     mode = policy.mode
     rank = _ORDER[finding.ease]
     if mode == "acceptEdits" and finding.ease == "mode" and finding.letter == "E":
@@ -374,7 +405,7 @@ READS_IN_TURN = (
 
 
 def _in_mode_asked(verdict: Verdict, policy: AgentPolicy) -> Verdict:
-    """Turn an ask into a denial in the modes that do not ask."""
+    """Return the verdict; in the modes that do not ask, an ask becomes a denial."""
     if policy.mode == "plan":
         return replace(
             verdict, decision="deny", why=f"{verdict.why}; {IN_PLAN_MODE if policy.plans else READS_IN_TURN}"
@@ -388,6 +419,8 @@ def parts_of(call: ProposedCall, facts: CallFacts) -> Sequence[ScriptPart]:
     """Return the parts of a shell command or file tool call; empty for other calls."""
     if call.name == "bash":
         source = call.input.get("command")
-        return analysis_in(facts, source, AgentPolicy().floor).parts if isinstance(source, str) else ()
+        return analysis_in(facts, source, AgentPolicy().hard_rules).parts if isinstance(source, str) else ()
     named = named_paths(call) if call.name in FILE_TOOLS else ()
-    return () if isinstance(named, Unparsed) else [ScriptPart(tuple(Touch(n.access, n.query) for n in named))]
+    return (
+        () if isinstance(named, UnparsedScript) else [ScriptPart(tuple(PathAccess(n.access, n.query) for n in named))]
+    )

@@ -1,8 +1,9 @@
-"""Rules without the apparent effect: ignored rules, duplicates, and rules that another rule makes redundant. Pure.
+"""Findings on the rules of settings, and a check of the examples next to rules. Pure.
+
+Findings are ignored rules, duplicates, and rules that another rule makes redundant. An example is a call with its
+expected decision, and a message if the decision differs.
 
 Only certain findings are reported: a rule covers another one if it matches every call that the other matches.
-
-Also examples next to rules: a call, the expected decision, and the message if the decision differs. Pure.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Literal
 from callboard.core.permissions import gitignore
 from callboard.core.permissions.call_input import (
     MODES,
-    GivenCall,
-    GivenRules,
-    Misread,
+    EnteredCall,
+    InputRules,
+    InvalidCall,
     ToolTraits,
     call_of_words,
-    read_given,
+    read_call,
 )
 from callboard.core.permissions.gitignore import Anchors
 from callboard.core.permissions.rule_check import Kind, rule_note
@@ -95,8 +96,10 @@ def lint_rules(rules: Sequence[WrittenRule], tools: Iterable[str] = ()) -> list[
 
 
 def sample_of(written: WrittenRule) -> Sample | None:
-    """Return the simplest call that a rule for commands or files matches; None if there is none, or it is not
-    certain."""
+    """Return the simplest call that a rule for commands or files matches.
+
+    None if there is none, or it is not certain.
+    """
     try:
         rule = parse_rule(written.text)
     except ValueError:
@@ -127,22 +130,24 @@ def _rule_text(written: WrittenRule) -> str:
 
 
 def _hidden(item: _Read, others: Iterable[tuple[_Read, bool]]) -> LintFinding | None:
-    """Return the rule that makes this one redundant: rules that decide earlier are checked first, then those of its own
-    kind."""
+    """Return the rule that makes this one redundant.
+
+    Rules that decide earlier are checked first, then those of its own kind.
+    """
     comparable = [(other, earlier) for other, earlier in others if other.written.scope in ("", item.written.scope)]
     for kind, says in (("deny", "is denied before"), ("ask", "asks before")):
         stronger = [
             other for other, _ in comparable if other.written.kind == kind and kind in _BEFORE[item.written.kind]
         ]
         if (by := next((other for other in stronger if covers(other, item)), None)) is not None:
-            return _finding(item, "shadowed", f"it never has a say: all that it matches {says}, by {_named(by)}")
+            return _finding(item, "shadowed", f"it never decides: every call that it matches {says}, by {_named(by)}")
     same = [(other, earlier) for other, earlier in comparable if other.written.kind == item.written.kind]
     for other, earlier in same:
         if not covers(other, item):
             continue
         if covers(item, other) and item.written.scope == other.written.scope:
             if earlier:
-                return _finding(item, "double", f"it says what {_named(other)} says")
+                return _finding(item, "double", f"it is a duplicate of {_named(other)}")
             continue
         return _finding(item, "double", f"it adds nothing to {_named(other)}, which is wider")
     return None
@@ -161,7 +166,7 @@ def _named(item: _Read) -> str:
 
 
 def covers(wide: _Read, narrow: _Read) -> bool:
-    """Return True if every call that `narrow` matches is also matched by `wide`. False if that is not certain."""
+    """Return True if every call that `narrow` matches is certainly also matched by `wide`."""
     if not _covers_tools(wide, narrow):
         return False
     if wide.rule.specifier in (None, narrow.rule.specifier):
@@ -187,7 +192,7 @@ def _is_path(rule: Rule) -> bool:
 def _covers_words(wide: str, narrow: str, *, loose: bool) -> bool:
     """Compare rules for commands and names. A prefix covers commands that begin with its words; stars cover any text.
 
-    `loose`: the narrow rule ignores options between its words, unless it has stars; a text with stars does not.
+    `loose`: a narrow rule without stars ignores options between its words; a text with stars does not.
     """
     start, open_ended = _prefix(wide)
     text, others = _prefix(narrow)
@@ -235,8 +240,10 @@ def _runs_through(pieces: Sequence[str], text: str) -> bool:
 
 
 def _covers_path(wide: _Read, narrow: _Read) -> bool:
-    """Compare path patterns, by sample paths of the narrow one: a star as a name, two stars as no, one and two
-    folders."""
+    """Compare path patterns, by sample paths of the narrow one.
+
+    In a sample, a star is replaced by a name, and two stars by no folder, one folder and two folders.
+    """
     anchors = Anchors(f"{_FOLDER}folder", f"{_FOLDER}home")
     samples = list(_samples(narrow.rule.specifier or "", anchors, loose=narrow.written.kind != "allow"))
     loose = wide.written.kind != "allow"
@@ -253,12 +260,12 @@ def _samples(pattern: str, anchors: Anchors, *, loose: bool) -> Iterator[str]:
         text = pattern.rstrip("/")
         text = text.replace("**", deep).replace("//", "/") if "**" in text else text
         text = text.replace("*", _STAND_IN).replace("?", _STAND_IN[0])
-        for path in _placed(text, pattern, anchors):
+        for path in _absolute(text, pattern, anchors):
             both = (path, f"{path}/{_STAND_IN}")
             yield from (sample for sample in both if gitignore.names_path(pattern, sample, anchors, loose=loose))
 
 
-def _placed(text: str, pattern: str, anchors: Anchors) -> Iterator[str]:
+def _absolute(text: str, pattern: str, anchors: Anchors) -> Iterator[str]:
     if pattern.startswith("//"):
         yield f"/{text.lstrip('/')}"
     elif pattern.startswith("~/"):
@@ -311,14 +318,14 @@ class CheckedExample:
         return ""
 
 
-def call_of(example: Example, mode: Mode, rules: GivenRules, tools: Mapping[str, ToolTraits]) -> GivenCall:
-    """Return the call of an example, with the mode and the rules in force for its agent. Raises `Misread`."""
+def call_of(example: Example, mode: Mode, rules: InputRules, tools: Mapping[str, ToolTraits]) -> EnteredCall:
+    """Return the call of an example, with the mode and the rules in force for its agent. Raises `InvalidCall`."""
     if isinstance(example.call, str):
         tool, fields = call_of_words("bash", example.call, tools)
     else:
         if odd := sorted(set(example.call) - {"tool", "input"}):
-            raise Misread(f"the call of an example has `tool` and `input`, not `{odd[0]}`")
-        stated = read_given(example.call, tools)
+            raise InvalidCall(f"the call of an example has `tool` and `input`, not `{odd[0]}`")
+        stated = read_call(example.call, tools)
         tool = stated.tool
         fields = stated.input
-    return GivenCall(tool, fields, MODES[example.mode or mode], rules, example.folder)
+    return EnteredCall(tool, fields, MODES[example.mode or mode], rules, example.folder)

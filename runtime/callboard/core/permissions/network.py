@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import cast
 
 from callboard.core.permissions.command_table import NETWORK, names
-from callboard.core.permissions.effects import Does, ScriptPart
+from callboard.core.permissions.effects import Risk, ScriptPart
 from callboard.core.permissions.values import HOLE, Arg
 
 ANY = "*"
@@ -68,9 +68,10 @@ _MAKERS: Mapping[str, str] = MappingProxyType(
         "mix": "deps.get deps.update hex.info local.hex archive.install",
     }
 )
-"""Program -> the subcommands that use the network (none: all do; `*`: also without one).
+"""Program -> the subcommands that use the network (empty: all do; `*`: also the program without a subcommand).
 
-Their own configuration selects the source of downloads, so the hosts are known only if the command names its registry.
+The configuration of these programs selects the source of downloads, so the hosts are known only if the command names
+its registry.
 """
 _OWN_REGISTRY = re.compile(r"--(?:registry|index-url|default-index|index)(?:=.*)?|-i")
 _SHORTHAND = re.compile(r"(?:github:)?[a-z0-9][\w-]*/[\w.-]+(?:#.*)?", re.I)
@@ -85,10 +86,10 @@ def hosts_of(parts: Iterable[ScriptPart], remotes: Mapping[str, Sequence[str]]) 
     """
     hosts_found = dict[str, None]()
     for part in parts:
-        if part.guessed:  # what may run only if unknown words turn out so: nobody approved it
+        if part.guessed:  # a part that runs only for certain values of unknown words: nobody approved it
             continue
         hosts = [host for view in part.views for host in _of_command(view.words, remotes)]
-        if not hosts and any(isinstance(effect, Does) and effect.letter == "N" for effect in part.effects):
+        if not hosts and any(isinstance(effect, Risk) and effect.letter == "N" for effect in part.effects):
             hosts = [ANY]
         hosts_found.update(dict.fromkeys(hosts))
     return (ANY,) if ANY in hosts_found or len(hosts_found) > MOST_HOSTS else tuple(hosts_found)
@@ -107,8 +108,8 @@ def describe(hosts: Sequence[str]) -> str:
     if not hosts:
         return ""
     if ANY in hosts:
-        return "A yes gives it the whole network of this machine: any host, and services of the machine itself"
-    return f"A yes lets it reach {', '.join(hosts)}, and no other host"
+        return "An approval gives it the whole network of this machine: any host, and services of the machine itself"
+    return f"An approval lets it reach {', '.join(hosts)}, and no other host"
 
 
 def _of_command(arg_words: Sequence[Arg], remotes: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -206,7 +207,7 @@ def _of_git(texts: Sequence[str], remotes: Mapping[str, Sequence[str]]) -> Itera
         if "://" in url:
             yield from _of_urls([url])
         elif _SSH.fullmatch(url):
-            yield ANY  # ssh goes through no HTTP proxy
+            yield ANY  # ssh uses no HTTP proxy
 
 
 def _talks(subcommand: str, arguments: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from callboard.core.permissions.command_table import CODE_NAMES, EVERY, ReadingProgram
-from callboard.core.permissions.effects import Does, Effect, read, write
+from callboard.core.permissions.effects import Effect, Risk, read, write
 from callboard.core.permissions.values import Arg, LeftOut, ProgramWords
 
 WHOLE_FOLDER = read(Arg("."), tree=True, left_out="ignored")
@@ -20,8 +20,10 @@ def names_long(text: str, names: Sequence[str]) -> bool:
 
 
 def end_of_options(args: Sequence[Arg]) -> int:
-    """Return the index of the `--` that certainly ends the options. A `--` after an option may be that option's
-    value."""
+    """Return the index of the `--` that certainly ends the options.
+
+    A `--` after an option may be that option's value.
+    """
     for at, arg in enumerate(args):
         if arg.text == "--" and not (at and args[at - 1].text.startswith("-") and args[at - 1].text != "--"):
             return at
@@ -100,7 +102,7 @@ class _Read:
             if letter in self.spec.values:
                 value = attached or (after.text if after else "")
                 if letter == "C" and not value.isdigit():
-                    return False  # some versions take a number here or none
+                    return False  # some versions take a number here, some take no value
                 self.value(letter, value)
                 return not attached
         if len(arg.text) > 2:
@@ -140,21 +142,21 @@ class _Read:
             self.effects.append(write(Arg(value), "rule"))
 
     def bad(self) -> None:
-        self.effects.append(Does("X", "an option of it writes or runs something"))
+        self.effects.append(Risk("X", "an option of it writes or runs something"))
 
 
 def reader_effects(command: ProgramWords, spec: ReadingProgram) -> Iterator[Effect]:
     """Yield the effects of a program from the table of readers with these words."""
     args = command.args
     if not all(arg.known for arg in args):
-        yield Does("L", f"a word of `{command.name}` is only known when it runs")
+        yield Risk("L", f"a word of `{command.name}` is only known when it runs")
         return
     seen = _gathered(args, spec)
     yield from seen.effects
     if spec.glob_options and any(a.glob and a.text[0] in "*?[-" for a in args[: end_of_options(args)]):
-        yield Does("P", f"a glob can become an option of `{command.name}`", "bypass")
+        yield Risk("P", f"a glob can become an option of `{command.name}`", "bypass")
     if spec.most < EVERY and any(path.glob for path in seen.paths):
-        yield Does("P", f"a glob can become the file that `{command.name}` writes", "bypass")
+        yield Risk("P", f"a glob can become the file that `{command.name}` writes", "bypass")
     tree = _whole(seen) and (seen.tree or not seen.lists)
     ignoring = spec.ignores and not tree and not _only_code(seen) and not seen.lists
     left_out: LeftOut = "ignored" if ignoring else "nothing"
@@ -185,7 +187,7 @@ def _gathered(args: Sequence[Arg], spec: ReadingProgram) -> _Read:
             seen.paths.append(arg)
     first = seen.paths[0] if seen.paths else None
     if spec.pattern and first and not seen.pattern_given and not first.glob:
-        seen.paths = seen.paths if seen.unsure else seen.paths[1:]  # a pattern is no path
+        seen.paths = seen.paths if seen.unsure else seen.paths[1:]  # a pattern is not a path
     else:
         seen.unsure = False
     return seen

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from callboard.core.permissions import command_table as table
-from callboard.core.permissions.effects import Does, Effect, Obeys, delete, read, write
+from callboard.core.permissions.effects import Effect, Risk, RunsProjectFile, delete, read, write
 from callboard.core.permissions.hard_deny import never
 from callboard.core.permissions.option_parser import (
     end_of_options,
@@ -44,24 +44,24 @@ _SED_EMPTIES = re.compile(r"\s*(?:1,\$)?\s*d\s*;?\s*")
 def sed(command: ProgramWords) -> Iterator[Effect]:
     """Yield the effects of a `sed` command. Options and scripts that are not known to be harmless ask."""
     if not all(arg.known for arg in command.args):
-        yield Does("L", "a word of `sed` is only known when it runs")
+        yield Risk("L", "a word of `sed` is only known when it runs")
         return
     if any(arg.glob and arg.text[0] in "*?[-" for arg in command.args[: end_of_options(command.args)]):
-        yield Does("P", "a glob can become an option or a script of `sed`", "bypass")
+        yield Risk("P", "a glob can become an option or a script of `sed`", "bypass")
     parsed = _sed_words(command)
-    if isinstance(parsed, Does):
+    if isinstance(parsed, Risk):
         yield parsed
         return
     scripts, paths, in_place = parsed
     if not all(_sed_is_safe(script) for script in scripts):
-        yield Does("X", "this `sed` script may run commands or write files")
+        yield Risk("X", "this `sed` script may run commands or write files")
     for path in paths:
         yield write(path) if in_place else read(path)
         if in_place and any(_SED_EMPTIES.fullmatch(script) for script in scripts):
             yield delete(path)
 
 
-def _sed_words(command: ProgramWords) -> tuple[list[str], list[Arg], bool] | Does:
+def _sed_words(command: ProgramWords) -> tuple[list[str], list[Arg], bool] | Risk:
     """Return the scripts, the files, and True if the files are changed in place."""
     scripts = list[str]()
     paths = list[Arg]()
@@ -76,8 +76,8 @@ def _sed_words(command: ProgramWords) -> tuple[list[str], list[Arg], bool] | Doe
             ended = True
         elif text.startswith("-") and len(text) > 1 and not ended:
             cluster = _SED_OPTION.fullmatch(text)
-            if cluster is None or re.search(r"[/*]", text):  # a suffix of backups can lead elsewhere
-                return Does("X", f"`sed {text}` is not an option that is known to be harmless")
+            if cluster is None or re.search(r"[/*]", text):  # the suffix of backups can name another folder
+                return Risk("X", f"`sed {text}` is not an option that is known to be harmless")
             in_place |= (cluster[2] or "").startswith("i") or (cluster[3] or "").startswith("in-place")
             pending = cluster[2] == "e"
         else:
@@ -102,19 +102,19 @@ def awk(command: ProgramWords) -> Iterator[Effect]:
     """Yield the effects of an `awk` command."""
     args = list(command.args)
     if not all(arg.known for arg in args):
-        yield Does("L", "a word of `awk` is only known when it runs")
+        yield Risk("L", "a word of `awk` is only known when it runs")
         return
     while args and args[0].text.startswith("-"):
         option = args.pop(0).text
         if re.fullmatch(r"-F.+|-v\w+=.*", option, re.DOTALL):
             continue
         if option not in ("-F", "-v") or not args:
-            yield Does("X", f"`awk {option}` is not an option that is known to be harmless")
+            yield Risk("X", f"`awk {option}` is not an option that is known to be harmless")
             return
         args.pop(0)
     program = args.pop(0) if args else None
     if program and (program.glob or _AWK_UNSAFE.search(program.text.replace("||", ""))):
-        yield Does("X", "this `awk` program may run commands, write files or show the environment")
+        yield Risk("X", "this `awk` program may run commands, write files or show the environment")
     yield from (read(arg) for arg in args)
 
 
@@ -122,7 +122,7 @@ def jq(command: ProgramWords) -> Iterator[Effect]:
     """Yield the effects of a `jq` command."""
     yield from reader_effects(command, table.READERS["jq"])
     if any(_JQ_UNSAFE.search(arg.text) for arg in command.args):
-        yield Does("O", "this `jq` program may show the environment or load other programs")
+        yield Risk("O", "this `jq` program may show the environment or load other programs")
 
 
 _STANDARD_FOLDERS = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/")
@@ -153,12 +153,12 @@ def effects_of(command: ProgramWords) -> Iterator[Effect]:
         yield refused
     base = program_name(command.name)
     if "/" in base:
-        yield Does("X", f"`{command.name}` is a program given by its path")
+        yield Risk("X", f"`{command.name}` is a program given by its path")
         return
     plain = ProgramWords(base, command.args)
     if _asks_version(plain):
         if files := table.OBEYED.get(base):
-            yield Obeys(base, files)
+            yield RunsProjectFile(base, files)
         return
     special = _SPECIAL.get(base)
     if special is not None:
@@ -187,14 +187,14 @@ def _text_only(command: ProgramWords) -> Iterator[Effect]:
     command = _with_numbers(command)
     for index, arg in enumerate(command.args):
         if not arg.known and not (arg.output_only and command.name in ("echo", "printf") and _late(command, index)):
-            yield Does("O", f"`{command.name}` would show or use a variable's value")
+            yield Risk("O", f"`{command.name}` would show or use a variable's value")
         elif arg.glob or "~" in arg.text[:1]:
             yield read(arg)
     form = command.args[0].text if command.name == "printf" and command.args else ""
     if form and command.args[0].glob:
-        yield Does("P", "a glob can become an option of `printf`", "bypass")
+        yield Risk("P", "a glob can become an option of `printf`", "bypass")
     if command.name == "printf" and not _prints_only(command.args):
-        yield Does("V", "`printf` sets a variable, or may: its format is not one that is known to only print")
+        yield Risk("V", "`printf` sets a variable, or may: its format is not one that is known to only print")
 
 
 _CONVERSIONS = re.compile(
@@ -225,7 +225,7 @@ def _late(command: ProgramWords, index: int) -> bool:
 
 def _fixed(command: ProgramWords) -> Iterator[Effect]:
     if not all(arg.known and not arg.glob for arg in command.args):
-        yield Does("L", f"a word of `{command.name}` is only known when it runs")
+        yield Risk("L", f"a word of `{command.name}` is only known when it runs")
 
 
 _DATE_FLAGS = re.compile(r"-(?:[uRj]*(?:I(?:date|hours|minutes|seconds|ns)?)?)")
@@ -247,7 +247,7 @@ def _date(command: ProgramWords) -> Iterator[Effect]:
         elif text.startswith(("-d", "-f", "-r")):
             value = text[2:]
         elif name not in ("date", "file", "reference"):
-            yield Does("O", "`date` would set the clock")
+            yield Risk("O", "`date` would set the clock")
             return
         if not text.startswith(("-d", "-ud", "--date")):
             yield read(Arg(value or "."))
@@ -260,18 +260,24 @@ def _whole_beginning(name: str) -> bool:
 def _hostname(command: ProgramWords) -> Iterator[Effect]:
     yield from _fixed(command)
     if not all(_HOSTNAME.fullmatch(arg.text) for arg in command.args):
-        yield Does("O", "`hostname` would set the host's name")
+        yield Risk("O", "`hostname` would set the host's name")
 
 
 def _wait(command: ProgramWords) -> Iterator[Effect]:
     if not all(re.fullmatch(r"\d+|%\d+|-[nf]", arg.text) for arg in command.args):
-        yield Does("V", "`wait` may set a variable")
+        yield Risk("V", "`wait` may set a variable")
+
+
+def _hash(command: ProgramWords) -> Iterator[Effect]:
+    if has_option(command.args, "p"):
+        yield Risk("L", "`hash -p` makes a name start another program", "person")
+    yield Risk("X", "`hash` changes which program a name starts")
 
 
 def _strings(command: ProgramWords) -> Iterator[Effect]:
     yield from reader_effects(command, table.READERS["strings"])
     if any(arg.text.startswith("@") for arg in command.args):
-        yield Does("O", "a file names more options of `strings`")
+        yield Risk("O", "a file names more options of `strings`")
 
 
 def _by_group(command: ProgramWords) -> Iterator[Effect]:
@@ -279,25 +285,25 @@ def _by_group(command: ProgramWords) -> Iterator[Effect]:
     label = f"`{command.name}`"
     if name in table.NAMES_ONLY:
         if not all(arg.known for arg in command.args):
-            yield Does("L", f"a word of {label} is only known when it runs")
+            yield Risk("L", f"a word of {label} is only known when it runs")
     elif name in table.VARIABLES or name in table.ENVIRONMENT:
         yield from _variables(command)
     elif name in table.NETWORK:
-        yield Does("N", f"{label} uses the network")
+        yield Risk("N", f"{label} uses the network")
         yield from _saved(command)
         yield from (read(arg) for arg in operands(command.args) if arg.known and arg.text.startswith(("/", "~", ".")))
     elif name in table.PROCESSES:
-        yield Does("O", f"{label} touches other processes")
+        yield Risk("O", f"{label} touches other processes")
     elif name in table.METADATA:
         yield from _metadata(command)
     elif name in table.MAKERS_OF_SPECIAL or name in table.ARCHIVES:
-        yield Does("E", f"{label} makes files, links or permissions of its own choosing")
+        yield Risk("E", f"{label} makes files, links or permissions of its own choosing")
         yield from (write(arg, "rule") for arg in operands(command.args))
     elif name in table.REPLACERS:
-        yield Does("D", f"{label} replaces and deletes files")
+        yield Risk("D", f"{label} replaces and deletes files")
         yield from (write(arg, "rule") for arg in operands(command.args))
     else:
-        yield Does("X", f"{label} is not a program that is known to only read")
+        yield Risk("X", f"{label} is not a program that is known to only read")
         yield from (read(arg) for arg in operands(command.args) if arg.known and "/" in arg.text)
 
 
@@ -316,9 +322,9 @@ def _saved(command: ProgramWords) -> Iterator[Effect]:
 
 def _rsync(command: ProgramWords) -> Iterator[Effect]:
     operand_args = operands(command.args)
-    yield Does("X", "`rsync` writes many files and can run programs")
+    yield Risk("X", "`rsync` writes many files and can run programs")
     if any(":" in arg.text for arg in operand_args):
-        yield Does("N", "`rsync` uses the network")
+        yield Risk("N", "`rsync` uses the network")
     yield from (read(arg, tree=True) for arg in operand_args[:-1])
     yield from (write(arg, "rule") for arg in operand_args[-1:])
     if has_option(command.args, "", ("delete", "delete-before", "delete-after", "delete-excluded", "delete-during")):
@@ -330,39 +336,39 @@ def _variables(command: ProgramWords) -> Iterator[Effect]:
     if command.name == "set" and texts and all(re.fullmatch(r"[-+][euxo]+|pipefail|errexit|nounset", t) for t in texts):
         return
     if command.name in table.ENVIRONMENT and (not texts or texts[0] == "-p" or command.name == "printenv"):
-        yield Does("O", f"`{command.name}` shows the environment")
+        yield Risk("O", f"`{command.name}` shows the environment")
     else:
-        yield Does("V", f"`{command.name}` changes variables or settings of the shell")
+        yield Risk("V", f"`{command.name}` changes variables or settings of the shell")
 
 
 def _metadata(command: ProgramWords) -> Iterator[Effect]:
-    yield Does("E", f"`{command.name}` changes permissions or ownership")
+    yield Risk("E", f"`{command.name}` changes permissions or ownership")
     operand_args = operands(command.args)
     modes = [arg.text.lstrip("0").rstrip(",") for arg in operand_args[:1]]
     if command.name == "chmod" and any(
         re.fullmatch(r"[0-7]?777|[aogu]*[+=](?:rwx|rxw|wrx|wxr|xrw|xwr)", m) for m in modes
     ):
-        yield Does("F", "`chmod 777` opens a file to everyone", "person")
+        yield Risk("F", "`chmod 777` opens a file to everyone", "person")
     yield from (write(arg, "rule") for arg in operand_args[1:])
 
 
 def _remove(command: ProgramWords) -> Iterator[Effect]:
-    yield Does("D", f"`{command.name}` deletes", "named")
+    yield Risk("D", f"`{command.name}` deletes", "named")
     if not all(arg.known for arg in command.args):
-        yield Does("L", "what it deletes is only known when it runs", "person")
+        yield Risk("L", "what it deletes is only known when it runs", "person")
     yield from (delete(arg, "named") for arg in operands(command.args))
 
 
 def _empty(command: ProgramWords) -> Iterator[Effect]:
-    yield Does("D", f"`{command.name}` empties or destroys files")
+    yield Risk("D", f"`{command.name}` empties or destroys files")
     yield from (delete(arg) for arg in operands(command.args))
 
 
 def _make(command: ProgramWords) -> Iterator[Effect]:
     if not operands(command.args):
-        yield Does("X", f"`{command.name}` without operands")
+        yield Risk("X", f"`{command.name}` without operands")
     if command.name == "mkdir" and has_option(command.args, "m", ("mode",)):
-        yield Does("E", "`mkdir -m` sets permissions")
+        yield Risk("E", "`mkdir -m` sets permissions")
     yield from (write(arg) for arg in operands(command.args))
     yield from value_paths(command.args)
 
@@ -371,22 +377,22 @@ def _copy(command: ProgramWords) -> Iterator[Effect]:
     name = command.name
     (target, paths) = _target(command.args)
     if any(arg.glob and arg.text[0] in "*?[-" for arg in command.args[: end_of_options(command.args)]):
-        yield Does("P", f"a glob can become an option of `{name}`")
+        yield Risk("P", f"a glob can become an option of `{name}`")
     if target or has_option(command.args, "lsbS", ("link", "symbolic-link", "suffix", "backup")):
-        yield Does("E", f"`{name}` with an option that changes what it writes")
+        yield Risk("E", f"`{name}` with an option that changes what it writes")
         yield from (write(arg, "rule") for arg in paths)
         if target:
             yield from (delete(arg) for arg in paths if name == "mv")
             yield from (write(target, "rule"), *_into_folder((*paths, target)))
         return
     if name == "cp" and (has_option(command.args, "padP", ("preserve", "archive", "no-dereference"))):
-        yield Does("E", "`cp` keeps links, permission bits or special files")
+        yield Risk("E", "`cp` keeps links, permission bits or special files")
     for arg in paths[:-1]:
         yield delete(arg, "mode") if name == "mv" else read(arg, tree=has_option(command.args, "rRa", ("recursive",)))
     yield from (write(arg) for arg in paths[-1:])
     yield from _into_folder(paths)
     if any(arg.text == "/dev/null" for arg in paths[:-1]) or (name == "mv" and paths and paths[-1].text[:5] == "/dev/"):
-        yield Does("D", "it empties or deletes")
+        yield Risk("D", "it empties or deletes")
 
 
 def _target(args: Sequence[Arg]) -> tuple[Arg | None, list[Arg]]:
@@ -422,7 +428,7 @@ def _tee(command: ProgramWords) -> Iterator[Effect]:
 
 
 def _dd(command: ProgramWords) -> Iterator[Effect]:
-    yield Does("E", f"`{command.name}` copies raw data")
+    yield Risk("E", f"`{command.name}` copies raw data")
     for arg in command.args:
         key, _, value = arg.text.partition("=")
         if key == "of":
@@ -434,10 +440,10 @@ def _dd(command: ProgramWords) -> Iterator[Effect]:
 def _tar(command: ProgramWords) -> Iterator[Effect]:
     texts = [arg.text for arg in command.args]
     lists = len(texts) == 2 and re.fullmatch(r"-?t[vzjJ]*f|-?tf", texts[0]) and not command.args[1].glob
-    if lists and ":" not in texts[1]:  # a colon names another machine
+    if lists and ":" not in texts[1]:  # a colon means another machine
         yield read(command.args[1])
         return
-    yield Does("E", "`tar` writes files or runs programs by its options")
+    yield Risk("E", "`tar` writes files or runs programs by its options")
     yield from (write(arg, "rule") for arg in operands(command.args) if arg.known)
     if not texts or "x" not in texts[0].lstrip("-"):
         yield from (read(arg, tree=True) for arg in operands(command.args[1:]))
@@ -450,7 +456,7 @@ def _unzip(command: ProgramWords) -> Iterator[Effect]:
     if texts and texts[0] in ("-l", "-v", "-t") and not any(word.startswith("-") for word in texts[1:]):
         yield from (read(arg) for arg in operands(command.args))
         return
-    yield Does("E", "`unzip` writes files that the archive names")
+    yield Risk("E", "`unzip` writes files that the archive names")
 
 
 def _test(command: ProgramWords) -> Iterator[Effect]:
@@ -461,22 +467,22 @@ def _test(command: ProgramWords) -> Iterator[Effect]:
     sides = [text for at in reckoned for text in (*texts[max(at - 1, 0) : at], *texts[at + 1 : at + 2])]
     named = not all(re.fullmatch(r"-?\d+", text) for text in sides)
     if "-v" in texts or "-R" in texts or evaluated or named:
-        yield Does("X", "this test evaluates a variable or its subscript")
+        yield Risk("X", "this test evaluates a variable or its subscript")
     yield from reader_effects(command, table.ReadingProgram())
 
 
 def _cd(command: ProgramWords) -> Iterator[Effect]:
     for arg in operands(command.args):
         if arg.text == "-":
-            yield Does("O", "it goes to where the shell was before")
+            yield Risk("O", "it changes to the previous folder of the shell")
         else:
             yield read(arg)
     if not operands(command.args) and command.name != "popd":
-        yield Does("O", f"`{command.name}` alone leaves the workspace")
+        yield Risk("O", f"`{command.name}` alone leaves the workspace")
 
 
 def _disk_lister(command: ProgramWords) -> Iterator[Effect]:
-    yield Does("O", f"`{command.name}` reads disks")
+    yield Risk("O", f"`{command.name}` reads disks")
 
 
 _SPECIAL: Mapping[str, Callable[[ProgramWords], Iterator[Effect]]] = (
@@ -490,5 +496,5 @@ _SPECIAL: Mapping[str, Callable[[ProgramWords], Iterator[Effect]]] = (
     | {"[": _test, "test": _test}
     | dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd)
     | {"tee": _tee, "sed": sed, "jq": jq, "tar": _tar, "unzip": _unzip, "rsync": _rsync, "ddrescue": _copy}
-    | {"date": _date, "hostname": _hostname, "wait": _wait, "strings": _strings}
+    | {"date": _date, "hostname": _hostname, "wait": _wait, "hash": _hash, "strings": _strings}
 )

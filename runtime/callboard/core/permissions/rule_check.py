@@ -1,5 +1,4 @@
-"""Check of a rule as written: valid, ignored (with the reason), or refused because it is not a rule (with the reason).
-Pure.
+"""Check of a rule as written: valid, ignored, or refused because it is not a rule, with the reason. Pure.
 
 `callboard policy lint`, `doctor` and the start of a session report it, so that nobody relies on a rule without effect.
 """
@@ -25,6 +24,8 @@ from callboard.core.tool_access import ALL_TOOLS
 
 Kind = Literal["allow", "ask", "deny"]
 _OTHERS = frozenset({"WebFetch", "web_fetch", "WebSearch", "web_search", "Cd"})
+_READING = frozenset({"Glob", "Grep", "LS", "NotebookRead"})
+"""Names that people use with paths and that `Read(path)` covers."""
 _PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*):(?!\*).+", re.DOTALL)
 
 
@@ -54,14 +55,14 @@ def rule_notes(texts: Iterable[str], kind: Kind, tools: Iterable[str] = ()) -> t
     return tuple(rule_note(text, kind, tool_names) for text in texts)
 
 
-def whole_tools(deny: Iterable[str]) -> tuple[str, ...]:
+def denied_tools(deny: Iterable[str]) -> tuple[str, ...]:
     """Return the deny rules that apply to whole tools, regardless of input."""
     return tuple(text for text in deny if (rule := _readable(text)) is not None and rule.specifier is None)
 
 
-def left_of(tools: Iterable[str], deny: Iterable[str]) -> tuple[str, ...]:
+def allowed_tools(tools: Iterable[str], deny: Iterable[str]) -> tuple[str, ...]:
     """Return the tools that are not denied as a whole. The others are not in the model's context."""
-    rules = [rule for text in whole_tools(deny) if (rule := _readable(text)) is not None]
+    rules = [rule for text in denied_tools(deny) if (rule := _readable(text)) is not None]
     return tuple(tool for tool in tools if not any(names_tool(rule, tool, allow=False) for rule in rules))
 
 
@@ -78,7 +79,7 @@ def _name_ignored(rule: Rule, kind: Kind, tools: frozenset[str]) -> str:
         literal = "*" not in name.split("__")[1]
         return "" if literal or kind != "allow" else "an allow rule names its server in full: mcp__server__*"
     if "*" in name:
-        return "" if kind != "allow" else "a star in a tool's name holds in deny and ask rules only"
+        return "" if kind != "allow" else "a star in a tool's name is valid only in deny and ask rules"
     if name in ALIASES or name in ALL_TOOLS or name in _OTHERS or name in tools:
         return ""
     return f"there is no tool {name} here"
@@ -89,14 +90,18 @@ def _specifier_ignored(rule: Rule, kind: Kind) -> str:
         return ""
     parameter = _PARAMETER.fullmatch(rule.specifier)
     if rule.tool in UNHEEDED and not (parameter and kind != "allow"):
-        right_tool = "Read" if rule.tool in ("Glob", "Grep") else "Edit"
+        right_tool = "Read" if rule.tool in _READING else "Edit"
         return f"{rule.tool} with a path is never consulted: write {right_tool}({rule.specifier})"
     if parameter and parameter[1] in NO_PARAMETERS and rule.tool not in PATH_RULES - UNHEEDED:
         return f"a rule cannot be about the input {parameter[1]}"
     if rule.tool in ("Bash", "bash"):
         return _command_ignored(rule.specifier)
     if rule.tool in PATH_RULES or rule.tool == "Cd":
-        return "there is no negation: a pattern names what it is about" if rule.specifier.startswith("!") else ""
+        return (
+            "negation is not supported: a pattern names the paths that it matches"
+            if rule.specifier.startswith("!")
+            else ""
+        )
     return _other_ignored(rule, kind, parameter=bool(parameter))
 
 
@@ -113,6 +118,6 @@ def _other_ignored(rule: Rule, kind: Kind, *, parameter: bool) -> str:
         named = (rule.specifier or "").startswith("domain:")
         return "" if named or (parameter and kind != "allow") else "write WebFetch(domain:host)"
     if parameter:
-        return "" if kind != "allow" else "a rule about an input holds in deny and ask rules only"
+        return "" if kind != "allow" else "a rule about an input is valid only in deny and ask rules"
     names = (rule.tool, *ALIASES.get(rule.tool, ()))
     return "" if any(name in SPECIFIED_BY for name in names) else f"{rule.tool} takes nothing in brackets"

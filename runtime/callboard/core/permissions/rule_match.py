@@ -1,10 +1,10 @@
-"""Matching of rules to calls: of the shell, of file tools, of all other tools. Pure.
+"""Matching of rules to calls of the shell, of file tools, and of other tools; and the files that a search skips. Pure.
+
+A search through many files skips those of which reading one alone would ask or be denied.
 
 The rules of all scopes are one set: deny takes precedence over ask, ask over allow, and their order does not matter. A
 rule with a path is matched against the path as written and against its target: a deny or ask rule must match either, an
 allow rule both.
-
-Also the files that a search through many files skips: those that would ask or be denied if read one by one. Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from callboard.core.permissions.effects import (
     WHOLE_REPOSITORY,
     Analysis,
     CallFacts,
-    GitShows,
-    Touch,
+    GitContent,
+    PathAccess,
     commit_named,
     tracked_in,
 )
-from callboard.core.permissions.file_tools import Named
+from callboard.core.permissions.file_tools import NamedPath
 from callboard.core.permissions.gitignore import Anchors
 from callboard.core.permissions.rules import Match
 from callboard.core.permissions.sensitive_paths import is_secret
@@ -81,13 +81,13 @@ def _path_rule_on_shell(rule: Rule, facts: CallFacts, analysis: Analysis) -> Mat
 
 def _trees(analysis: Analysis, facts: CallFacts) -> Iterable[PathFact]:
     for effect in (effect for part in analysis.parts for effect in part.effects):
-        if isinstance(effect, Touch) and effect.query.tree:
+        if isinstance(effect, PathAccess) and effect.query.tree:
             yield facts.paths.get(effect.query, UNKNOWN)
-        elif isinstance(effect, GitShows):
+        elif isinstance(effect, GitContent):
             yield from tracked_trees(effect, facts)
 
 
-def tracked_trees(content: GitShows, facts: CallFacts) -> Sequence[PathFact]:
+def tracked_trees(content: GitContent, facts: CallFacts) -> Sequence[PathFact]:
     """Return the trees of tracked files that a git command can print."""
 
     def fact_of(path: str) -> PathFact:
@@ -106,7 +106,7 @@ def tracked_trees(content: GitShows, facts: CallFacts) -> Sequence[PathFact]:
     return [fact_of(path) for path in (*paths, *content.doubtful)]
 
 
-def doubtful_object(content: GitShows, facts: CallFacts) -> str:
+def doubtful_object(content: GitContent, facts: CallFacts) -> str:
     """Return the first name that may mean the content of a file: neither a certain commit nor a path; empty if none."""
     for name, path in content.objects:
         is_path = bool(path) and facts.paths.get(tracked_in(path), UNKNOWN).exists
@@ -115,9 +115,11 @@ def doubtful_object(content: GitShows, facts: CallFacts) -> str:
     return ""
 
 
-def shown_secrets(content: GitShows, facts: CallFacts) -> Sequence[str]:
-    """Return the tracked files with names of secrets that a git command can print. An empty string stands for unknown
-    files."""
+def printed_secrets(content: GitContent, facts: CallFacts) -> Sequence[str]:
+    """Return the tracked files with names of secrets that a git command can print.
+
+    An empty string means unknown files.
+    """
     secrets: list[str] = []
     for fact in tracked_trees(content, facts):
         if fact.beneath_cut or fact.place == "malformed":
@@ -127,7 +129,7 @@ def shown_secrets(content: GitShows, facts: CallFacts) -> Sequence[str]:
 
 
 def _is_left_out(path: str, without: Sequence[str], root: str) -> bool:
-    """Return whether git leaves a path out. A pattern that ends with a slash leaves out a folder, never a file."""
+    """Return True if git excludes a path. A pattern that ends with a slash excludes a folder, never a file."""
     for pattern in without:
         place = absolute(root, pattern)
         if path.startswith(f"{place}/") or (path == place and posixpath.basename(pattern) not in ("", ".", "..")):
@@ -139,11 +141,11 @@ def _paths_of(analysis: Analysis, facts: CallFacts, *, writes_only: bool) -> Ite
     """Yield every absolute path of a script: as written, its target, and the files read beneath it."""
     for part in analysis.parts:
         for effect in part.effects:
-            if isinstance(effect, Touch) and not (writes_only and effect.access == "read"):
+            if isinstance(effect, PathAccess) and not (writes_only and effect.access == "read"):
                 yield absolute(facts.root, effect.query.text)
                 fact = facts.paths.get(effect.query, UNKNOWN)
                 yield from (path for path in (fact.resolved, *fact.matches, *fact.beneath) if path)
-            elif isinstance(effect, GitShows) and not writes_only:
+            elif isinstance(effect, GitContent) and not writes_only:
                 yield from (path for fact in tracked_trees(effect, facts) for path in fact.beneath)
         for word in () if writes_only else part.words:
             for text in {word, word.partition("=")[2], word.partition("@")[2], word[2:] if word[:1] == "-" else ""}:
@@ -151,8 +153,10 @@ def _paths_of(analysis: Analysis, facts: CallFacts, *, writes_only: bool) -> Ite
 
 
 def folder_not_listed(listed: Sequence[Rule], facts: CallFacts, analysis: Analysis) -> str:
-    """Return a folder that a command changes to although the `Cd` rules among these allow rules name others; empty if
-    none."""
+    """Return a folder that a command changes to although `Cd` rules name others; empty if none.
+
+    The `Cd` rules are those among these allow rules.
+    """
     about = [rule for rule in listed if rule.tool == "Cd"]
     if not about:
         return ""
@@ -181,7 +185,7 @@ def _cd_names(rule: Rule, path: str, facts: CallFacts, *, loose: bool) -> bool:
 def first_on_files(
     among: Sequence[Rule],
     call: ProposedCall,
-    path_facts: Sequence[tuple[Named, PathFact]],
+    path_facts: Sequence[tuple[NamedPath, PathFact]],
     facts: CallFacts,
     *,
     allow: bool,
@@ -191,7 +195,7 @@ def first_on_files(
 
 
 def _on_files(
-    rule: Rule, call: ProposedCall, path_facts: Sequence[tuple[Named, PathFact]], facts: CallFacts, *, allow: bool
+    rule: Rule, call: ProposedCall, path_facts: Sequence[tuple[NamedPath, PathFact]], facts: CallFacts, *, allow: bool
 ) -> bool:
     named = rules.names_tool(rule, call.name, allow=allow)
     if named and (rule.specifier is None or (not allow and rules.matches_parameter(rule, call))):
@@ -203,7 +207,7 @@ def _on_files(
     return all(hits) if allow else any(hits)
 
 
-def _names_where(rule: Rule, named: Named, fact: PathFact, facts: CallFacts, *, allow: bool) -> bool:
+def _names_where(rule: Rule, named: NamedPath, fact: PathFact, facts: CallFacts, *, allow: bool) -> bool:
     written = absolute(facts.root, named.query.text)
     anchors = rules.anchors_of(rule, facts)
     paths = {written, fact.resolved or written}
@@ -244,8 +248,10 @@ def readable_rules(texts: Iterable[str]) -> list[Rule]:
 
 
 def is_left_out(path: str, start: str, unread: Sequence[Rule], *, root: str, home: str) -> bool:
-    """Return True if a search of a folder skips a file beneath that folder. Both paths are absolute. The path in the
-    search call itself has already been judged."""
+    """Return True if a search of a folder skips a file beneath that folder.
+
+    Both paths are absolute. The path in the search call itself has already been judged.
+    """
     if start == path:
         return False
     if is_secret(_inside(path, root)) and not is_secret(_inside(start, root)):

@@ -1,10 +1,10 @@
-"""Rules as people write them: `Bash(npm run *)`, `Read(src/**)`, `Edit(/docs/*.md)`, `mcp__server__*`, `task(explore)`.
+"""Rules as people write them: `Bash(npm run *)`, `Read(src/**)`, `mcp__server__*`, `WebFetch(domain:host)`. Pure.
+
+Other examples are `Edit(/docs/*.md)` and `task(explore)`.
 
 An allow rule for a command covers exactly one simple command, word by word after quotes are removed, and never its
 redirects or scripts inside it. Deny and ask rules see through every wrapper. If a word is only known at run time, they
 may match (`maybe`), which asks.
-
-Also hosts of addresses, as in rules `WebFetch(domain:host)`. Pure.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
-from urllib.parse import urlsplit
 
 from callboard.core.permissions import gitignore
 from callboard.core.permissions.command_table import DELETING
-from callboard.core.permissions.effects import CallFacts, ScriptPart, Touch, View
+from callboard.core.permissions.effects import CallFacts, PathAccess, ScriptPart, View
 from callboard.core.permissions.gitignore import Anchors
+from callboard.core.permissions.host_patterns import host_of, names_host
 from callboard.core.permissions.values import HOLE, Arg, ProposedCall, Rule
 
 Match = Literal["yes", "maybe", "no"]
@@ -26,11 +26,13 @@ Match = Literal["yes", "maybe", "no"]
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Bash": ("bash",),
-        "Read": ("read_file", "glob", "grep"),
-        "Edit": ("write_file", "edit_file"),
+        "Read": ("read_file", "glob", "grep", "list_folder", "read_notebook"),
+        "Edit": ("write_file", "edit_file", "multi_edit", "edit_notebook"),
         "Write": ("write_file",),
-        "MultiEdit": ("edit_file",),
-        "NotebookEdit": ("edit_file",),
+        "MultiEdit": ("multi_edit",),
+        "NotebookEdit": ("edit_notebook",),
+        "NotebookRead": ("read_notebook",),
+        "LS": ("list_folder",),
         "Glob": ("glob",),
         "Grep": ("grep",),
         "Task": ("task", "spawn_teammate"),
@@ -38,6 +40,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Skill": ("load_skill",),
         "TodoWrite": ("todo_write",),
         "TaskStop": ("task_stop",),
+        "KillShell": ("task_stop",),
+        "BashOutput": ("bash_output",),
         "TaskOutput": ("task_output",),
         "TaskCreate": ("create_task",),
         "TaskUpdate": ("update_task",),
@@ -58,9 +62,9 @@ SPECIFIED_BY: Mapping[str, str] = MappingProxyType(
     {"task": "agent_type", "spawn_teammate": "agent_type", "load_skill": "name", "connect_mcp": "name"}
 )
 """Input field that is compared with the specifier in brackets, for tools other than the shell and the file tools."""
-PATH_RULES = frozenset({"Read", "Edit", "read_file", "edit_file", "write_file", "glob", "grep"})
-UNHEEDED = frozenset({"Write", "MultiEdit", "NotebookEdit", "Glob", "Grep"})
-"""Names that people use with paths but Claude Code never checks: `Edit(path)` and `Read(path)` are meant."""
+PATH_RULES = frozenset({"Read", "Edit", *ALIASES["Read"], *ALIASES["Edit"]})
+UNHEEDED = frozenset({"Write", "MultiEdit", "NotebookEdit", "Glob", "Grep", "LS", "NotebookRead"})
+"""Names that people use with paths and Claude Code never checks: `Edit(path)` and `Read(path)` are meant."""
 NO_PARAMETERS = frozenset({"command", "file_path", "path", "notebook_path", "url"})
 """Inputs that `Tool(parameter:value)` does not cover, because other forms of rules do."""
 _FIELDS: Mapping[str, str] = MappingProxyType({"subagent_type": "agent_type", "skill": "name", "timeout": "timeout_s"})
@@ -81,8 +85,10 @@ def parse_rule(text: str) -> Rule:
 
 
 def names_tool(rule: Rule, tool: str, *, allow: bool) -> bool:
-    """Return True if the rule applies to this tool. Globs in a tool's name are allowed in deny and ask rules, and after
-    `mcp__x__`."""
+    """Return True if the rule applies to this tool.
+
+    Globs in a tool's name are allowed in deny and ask rules, and after `mcp__x__`.
+    """
     if rule.tool == tool or tool in ALIASES.get(rule.tool, ()):
         return True
     if tool.startswith("mcp__") and rule.tool.startswith("mcp__"):
@@ -115,15 +121,19 @@ def matches_input(rule: Rule, call: ProposedCall, *, allow: bool) -> bool:
 
 
 def parameter_of(rule: Rule) -> tuple[str, str] | None:
-    """Return the input and the value (with stars) of a rule of the form `Tool(parameter:value)`; None for any other
-    rule."""
+    """Return the input and the value (with stars) of a rule of the form `Tool(parameter:value)`.
+
+    None for any other rule.
+    """
     match = _PARAMETER.fullmatch(rule.specifier or "")
     return (match[1], match[2]) if match and match[1] not in NO_PARAMETERS else None
 
 
 def matches_parameter(rule: Rule, call: ProposedCall) -> bool:
-    """Return True if a deny or ask rule `Tool(parameter:value)` matches: the call has that top-level input, with a
-    single value."""
+    """Return True if a deny or ask rule `Tool(parameter:value)` matches.
+
+    The call has that top-level input, with a single value.
+    """
     parameter = parameter_of(rule)
     if parameter is None:
         return False
@@ -170,7 +180,9 @@ def covers_delete(rule: Rule, part: ScriptPart) -> bool:
     specifier = (rule.specifier or "").strip()
     specifier_words = specifier.removesuffix(":*").split()[1:]
     paths = [word for word in specifier_words if not word.startswith("-")]
-    deleted = [effect.query.text for effect in part.effects if isinstance(effect, Touch) and effect.access == "delete"]
+    deleted = [
+        effect.query.text for effect in part.effects if isinstance(effect, PathAccess) and effect.access == "delete"
+    ]
     if any(".." in text.split("/") for text in deleted):
         return False
     if specifier.endswith(":*") or not paths:
@@ -235,7 +247,7 @@ def _may_begin(specifier: str, text: str) -> bool:
 
 def _walk(pattern_words: Sequence[str], texts: Sequence[str], *, open_ended: bool) -> Match:
     """Match words in order. Options between program and subcommand, with or without a value, do not avoid the rule."""
-    states = {(0, False, False)}  # how many words matched, whether an option's value may come, whether by a guess
+    states = {(0, False, False)}  # number of matched words; True if an option's value may follow; True if by a guess
     best: Match = "no"
     for text in texts:
         if open_ended:
@@ -267,44 +279,26 @@ def _better(best: Match, states: Iterable[tuple[int, bool, bool]], size: int) ->
 
 
 def names_path(specifier: str, path: str, root: str, home: str, *, anywhere: bool) -> bool:
-    """Return True if a path rule's pattern matches this absolute path. `anywhere`: as deny and ask rules are read.
-    `root`: the agent's folder. See `gitignore.py`."""
+    """Return True if a path rule's pattern matches this absolute path.
+
+    `anywhere`: as deny and ask rules are read. `root`: the agent's folder. See `gitignore.py`.
+    """
     return gitignore.names_path(specifier, path, Anchors(root, home), loose=anywhere)
 
 
-_ODD = re.compile(r"[\s\\\x00-\x1f\x7f]")
+WEB_FETCH = "web_fetch"
+WEB_TOOLS: Mapping[str, str] = MappingProxyType(
+    {WEB_FETCH: "it reads from the network", "web_search": "it sends its query to a search service"}
+)
+"""Tools that only read, but from the network, and what a question says about them."""
 
 
-def host_of(url: str) -> str | None:
-    """Return the host of an address, in lower case and as it is looked up (IDNA); None if parsers disagree."""
-    if _ODD.search(url):
-        return None
-    try:
-        host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
-        return host.rstrip(".").encode("idna").decode() if host else None
-    except (ValueError, UnicodeError):
-        return None
-
-
-def names_host(pattern: str, url: str, *, allow: bool) -> bool:
-    """Return True if a pattern matches the address's host. `*.` at its start matches any depth but not the host itself,
-    a bare `*` every host, and any other star stays between two dots. A host that cannot be read for certain is denied
-    and not allowed."""
-    host = host_of(url)
-    if host is None:
-        return not allow
-    host_pattern = pattern.strip().lower().rstrip(".")
-    if host_pattern == "*":
-        return True
-    deep = host_pattern.startswith("*.")
-    try:
-        labels = [_label(label) for label in host_pattern.removeprefix("*.").split(".")]
-    except UnicodeError:
-        return False
-    regex = (r"(?:[^.]+\.)+" if deep else "") + r"\.".join(labels)
-    return re.fullmatch(regex, host) is not None
-
-
-def _label(text: str) -> str:
-    plain = text if "*" in text or not text else text.encode("idna").decode()
-    return "[^.]*".join(re.escape(piece) for piece in plain.split("*"))
+def names_exactly(among: Iterable[Rule], host: str) -> bool:
+    """Return True if one of these allow rules names exactly this host, without a star."""
+    prefix = "domain:"
+    patterns = [
+        rule.specifier.removeprefix(prefix).strip().lower().rstrip(".")
+        for rule in among
+        if names_tool(rule, WEB_FETCH, allow=True) and rule.specifier and rule.specifier.startswith(prefix)
+    ]
+    return any("*" not in pattern and host_of(pattern) == host for pattern in patterns)

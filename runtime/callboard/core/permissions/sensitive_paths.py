@@ -1,4 +1,4 @@
-"""Sensitive paths: secrets, files that other tools run or follow, devices, and folders that a machine needs.
+"""Sensitive paths: secrets, files that other tools run or obey, devices, and folders that a machine needs.
 
 All are recognised by their names. The lists follow the common practice of agent harnesses (git's internals, editors,
 package managers, hook managers, agents' settings). Names of files that hold secrets or are protected are compared
@@ -62,8 +62,10 @@ def is_secret(parts: Sequence[str]) -> bool:
 
 
 def is_protected(parts: Sequence[str]) -> bool:
-    """Return True if writing this path, given as its components inside the workspace, changes commands that other tools
-    will run."""
+    """Return True if writing this path changes commands that other tools will run.
+
+    `parts`: the components of the path inside the workspace.
+    """
     lower = [part.lower() for part in parts]
     if any(part in _PROTECTED_FOLDERS for part in lower):
         return True
@@ -73,8 +75,10 @@ def is_protected(parts: Sequence[str]) -> bool:
 
 
 def hard_to_see(text: str) -> str:
-    """Return the first character of a path that a person would not see correctly (invisible, changes the text
-    direction, unusual whitespace, not a character), by its number; empty if there is none."""
+    """Return the number of the first character of a path that a person would not see correctly; empty if there is none.
+
+    Such a character is invisible, changes the text direction, is unusual whitespace, or is not a character.
+    """
     odd = (c for c in text if c != " " and unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
     return next((f"U+{ord(c):04X}" for c in odd), "")
 
@@ -83,6 +87,17 @@ def claude_folders(home: str, environment: Mapping[str, str]) -> tuple[Path, ...
     """Return the user's folders of settings for Claude Code, from the home and the environment."""
     named = environment.get("CLAUDE_CONFIG_DIR", "")
     return (Path(home, ".claude"), *([Path(named)] if named.startswith("/") else []))
+
+
+def claude_folder(home: str | Path, environment: Mapping[str, str]) -> Path:
+    """Return the user's folder of settings for Claude Code: `CLAUDE_CONFIG_DIR`, else `~/.claude`."""
+    return claude_folders(str(home), environment)[-1]
+
+
+def claude_state_file(home: str | Path, environment: Mapping[str, str]) -> Path:
+    """Return the file with the user's MCP servers: `.claude.json`, in the home or in `CLAUDE_CONFIG_DIR`."""
+    folders = claude_folders(str(home), environment)
+    return (folders[-1] if len(folders) > 1 else Path(home)) / ".claude.json"
 
 
 def harmless_device(path: str) -> bool:

@@ -4,9 +4,7 @@ Everything that the grammar resolves without running code is resolved: lists, pi
 wrappers, literal `sh -c` and `eval`, text passed to a shell. The working directory is tracked as a set: a relative path
 is judged in every folder that some `cd` of the script could have led to.
 
-Also the effects of a `find` command: a language of tests and actions, read by a list of words that are known to only
-read.
-
+A `find` command is a small language of tests and actions. It is read with a list of words that are known to only read.
 Allow rules do not cover its actions that delete, write or run programs (docs/permissions.md, letter P).
 """
 
@@ -22,13 +20,13 @@ from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY,
 from callboard.core.permissions.effects import (
     Analysis,
     CallFacts,
-    Does,
     Effect,
-    GitIn,
-    GitShows,
-    Obeys,
+    GitContent,
+    GitRead,
+    PathAccess,
+    Risk,
+    RunsProjectFile,
     ScriptPart,
-    Touch,
     View,
     delete,
     queries_in,
@@ -43,10 +41,10 @@ from callboard.core.permissions.sensitive_paths import raw_device
 from callboard.core.permissions.values import (
     HOLE,
     Arg,
-    Dynamic,
-    Floor,
+    DynamicPart,
     Function,
     Group,
+    HardRules,
     Node,
     Parsed,
     Pipeline,
@@ -54,13 +52,14 @@ from callboard.core.permissions.values import (
     Redirect,
     Script,
     Simple,
-    Unparsed,
+    UnparsedScript,
     Word,
 )
 from callboard.core.permissions.word_expansion import expand, literal
 from callboard.core.permissions.wrappers import (
     OTHERS,
     TRANSPARENT_FOR_ALLOW,
+    descriptor,
     harmless_assignment,
     is_wrapper,
     named_by,
@@ -81,16 +80,16 @@ _BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", ".", "source"))
 """Commands of the shell itself, which cannot be given by a path."""
 
 
-def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor) -> Analysis:
+def analyse(source: str, scripts: Mapping[str, Parsed], home: str, hard_rules: HardRules) -> Analysis:
     """Return the parts of `source`. Never fails: text that is not understood becomes a part that asks."""
-    reader = _Reader(scripts, home, floor, *_plumbing(scripts.values()))
+    reader = _Reader(scripts, home, hard_rules, *_plumbing(scripts.values()))
     reader.script(source)
     folders = reader.folders()
     parts = tuple(reader.placed(part, folders) for part in reader.parts)
     queries = frozenset(query for part in parts for query in queries_in(part.effects))
     return Analysis(
         source=source,
-        floor=floor,
+        hard_rules=hard_rules,
         parts=parts,
         queries=queries,
         missing=tuple(reader.missing),
@@ -98,12 +97,12 @@ def analyse(source: str, scripts: Mapping[str, Parsed], home: str, floor: Floor)
     )
 
 
-def analysis_in(facts: CallFacts, source: str, floor: Floor) -> Analysis:
+def analysis_in(facts: CallFacts, source: str, hard_rules: HardRules) -> Analysis:
     """Return the analysis of `source` under these facts: the one that they hold, or a new one."""
     held = facts.analysis
-    if held is not None and held.source == source and held.floor == floor:
+    if held is not None and held.source == source and held.hard_rules == hard_rules:
         return held
-    return analyse(source, facts.scripts, facts.home, floor)
+    return analyse(source, facts.scripts, facts.home, hard_rules)
 
 
 def _plumbing(scripts: Iterable[Parsed]) -> tuple[frozenset[str], bool]:
@@ -118,7 +117,7 @@ def _plumbing(scripts: Iterable[Parsed]) -> tuple[frozenset[str], bool]:
 class _Reader:
     scripts: Mapping[str, Parsed]
     home: str
-    floor: Floor
+    hard_rules: HardRules
     taken: frozenset[str] = frozenset()
     rewired: bool = False
     fed: tuple[Arg, ...] = ()
@@ -137,12 +136,12 @@ class _Reader:
         if parsed is None or self.depth > DEEPEST or len(self.parts) > MOST_PARTS:
             if parsed is None and source not in self.missing:
                 self.missing.append(source)
-            self.add(Does("M", "a script in it is too large or nested too deep to be judged", "person"))
-        elif isinstance(parsed, Unparsed):
-            self.add(Does("M", parsed.why, "never" if parsed.nul else "person"))
+            self.add(Risk("M", "a script in it is too large or nested too deep to be judged", "person"))
+        elif isinstance(parsed, UnparsedScript):
+            self.add(Risk("M", parsed.why, "never" if parsed.nul else "person"))
         else:
             if is_fork_bomb(parsed):
-                self.add(Does("S", "a function in it multiplies itself without end", "never"))
+                self.add(Risk("S", "a function in it multiplies itself without end", "never"))
             outer, self.functions, self.depth = self.functions, frozenset[str](), self.depth + 1
             for node in parsed.nodes:
                 self.node(node)
@@ -160,7 +159,7 @@ class _Reader:
 
     def node(self, node: Node, stdin: str | None = None) -> None:
         if len(self.parts) > MOST_PARTS:
-            self.add(Does("M", "it has too many parts to be judged", "person"))
+            self.add(Risk("M", "it has too many parts to be judged", "person"))
         elif isinstance(node, Simple):
             self.simple(node, stdin)
         elif isinstance(node, Pipeline):
@@ -187,16 +186,16 @@ class _Reader:
             self.redirect(redirect, empties=False)
         stdin = self.given(group.redirects, stdin)
         if stdin is not None and (group.kind == "loop" or shared_input(group.body)):
-            self.add(Does("L", "what each of several commands reads is only known when it runs"))
+            self.add(Risk("L", "what each of several commands reads is only known when it runs"))
         if group.kind in ("arithmetic", "coproc"):
-            self.add(Does("V", f"{group.kind} evaluates or sets variables"))
+            self.add(Risk("V", f"{group.kind} evaluates or sets variables"))
         if not all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in group.sets):
-            self.add(Does("V", "a loop sets a variable that other programs read"))
+            self.add(Risk("V", "a loop sets a variable that other programs read"))
         args = [arg for word in group.words for arg in expand(word, self.home)]
         if group.kind == "test":
             self.part(ProgramWords("[", tuple(args)), (), (View((Arg("[["), *args), for_allow=True),))
         elif any(not arg.known and not arg.output_only for arg in args):
-            self.add(Does("O", "it uses a variable's value"))
+            self.add(Risk("O", "it uses a variable's value"))
         elif any(arg.glob for arg in args) and group.kind == "loop":
             self.add(*(read(arg) for arg in args if arg.glob))
         for node in group.body:
@@ -204,10 +203,9 @@ class _Reader:
 
     def inside(self, shell_words: Iterable[Word]) -> None:
         """Read the scripts that run while words are expanded."""
-        dynamic = (part for word in shell_words for part in word.parts if isinstance(part, Dynamic))
-        for part in dynamic:
-            for script in part.scripts:
-                self.nodes(script.nodes)
+        dynamic = (part for word in shell_words for part in word.parts if isinstance(part, DynamicPart))
+        for script in (script for part in dynamic for script in part.scripts):
+            self.nodes(script.nodes)
 
     def simple(self, node: Simple, stdin: str | None) -> None:
         self.inside(assign.value for assign in node.assigns)
@@ -215,15 +213,15 @@ class _Reader:
         for assign in node.assigns:
             value = literal(assign.value, self.home)
             if not node.words or not harmless_assignment(assign.name) or not value.known:
-                self.add(Does("V", f"it sets the variable {assign.name}", "bypass"))
+                self.add(Risk("V", f"it sets the variable {assign.name}", "bypass"))
         args = tuple(arg for word in node.words for arg in expand(word, self.home))
         for redirect in node.redirects:
             self.redirect(redirect, empties=_prints_nothing(args, node.redirects))
         stdin = self.given(node.redirects, stdin)
         if args and args[0].text == "tee" and any(_from_nothing(redirect) for redirect in node.redirects):
-            self.add(Does("D", "it empties a file"))
+            self.add(Risk("D", "it empties a file"))
         if any(arg.variable and arg.known for arg in args):
-            self.add(Does("O", "it uses a variable's value"))
+            self.add(Risk("O", "it uses a variable's value"))
         if args:
             self.chain(args, stdin, assigned=bool(node.assigns))
 
@@ -236,19 +234,19 @@ class _Reader:
         if redirect.op in ("<<", "<<<"):
             target = literal(redirect.target, self.home)
             if not target.known and not target.output_only:
-                self.add(Does("O", "it uses a variable's value"))
+                self.add(Risk("O", "it uses a variable's value"))
             return
         for target in expand(redirect.target, self.home):
             if redirect.op in (">&", "<&") and _DUPLICATES.fullmatch(target.text):
                 continue
             if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
-                self.add(Does("N", "it opens a network connection"))
+                self.add(Risk("N", "it opens a network connection"))
             elif redirect.op == "<":
                 self.add(read(target))
             elif not target.known and raw_device(target.text.replace(HOLE, "")):
-                self.add(Does("S", "it may write to a device or a switch of the kernel", "never"))
+                self.add(Risk("S", "it may write to a device or a switch of the kernel", "never"))
             elif empties and redirect.op != ">>" and target.text != "/dev/null":
-                self.add(Does("D", "it empties a file"), write(target, "rule"))
+                self.add(Risk("D", "it empties a file"), write(target, "rule"))
             else:
                 self.add(write(target))
 
@@ -261,7 +259,7 @@ class _Reader:
             peeled = peel(name, args[1:], stdin)
             effects += peeled.effects
             if "/" in (path := program_name(args[0].text)):
-                effects.append(Does("X", f"`{path}` is a program given by its path"))
+                effects.append(Risk("X", f"`{path}` is a program given by its path"))
                 transparent = False
             if peeled.folder is not None:
                 self.move(peeled.folder)
@@ -276,22 +274,23 @@ class _Reader:
             if args:
                 views.append(View(args, transparent))
         if args and len(views) >= DEEPEST:
-            effects.append(Does("M", "it has too many wrappers", "person"))
+            effects.append(Risk("M", "it has too many wrappers", "person"))
         if args:
             self.program(args, stdin, effects, own=own and len(views) == 1)
-        effects += self.by_floor(views)
+        effects += self.by_hard_rules(views)
         texts = tuple(arg.text for arg in views[0].words if arg.known)
         self.parts.append(ScriptPart(tuple(effects), tuple(views), texts))
 
-    def by_floor(self, views: Iterable[View]) -> Iterable[Effect]:
+    def by_hard_rules(self, views: Iterable[View]) -> Iterable[Effect]:
+        rules = self.hard_rules
         for view in views:
             base = _known_as(view.words[0]) if view.words else ""
-            if base in self.floor.never:
-                yield Does("S", f"`{base}` is never run here", "never")
-            if base in self.floor.ask:
-                yield Does("F", f"`{base}` always asks here", "person")
-            if base == "dd" and self.floor.classic_dd == "deny" and any(a.text.startswith("if=") for a in view.words):
-                yield Does("S", "`dd if=` is never run here", "never")
+            if base in rules.never:
+                yield Risk("S", f"`{base}` is never run here", "never")
+            if base in rules.ask:
+                yield Risk("F", f"`{base}` always asks here", "person")
+            if base == "dd" and rules.classic_dd == "deny" and any(a.text.startswith("if=") for a in view.words):
+                yield Risk("S", "`dd if=` is never run here", "never")
 
     def part(self, command: ProgramWords, effects: tuple[Effect, ...], views: tuple[View, ...]) -> None:
         self.parts.append(
@@ -303,7 +302,7 @@ class _Reader:
         first = args[0]
         arguments = args[1:]
         if not first.known or first.glob:
-            effects.append(Does("L", "which program runs is only known when it runs", "person"))
+            effects.append(Risk("L", "which program runs is only known when it runs", "person"))
             self.could_be(args, stdin)
             return
         name = first.text
@@ -334,8 +333,7 @@ class _Reader:
             )
 
     def likely(self, name: str, arguments: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
-        """Add the changes of a program given by its path, assuming that it is the program of that name. Can only cause
-        more denials."""
+        """Add the changes of a program given by its path as if it were the program of that name: only more denials."""
         if self.depth > DEEPEST or name in _BUILT_IN:
             return
         self.depth += 1
@@ -347,10 +345,7 @@ class _Reader:
         self.depth -= 1
 
     def could_be(self, args: tuple[Arg, ...], stdin: str | None) -> None:
-        """Judge a command with an unknown name as if its unknown parts were empty, or spaces.
-
-        Can only cause more denials: `s$!udo` and `rm$IFS-rf$IFS/` are refused as the commands that result.
-        """
+        """Judge an unknown name (`s$!udo`, `rm$IFS-rf$IFS/`) with its holes empty, or as spaces: only more denials."""
         if self.depth > DEEPEST or args[0].known:
             return
         self.depth += 1
@@ -367,7 +362,7 @@ class _Reader:
         result = find_effects(args)
         effects += result.effects
         if result.programs and self.depth > DEEPEST:
-            effects.append(Does("M", "it is nested too deep to be judged", "person"))
+            effects.append(Risk("M", "it is nested too deep to be judged", "person"))
             return
         self.depth += 1
         for program in result.programs:
@@ -387,7 +382,7 @@ class _Reader:
         if result.script is not None:
             parsed = self.scripts.get(result.script)
             if result.from_input and isinstance(parsed, Script) and reads_itself(parsed):
-                effects.append(Does("L", "its commands may read what the shell was to run"))
+                effects.append(Risk("L", "its commands may read what the shell was to run"))
             self.script(result.script)
         elif result.effects:
             self.guess(args, effects, stdin)
@@ -397,13 +392,14 @@ class _Reader:
         if base == "eval" and all(arg.known for arg in args):
             self.script(" ".join(arg.text for arg in args if arg.text != "--"))
             return
-        if base == "eval":
-            effects.append(Does("L", "what `eval` runs is only known when it runs", "person"))
+        source = descriptor(args) if base in (".", "source") else None
+        if base == "eval" or source not in (None, "0"):
+            effects.append(Risk("L", f"what `{base}` runs is only known when it runs", "person"))
             return
-        effects.append(Does("X", f"`{base}` runs code"))
+        effects.append(Risk("X", f"`{base}` runs code"))
         if base == "trap" and args and args[0].known:
             self.script(args[0].text)
-        elif base != "trap" and stdin is not None and any(arg.text == "/dev/stdin" for arg in args):
+        elif source is not None and stdin is not None:
             self.script(stdin)
 
     def guess(self, args: tuple[Arg, ...], effects: list[Effect], stdin: str | None) -> None:
@@ -447,7 +443,7 @@ class _Reader:
             return part
         effects: list[Effect] = []
         for effect in part.effects:
-            if isinstance(effect, Touch) and not effect.query.text.startswith("/"):
+            if isinstance(effect, PathAccess) and not effect.query.text.startswith("/"):
                 query = effect.query
                 above = [globs.escape(folder) if query.glob else folder for folder in folders]
                 effects += [
@@ -457,19 +453,19 @@ class _Reader:
                     for folder in above
                 ]
                 if self.lost:
-                    effects.append(Does("O", "the working directory is only known when it runs"))
-            elif isinstance(effect, GitIn):
-                effects += [GitIn(posixpath.join(folder, effect.folder)) for folder in folders]
-            elif isinstance(effect, GitShows):
-                effects.append(GitShows(effect.subcommand) if self.lost else effect.within(folders))
-            elif isinstance(effect, Obeys):
+                    effects.append(Risk("O", "the working directory is only known when it runs"))
+            elif isinstance(effect, GitRead):
+                effects += [GitRead(posixpath.join(folder, effect.folder)) for folder in folders]
+            elif isinstance(effect, GitContent):
+                effects.append(GitContent(effect.subcommand) if self.lost else effect.within(folders))
+            elif isinstance(effect, RunsProjectFile):
                 effects += [replace(effect, folder=folder) for folder in folders]
             else:
                 effects.append(effect)
-        if Does("G", GIT_PREMISE) in effects:
-            effects += [GitIn(folder) for folder in folders if folder]
+        if Risk("G", GIT_PREMISE) in effects:
+            effects += [GitRead(folder) for folder in folders if folder]
             if self.lost:
-                effects.append(Does("G", "`git` in another folder may find another configuration"))
+                effects.append(Risk("G", "`git` in another folder may find another configuration"))
         return replace(part, effects=tuple(effects))
 
 
@@ -500,7 +496,7 @@ def _denied_if_empty(base: str, arguments: Sequence[Arg]) -> Iterable[Effect]:
             arg.text.partition("=")[2] or arg.text for arg, was in zip(emptied, arguments, strict=True) if not was.known
         )
         if any(raw_device(path) for path in paths):
-            yield Does("S", f"`{base}` may write to a device or a switch of the kernel", "never")
+            yield Risk("S", f"`{base}` may write to a device or a switch of the kernel", "never")
 
 
 def _known_as(arg: Arg) -> str:
@@ -509,7 +505,11 @@ def _known_as(arg: Arg) -> str:
 
 
 def _changes_or_is_denied(effect: Effect) -> bool:
-    return effect.access != "read" if isinstance(effect, Touch) else isinstance(effect, Does) and effect.ease == "never"
+    return (
+        effect.access != "read"
+        if isinstance(effect, PathAccess)
+        else isinstance(effect, Risk) and effect.ease == "never"
+    )
 
 
 def _guessable(base: str) -> bool:
@@ -543,15 +543,15 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
     """Read a find command. Deleting is an effect on its starting points."""
     if not all(arg.known for arg in args):
         emptied = tuple(replace(arg, text=text) for arg in args if (text := arg.text.replace(HOLE, "")))
-        empty = find_effects(emptied)  # what it would do if its unknown parts are empty: this can only deny more
-        return FindEffects((Does("L", "a word of `find` is only known when it runs"), *empty.effects), empty.programs)
+        empty = find_effects(emptied)  # the effects if its unknown parts are empty can only add denials
+        return FindEffects((Risk("L", "a word of `find` is only known when it runs"), *empty.effects), empty.programs)
     effects: list[Effect] = []
     programs: list[tuple[Arg, ...]] = []
     roots, at = _find_roots(args)
     follows = any(arg.text in ("-L", "-follow") for arg in args)
     effects += [read(root, tree=follows) for root in roots]
     effects += [
-        Does("P", "a glob can become an action of `find`", "bypass") for a in args if a.glob and a.text[0] in "*?[-"
+        Risk("P", "a glob can become an action of `find`", "bypass") for a in args if a.glob and a.text[0] in "*?[-"
     ]
     while at < len(args):
         text = args[at].text
@@ -559,10 +559,10 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
         if text in _FIND_RUNS:
             end = next((i for i in range(at + 1, len(args)) if args[i].text in (";", "+")), len(args))
             programs += _started(args[at + 1 : end], roots)
-            effects.append(Does("X", f"`find {text}` runs a program", "bypass"))
+            effects.append(Risk("X", f"`find {text}` runs a program", "bypass"))
             at = end
         elif text in _FIND_WRITES:
-            effects += [write(arg, "bypass") for arg in value] + [Does("E", f"`find {text}` writes", "bypass")]
+            effects += [write(arg, "bypass") for arg in value] + [Risk("E", f"`find {text}` writes", "bypass")]
             at += 2 if text == "-fprintf" else 1
         elif text in _FIND_VALUE:
             at += 1
@@ -570,7 +570,7 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
             effects += [read(arg) for arg in value]
             at += 1
         elif text not in _FIND_BARE and text not in ("-L", "-follow", "-delete"):
-            effects.append(Does("X", f"`find {text}` is not known to only read", "bypass"))
+            effects.append(Risk("X", f"`find {text}` is not known to only read", "bypass"))
         at += 1
     return FindEffects((*effects, *_find_deletes(args)), tuple(programs))
 
@@ -594,7 +594,7 @@ def _find_roots(args: Sequence[Arg]) -> tuple[list[Arg], int]:
 def _find_deletes(args: Sequence[Arg]) -> Iterator[Effect]:
     if any(arg.text == "-delete" for arg in args):
         from_roots, _ = _find_roots(args)
-        yield Does("D", "`find -delete` deletes", "person")
+        yield Risk("D", "`find -delete` deletes", "person")
         for root in from_roots:
             if root.known:
                 yield delete(root, "person")

@@ -15,12 +15,13 @@ from types import MappingProxyType
 
 from callboard.core.permissions import rules
 from callboard.core.permissions.command_table import SHELLS
-from callboard.core.permissions.effects import CallFacts, Does, GitShows, ScriptPart, Touch, View
+from callboard.core.permissions.effects import CallFacts, GitContent, PathAccess, Risk, ScriptPart, View
 from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
+from callboard.core.permissions.host_patterns import host_of
 from callboard.core.permissions.judge import judge_call
-from callboard.core.permissions.rule_match import shown_secrets
+from callboard.core.permissions.rule_match import printed_secrets
 from callboard.core.permissions.shell_effects import analysis_in
-from callboard.core.permissions.values import AgentPolicy, Lift, ProposedCall, Rule, Unparsed, Verdict
+from callboard.core.permissions.values import AgentPolicy, AllowOverride, ProposedCall, Rule, UnparsedScript, Verdict
 from callboard.core.permissions.wrappers import is_wrapper
 
 MOST_RULES = 5
@@ -64,29 +65,37 @@ _DELETES = re.compile(r"(?:^|[\s;&|(])(rm|rmdir|unlink|trash|rimraf)\b")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~^-]+")
 
 
-def lifted(
-    call: ProposedCall, policy: AgentPolicy, facts: CallFacts, *, verdict: Verdict, lifts: Sequence[Lift]
+def with_overrides(
+    call: ProposedCall, policy: AgentPolicy, facts: CallFacts, *, verdict: Verdict, overrides: Sequence[AllowOverride]
 ) -> Verdict:
-    """Return `verdict`, or an allowance if these rules lift it. The allowance names the rules used, the first ones
-    first."""
-    about = [lift for lift in lifts if rules.names_tool(rules.parse_rule(lift.rule), call.name, allow=True)]
-    if verdict.decision == "allow" or not _allowed(call, policy, facts, [lift.rule for lift in about]):
+    """Return `verdict`, or an allowance if these rules lift it.
+
+    The allowance names the used rules, the first ones first.
+    """
+    about = [
+        override for override in overrides if rules.names_tool(rules.parse_rule(override.rule), call.name, allow=True)
+    ]
+    if verdict.decision == "allow" or not _allowed(call, policy, facts, [override.rule for override in about]):
         return verdict
     needed = about
-    for lift in reversed(about):
-        others = [other for other in needed if other is not lift]
+    for override in reversed(about):
+        others = [other for other in needed if other is not override]
         if _allowed(call, policy, facts, [other.rule for other in others]):
             needed = others
-    return Verdict("allow", ", ".join(lift.by for lift in needed), f"without it, it would ask: {verdict.why}")
+    return Verdict("allow", ", ".join(override.by for override in needed), f"without it, it would ask: {verdict.why}")
 
 
 def propose(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tuple[str, ...]:
-    """Return the rules, at most `MOST_RULES`, under which a call that asks would be allowed. Empty if there are no
-    narrow rules, or if the call is already allowed."""
+    """Return the rules, at most `MOST_RULES`, under which a call that asks would be allowed.
+
+    Empty if there are no narrow rules, or if the call is already allowed.
+    """
     if judge_call(call, policy, facts).decision == "allow":
         return ()
     if call.name == "bash":
         rule_texts = _for_shell(call, policy, facts)
+    elif call.name == rules.WEB_FETCH:
+        rule_texts = (f"WebFetch(domain:{host_of(str(call.input.get('url')))})",)
     elif call.name in FILE_TOOLS:
         rule_texts = _for_files(call, facts)
     else:
@@ -100,13 +109,16 @@ def _allowed(call: ProposedCall, policy: AgentPolicy, facts: CallFacts, texts: S
     if not texts:
         return False
     parsed = (rules.parse_rule(text) for text in texts)
-    extra = tuple(rule for rule in parsed if not rules.names_deleting(rule))  # only settings may let files be deleted
+    extra = tuple(rule for rule in parsed if not rules.names_deleting(rule))  # only settings allow deletions
     return judge_call(call, replace(policy, allow=(*policy.allow, *extra)), facts).decision == "allow"
 
 
 def deletion_rule(tool: str, tool_input: Mapping[str, object]) -> str:
-    """Return the settings rule that names a deleting command; empty for any other call. The rule is exact for one plain
-    command. For a list, or with words that the shell replaces, it names only the program."""
+    """Return the settings rule that names a deleting command; empty for any other call.
+
+    The rule is exact for one plain command. For a list, or with words that the shell replaces, it names only the
+    program.
+    """
     command = tool_input.get("command")
     match = _DELETES.search(command) if tool == "bash" and isinstance(command, str) else None
     if match is None:
@@ -123,13 +135,13 @@ def _for_shell(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> tup
     source = call.input.get("command")
     if not isinstance(source, str):
         return ()
-    parts = [part for part in analysis_in(facts, source, policy.floor).parts if part.effects]
+    parts = [part for part in analysis_in(facts, source, policy.hard_rules).parts if part.effects]
     proposals = [(part, _for_part(part) if _common(part, facts) else "") for part in parts]
     texts = [text for part, text in proposals if text and not _covered(part, policy.allow)]
     needed: list[str] = []
     for number, text in enumerate(texts):
         others = [*needed, *texts[number + 1 :]]
-        if not _allowed(call, policy, facts, others):  # without it, it would still ask
+        if not _allowed(call, policy, facts, others):  # without this rule, the call would still ask
             needed.append(text)
     return tuple(needed)
 
@@ -139,17 +151,19 @@ def _covered(part: ScriptPart, allow: Sequence[Rule]) -> bool:
 
 
 def _common(part: ScriptPart, facts: CallFacts) -> bool:
-    """Return True if a part has only the usual effects of an allowed class of commands: no secrets, no deletions, no
-    changes outside."""
-    touched = [effect for effect in part.effects if isinstance(effect, Touch)]
+    """Return True if a part has only the usual effects of an allowed class of commands.
+
+    Such a part touches no secrets, deletes nothing, and changes nothing outside.
+    """
+    touched = [effect for effect in part.effects if isinstance(effect, PathAccess)]
     places = {fact.place if (fact := facts.paths.get(touch.query)) else "malformed" for touch in touched}
     if not places <= {"inside", "readable", "outside"}:
         return False
     if "outside" in places and (len(touched) < len(part.effects) or any(touch.access != "read" for touch in touched)):
         return False
-    if any(shown_secrets(effect, facts) for effect in part.effects if isinstance(effect, GitShows)):
+    if any(printed_secrets(effect, facts) for effect in part.effects if isinstance(effect, GitContent)):
         return False
-    return all(effect.letter in _LETTERS for effect in part.effects if isinstance(effect, Does))
+    return all(effect.letter in _LETTERS for effect in part.effects if isinstance(effect, Risk))
 
 
 def _for_part(part: ScriptPart) -> str:
@@ -167,7 +181,7 @@ def _for_part(part: ScriptPart) -> str:
 
 
 def _words_of(view: View) -> tuple[str, ...]:
-    """Return all its words; empty if a word is a pattern or only known at run time."""
+    """Return all words of a part; empty if a word is a pattern or only known at run time."""
     return tuple(arg.text for arg in view.words) if all(arg.known and not arg.glob for arg in view.words) else ()
 
 
@@ -184,10 +198,12 @@ def _class_of(texts: Sequence[str]) -> int:
 
 
 def _for_files(call: ProposedCall, facts: CallFacts) -> tuple[str, ...]:
-    """Return rules for the folder of a written file in the workspace; for the file itself if it is outside, or at the
-    root."""
+    """Return rules for the folder of a written file in the workspace.
+
+    The rules are for the file itself if it is outside, or at the root.
+    """
     named = named_paths(call)
-    if isinstance(named, Unparsed):
+    if isinstance(named, UnparsedScript):
         return ()
     rule_texts: list[str] = []
     for path in named:

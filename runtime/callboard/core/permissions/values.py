@@ -1,9 +1,9 @@
-"""Values that the permission judge reads and returns: parsed scripts, path facts, calls, policies, verdicts.
+"""Values that the permission judge reads and returns: parsed scripts, path facts, calls, policies, and verdicts.
+
+The values include allow rules from outside the settings (of a session, or of a hook that allows one call).
 
 Everything here is frozen and independent of its source: a `ShellParser` and a `PathFacts` (ports) supply the facts, and
 the judge decides on them. A script is kept as a syntax tree, never as text to be searched.
-
-Also an allow rule outside of settings: of a session, or of a hook that allows one call. A plain value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOLE = "\0"
 """A part of a word that only running code can resolve: no real word can contain this character."""
 
 
-# A shell script, as its grammar resolves it without running code.
+# Shell scripts, as the grammar resolves them without running code
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Dynamic:
+class DynamicPart:
     """A part of a word that only running code can resolve: a parameter, a substitution, arithmetic with names."""
 
     source: str
@@ -51,7 +51,7 @@ class Dynamic:
 class Word:
     """One word as written: its parts in order."""
 
-    parts: tuple[Text | Dynamic, ...]
+    parts: tuple[Text | DynamicPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A list, subshell, loop, branch or test. Any part of `body` may run, any number of times."""
+    """List, subshell, loop, branch or test. Any part of `body` may run, any number of times."""
 
     kind: Literal["list", "subshell", "loop", "branch", "background", "test", "arithmetic", "coproc"]
     body: tuple[Node, ...]
@@ -103,7 +103,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function definition. Its body counts as run."""
+    """Definition of a function. Its body counts as run."""
 
     name: str
     body: tuple[Node, ...]
@@ -120,14 +120,14 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Unparsed:
+class UnparsedScript:
     """A script that was not understood. Scripts with `nul` are refused, all others ask."""
 
     why: str
     nul: bool = False
 
 
-Parsed = Script | Unparsed
+Parsed = Script | UnparsedScript
 
 
 # Words as a command receives them.
@@ -190,7 +190,7 @@ class PathFact:
     recursively would destroy the machine or a home (the root, a top-level system directory, a home directory or a
     folder above one). `device`: a block or character device other than the harmless ones (`/dev/null` ...).
     `holds_own`: files of the runtime are beneath it, or `loaded` files, which sessions load from the person's own
-    folders. It is never changed; reading it is judged by the place.
+    folders. Such a tree is never changed; reading it is judged by the place.
     """
 
     place: Place
@@ -239,7 +239,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class HardRules:
     """Checks that no rule and no mode lifts. People can add program names; the built-in lists always apply."""
 
     never: frozenset[str] = frozenset()
@@ -255,7 +255,7 @@ class AgentPolicy:
     allow: tuple[Rule, ...] = ()
     ask: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
-    floor: Floor = field(default_factory=Floor)
+    hard_rules: HardRules = field(default_factory=HardRules)
     read_only: bool = False
     """True if the agent is of a read-only type: no rule, mode or person lets its calls do more."""
     plans: bool = True
@@ -272,7 +272,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Lift:
+class AllowOverride:
     """An additional allow rule. `rule`: as `parse_rule` reads it. `by`: its name in a verdict."""
 
     rule: str

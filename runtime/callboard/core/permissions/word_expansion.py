@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from callboard.core.permissions import globs
-from callboard.core.permissions.values import HOLE, Arg, Dynamic, Text, Word
+from callboard.core.permissions.values import HOLE, Arg, DynamicPart, Text, Word
 
 NUMBER = "number"
-"""Source of a `Dynamic` that is a number (`$?`, `$#`, `$$`)."""
+"""Source of a `DynamicPart` that is a number (`$?`, `$#`, `$$`)."""
 MOST_WORDS = 256
 MOST_BRACES = 64
 
@@ -47,8 +47,10 @@ class _TooMany(Exception):
 
 
 def decode_ansi_c(body: str) -> str | None:
-    """Return the text that bash makes of `$'body'`; None if that depends on the locale or is unusual (bytes
-    above 127)."""
+    """Return the text that bash makes of `$'body'`.
+
+    None if that depends on the locale or is unusual (bytes above 127).
+    """
     out: list[str] = []
     at = 0
     for match in _ESCAPE.finditer(body):
@@ -88,7 +90,7 @@ def expand(word: Word, home: str) -> tuple[Arg, ...]:
         alternatives = _braces(chars) if _few_braces(chars) and not _split_range(word) else [[_Char(HOLE, quoted=True)]]
     except (_TooMany, RecursionError):
         return (Arg(HOLE),)
-    if not all(alternatives):  # of `{-c,}` one word is left, since an empty one that nobody quoted is none
+    if not all(alternatives):  # `{-c,}` becomes one word, since an unquoted empty word is removed
         if any(isinstance(part, Text) and part.quoted for part in word.parts) or not any(alternatives):
             return (Arg(HOLE),)
         alternatives = [chars for chars in alternatives if chars]
@@ -96,8 +98,10 @@ def expand(word: Word, home: str) -> tuple[Arg, ...]:
 
 
 def _plain(word: Word) -> str | None:
-    """Return the text of a word that needs no expansion. This applies to most words, and expanding by character is
-    slow."""
+    """Return the text of a word that needs no expansion.
+
+    This applies to most words, and expanding by character is slow.
+    """
     text = ""
     for part in word.parts:
         if not isinstance(part, Text) or (not part.quoted and not _SPECIAL.isdisjoint(part.text)):
@@ -133,7 +137,7 @@ def _chars(word: Word, home: str) -> list[_Char]:
         elif part.source == "ProcSubst":
             chars += [_Char(char, quoted=True) for char in "/dev/fd/63"]
         elif isinstance(after, Text) and not after.quoted and after.text[:1] in ("{", "}", ","):
-            chars.append(_Char(HOLE, quoted=True))  # braces are text to bash: `$HOME{a,b}` is `$HOMEa $HOMEb`
+            chars.append(_Char(HOLE, quoted=True))  # bash treats braces as text: `$HOME{a,b}` is `$HOMEa $HOMEb`
         elif part.name == "HOME":
             chars += [_Char(char, quoted=True) for char in home]
         elif (
@@ -148,7 +152,7 @@ def _chars(word: Word, home: str) -> list[_Char]:
 def _arg(chars: Sequence[_Char], home: str, word: Word) -> Arg:
     of_user = _names_user(chars)
     chars = _tilde(chars, home)
-    dynamic = [part for part in word.parts if isinstance(part, Dynamic)]
+    dynamic = [part for part in word.parts if isinstance(part, DynamicPart)]
     output_only = bool(dynamic) and all(part.runs_only for part in dynamic)
     variable = of_user or any(part.name for part in dynamic)
     number = is_number(word)
@@ -163,7 +167,7 @@ def _arg(chars: Sequence[_Char], home: str, word: Word) -> Arg:
 def is_number(word: Word) -> bool:
     """Return True if a word is one number that the shell sets, and nothing else."""
     parts = [part for part in word.parts if not (isinstance(part, Text) and not part.text)]
-    return len(parts) == 1 and isinstance(parts[0], Dynamic) and parts[0].source == NUMBER
+    return len(parts) == 1 and isinstance(parts[0], DynamicPart) and parts[0].source == NUMBER
 
 
 def _tilde(chars: Sequence[_Char], home: str) -> Sequence[_Char]:
@@ -173,7 +177,7 @@ def _tilde(chars: Sequence[_Char], home: str) -> Sequence[_Char]:
     if any(c.quoted for c in chars[:end]):
         return chars
     user = "".join(c.char for c in chars[1:end])
-    guess = f"/home/{user}" if re.fullmatch(r"[\w.-]+", user) else HOLE  # bash knows no such user: the word stays
+    guess = f"/home/{user}" if re.fullmatch(r"[\w.-]+", user) else HOLE  # bash keeps the word of an unknown user
     folder = {"": home, "root": "/root", "+": ".", "-": HOLE}.get(user, guess)
     return [*(_Char(c, quoted=True) for c in folder), *chars[end:]]
 
@@ -199,13 +203,15 @@ def _tilde_in_assignment(chars: Sequence[_Char]) -> Sequence[_Char]:
 
 
 def _braces(chars: list[_Char]) -> list[list[_Char]]:
-    """Expand braces as bash does: left to right, innermost kept for recursion. Braces that are not an expansion stay
-    literal."""
+    """Expand braces as bash does: left to right, innermost kept for recursion.
+
+    Braces that are not an expansion stay literal.
+    """
     for start, char in enumerate(chars):
         if char != _Char("{", quoted=False):
             continue
         if start == 0 and chars[1:2] == [_Char("}", quoted=False)]:
-            continue  # `{}` at the start is never an expansion: find's word
+            continue  # `{}` at the start is never an expansion: a word of find
         closing = _closing(chars, start)
         if closing is None:
             continue
@@ -232,13 +238,13 @@ def _closing(chars: Sequence[_Char], start: int) -> tuple[int, list[int]] | None
             depth += 1
         elif char.char == "}" and depth == 1:
             if commas and nearly_range:
-                raise _TooMany  # `{...},x}`: bash reads on in its own way
+                raise _TooMany  # `{...},x}`: bash continues in its own way
             if commas or _SEQUENCE.fullmatch("".join(c.char for c in chars[start + 1 : i])):
                 return i, commas
-            # bash reads on: in `{a},b}` the first brace closes nothing
+            # bash continues: in `{a},b}` the first brace closes nothing
             nearly_range |= ".." in "".join(c.char for c in chars[start + 1 : i])
             if nearly_range and _Char("{", quoted=False) in chars[start + 1 : i]:
-                raise _TooMany  # `{a..b{c,d}}`: to bash all of it is text
+                raise _TooMany  # `{a..b{c,d}}`: all text for bash
         elif char.char == "}":
             depth -= 1
         elif char.char == "," and depth == 1:

@@ -1,18 +1,19 @@
-"""Programs that run another program: their own effects, and the inner program.
+"""Programs that run another program: their own effects, and the inner program; and literal scripts that a shell runs.
+
+Literal scripts are `sh -c TEXT`, a heredoc, a here-string, and `echo TEXT | sh`.
 
 A wrapper whose options are not fully known still reveals its program for denials, but asks.
-
-Scripts that a shell runs, if they are literal: `sh -c TEXT`, a heredoc, a here-string, `echo TEXT | sh`.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from callboard.core.permissions.command_table import HARMLESS_ASSIGNMENTS, names
-from callboard.core.permissions.effects import Does, Effect
+from callboard.core.permissions.effects import Effect, Risk
 from callboard.core.permissions.hard_deny import name_of, walk
 from callboard.core.permissions.option_parser import names_long
 from callboard.core.permissions.values import HOLE, Arg, Node, Redirect, Script, Simple
@@ -20,7 +21,7 @@ from callboard.core.permissions.word_expansion import expand, literal
 
 
 @dataclass(frozen=True, slots=True)
-class Peeled:
+class UnwrappedCommand:
     """Content of a wrapper: the inner words (empty: it runs nothing), its own effects, folders that it changes to."""
 
     inner: tuple[Arg, ...]
@@ -79,18 +80,18 @@ def is_wrapper(name: str) -> bool:
     return name in _WRAPPERS or name in ("env", "xargs")
 
 
-def peel(name: str, args: Sequence[Arg], stdin: str | None) -> Peeled:
+def peel(name: str, args: Sequence[Arg], stdin: str | None) -> UnwrappedCommand:
     """Remove a wrapper. `stdin` is the text that it reads, if known."""
     if name == "env":
         return _env(list(args))
     if name == "xargs":
         return _xargs(args, stdin)
     if name == "command" and _looks_up(args):
-        return Peeled(())
+        return UnwrappedCommand(())
     at, sure = _skip_options(args, _WRAPPERS[name])
     inner = tuple(args[at + _WRAPPERS[name].skip :])
     sure &= _fixed(args[: len(args) - len(inner)])
-    return Peeled(inner, () if sure else (_unclear(name),), sure=sure)
+    return UnwrappedCommand(inner, () if sure else (_unclear(name),), sure=sure)
 
 
 def _looks_up(args: Sequence[Arg]) -> bool:
@@ -104,13 +105,15 @@ def _looks_up(args: Sequence[Arg]) -> bool:
 
 
 def _fixed(args: Sequence[Arg]) -> bool:
-    """Return True if each of these words stays one word. An unknown word or a glob can become several, including the
-    program."""
+    """Return True if each of these words stays one word.
+
+    An unknown word or a glob can become several, including the program.
+    """
     return all(arg.known and not arg.glob for arg in args)
 
 
-def _unclear(name: str) -> Does:
-    return Does("L", f"an option of `{name}` is not known, so what it runs is not sure", "bypass")
+def _unclear(name: str) -> Risk:
+    return Risk("L", f"an option of `{name}` is not known, so what it runs is not sure", "bypass")
 
 
 def _skip_options(args: Sequence[Arg], wrapper: _Wrapper) -> tuple[int, bool]:
@@ -150,22 +153,24 @@ def _option_size(text: str, wrapper: _Wrapper) -> int:
     return 1
 
 
-def _xargs(args: Sequence[Arg], stdin: str | None) -> Peeled:
-    effects: list[Effect] = [Does("X", "`xargs` runs a program with words that it reads")]
+def _xargs(args: Sequence[Arg], stdin: str | None) -> UnwrappedCommand:
+    effects: list[Effect] = [Risk("X", "`xargs` runs a program with words that it reads")]
     is_plain = not any(re.match(r"-(?:[0rtpxo]*I|i|-replace)", arg.text) for arg in args)
     at, sure = _skip_options(args, _XARGS)
     if not sure:
         effects.append(_unclear("xargs"))
     program = list(args[at:]) or [Arg("echo")]
     if any(re.match(r"-[0rtpxo]*a|--arg", arg.text) for arg in args[:at]):
-        effects.append(Does("O", "`xargs` reads its words from a file"))
+        effects.append(Risk("O", "`xargs` reads its words from a file"))
     if not is_plain:
         placeholder = _placeholder([arg.text for arg in args[:at]])
         filler = stdin.strip() if stdin is not None else HOLE
-        return Peeled(tuple(_replaced(arg, placeholder, filler) for arg in program), tuple(effects), sure=sure)
+        return UnwrappedCommand(
+            tuple(_replaced(arg, placeholder, filler) for arg in program), tuple(effects), sure=sure
+        )
     if stdin is not None and not re.search(r"[\"'\\]", stdin):
-        return Peeled((*program, *(Arg(word) for word in stdin.split())), tuple(effects), sure=sure)
-    return Peeled((*program, Arg(HOLE)), tuple(effects), sure=sure)
+        return UnwrappedCommand((*program, *(Arg(word) for word in stdin.split())), tuple(effects), sure=sure)
+    return UnwrappedCommand((*program, Arg(HOLE)), tuple(effects), sure=sure)
 
 
 def _placeholder(options: Sequence[str]) -> str:
@@ -187,30 +192,30 @@ def harmless_assignment(name: str) -> bool:
     return name in HARMLESS_ASSIGNMENTS or re.fullmatch(r"LC_[A-Z]+", name) is not None
 
 
-def _env(args: list[Arg]) -> Peeled:
+def _env(args: list[Arg]) -> UnwrappedCommand:
     effects: list[Effect] = []
     folder: Arg | None = None
     while args:
         text = args[0].text
         if not _fixed(args[: 2 if text in ("-u", "--unset", "-C", "--chdir") else 1]):
-            return Peeled(tuple(args), (*effects, _unclear("env")), folder, sure=False)
+            return UnwrappedCommand(tuple(args), (*effects, _unclear("env")), folder, sure=False)
         assignment = re.match(r"([A-Za-z_]\w*)=", text)
         if assignment and not harmless_assignment(assignment[1]):
-            effects.append(Does("V", f"it sets the variable {assignment[1]}", "bypass"))
+            effects.append(Risk("V", f"it sets the variable {assignment[1]}", "bypass"))
         elif text in ("-u", "--unset", "-C", "--chdir") and len(args) > 1:
             folder = args[1] if text in ("-C", "--chdir") else folder
             args.pop(0)
         elif text.startswith(("--chdir=", "-C")):
             folder = Arg(text.removeprefix("--chdir=").removeprefix("-C"))
         elif text.startswith("-S") or (text.startswith("--") and names_long(text, ("split-string",))):
-            return Peeled(_split(text, args[1:]), (*effects, _unclear("env")), folder, sure=False)
+            return UnwrappedCommand(_split(text, args[1:]), (*effects, _unclear("env")), folder, sure=False)
         elif not assignment and text not in ("-i", "-", "-0", "-v", "--", "--null", "--ignore-environment"):
             if text.startswith("-") and not text.startswith(("--unset=", "-u")):
-                return Peeled(tuple(args[1:]), (*effects, _unclear("env")), folder, sure=False)
+                return UnwrappedCommand(tuple(args[1:]), (*effects, _unclear("env")), folder, sure=False)
             if not text.startswith("-"):
-                return Peeled(tuple(args), tuple(effects), folder)
+                return UnwrappedCommand(tuple(args), tuple(effects), folder)
         args.pop(0)
-    return Peeled((), (*effects, Does("O", "`env` shows the environment")), folder)
+    return UnwrappedCommand((), (*effects, Risk("O", "`env` shows the environment")), folder)
 
 
 def _split(option: str, following: Sequence[Arg]) -> tuple[Arg, ...]:
@@ -220,6 +225,7 @@ def _split(option: str, following: Sequence[Arg]) -> tuple[Arg, ...]:
 
 
 _BASH_LIKE = names("sh bash dash ash")
+_DESCRIPTOR = re.compile(r"/dev/stdin()|/dev/fd/(\d+)|/proc/[^/]+/fd/(\d+)")
 _NOT_BASH = re.compile(r"\[\[\s|\$'")
 """Pattern of script text that other shells read differently: `[[ a || b ]]`, and `$'...'` with an escaped quote, end
 elsewhere for them."""
@@ -233,33 +239,46 @@ class ShellScript:
     """The literal script of a shell, if any, and effects beyond it."""
 
     script: str | None
-    effects: tuple[Does, ...] = ()
+    effects: tuple[Risk, ...] = ()
     from_input: bool = False
     """True if the shell reads the script while its commands run, and they read from the same input."""
 
 
 def script_of_shell(shell: str, args: Sequence[Arg], stdin: str | None) -> ShellScript:
     """Return the script that the shell runs. A script that is not literal, or not in bash's grammar, asks."""
-    unknown = Does("L", f"what `{shell}` runs is only known when it runs", "person")
-    foreign = () if shell in _BASH_LIKE else (Does("X", f"`{shell}` has a grammar of its own"),)
+    unknown = Risk("L", f"what `{shell}` runs is only known when it runs", "person")
+    foreign = () if shell in _BASH_LIKE else (Risk("X", f"`{shell}` has its own grammar"),)
     whole = len(args)
     args = args[: next((i for i, arg in enumerate(args) if not arg.known), whole)]
     has_script, at, odd = _shell_options([arg.text for arg in args])
-    effects = [*foreign, *(Does("X", f"`{shell} {text}` may run more than its script") for text in odd)]
+    effects = [*foreign, *(Risk("X", f"`{shell} {text}` may run more than its script") for text in odd)]
     if not (has_script and at < len(args)) and len(args) < whole:
         return ShellScript(None, (unknown,))
     script = args[at].text if has_script and at < len(args) else stdin or ""
     if shell != "bash" and _NOT_BASH.search(script):
-        effects.append(Does("L", f"`{shell}` may read this script in another way"))
+        effects.append(Risk("L", f"`{shell}` may read this script in another way"))
     if has_script:
         return ShellScript(args[at].text, tuple(effects)) if at < len(args) else ShellScript(None, tuple(effects))
     if at < len(args) and "s" not in "".join(arg.text for arg in args[:at] if arg.text[:1] == "-"):
-        return ShellScript(None, (*effects, Does("X", f"`{shell}` runs a script file")))
+        source = descriptor(args[at:])
+        effects.append(Risk("X", f"`{shell}` runs a script file"))
+        if source != "0":
+            return ShellScript(None, tuple(effects) if source is None else (*effects, unknown))
     if stdin is None:
-        return ShellScript(None, (*effects, Does("X", f"`{shell}` runs what it reads")))
-    if "\\" in stdin:  # shells differ on what `echo` makes of escapes: deny by one reading, never allow by it
-        effects.append(Does("X", f"what `{shell}` reads holds escapes"))
+        return ShellScript(None, (*effects, Risk("X", f"`{shell}` runs what it reads")))
+    if "\\" in stdin:  # shells treat escapes of `echo` differently: deny if one reading is bad, never allow
+        effects.append(Risk("X", f"what `{shell}` reads holds escapes"))
     return ShellScript(stdin, tuple(effects), from_input=True)
+
+
+def descriptor(args: Sequence[Arg]) -> str | None:
+    """Return the number of the descriptor that the first operand names (`/dev/stdin`, a process substitution).
+
+    None if it names a file; `?` if the operand is the output of a command.
+    """
+    file = next((arg for arg in args if arg.text != "--"), Arg(""))
+    match = _DESCRIPTOR.fullmatch(posixpath.normpath(f"/{file.text.lstrip('/')}")) if file.text[:1] == "/" else None
+    return (match[match.lastindex or 0] or "0") if match else "?" if file.output_only else None
 
 
 def _shell_options(texts: Sequence[str]) -> tuple[bool, int, list[str]]:

@@ -1,15 +1,16 @@
 """Rules for an API key that is at fault: refused, unpaid, or over its spend limit. Pure; times are arguments.
 
-    what is known     who asks                                          what follows
-    ----------------  ------------------------------------------------  ---------------------------------------------
-    nothing wrong     anyone                                            goes
-    refused           a person, with a new prompt                       goes, at once: they may just have fixed it
-    refused           anyone, a minute after the refusal or the last    goes, alone
-                      one that went
-    refused           anyone else                                       the known fault, and no call goes out
-    refused           (one that went is answered, if with an error)     nothing wrong any more
-    refused           (one that was under way before is answered)       refused still: it was asked before
-    refused           (one that went is refused)                        refused, and the minute begins again
+    key      call or response                                    result
+    -------  --------------------------------------------------  ---------------------------------------------------
+    good     any call                                            it is sent
+    refused  a call for a new prompt of the user                 it is sent at once: the user may have fixed the key
+    refused  any call, 60 s after the refusal or the newest      it is sent alone, as a test
+             test
+    refused  any other call                                      the known fault; nothing is sent
+    refused  a response to a test, even an error                 the key is good again
+    refused  a response to a call that was sent before the       the key stays refused
+             refusal
+    refused  a test is refused                                   the key stays refused, and the 60 s begin again
 
 A key that is refused for one model only (403: it may not use that model) stays good for the others.
 """
@@ -33,12 +34,12 @@ COUNTS = "count_tokens:"
 
 @dataclass(frozen=True, slots=True)
 class KeyRefusal:
-    """Key, or key for one model, that the service refuses."""
+    """Refusal by the service of a key, or of a key for one model."""
 
     fault: Fault
     tried_at: float
     newest: int = 0
-    """Number of the newest call at that time. The response to it, or to an earlier call, proves nothing."""
+    """Number of the newest call at that time. A response to that call or to an earlier one proves nothing."""
 
     def outdated_by(self, call: int) -> bool:
         """Return True if the response to this call shows that the key is good again."""

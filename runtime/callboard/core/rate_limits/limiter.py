@@ -1,43 +1,52 @@
-"""Rules of who may call the model service next, and when: a pure state machine for each model of a key. Times are
-arguments.
+"""Rules that decide which model call is sent next, and when: a pure state machine for each model of a key.
 
-    what is heard                             calls in flight, at most     nobody goes until         then
-    ----------------------------------------  ---------------------------  ------------------------  ------------------
-    a reply                                   + 1; above the threshold     -                         -
-                                              + 1 / as many as now
-    429, with retry-after                     half of those in flight      it is over, or 60 s are   one; answered: all
-    a person's new prompt, while the wait     -                            2 s after the newest      that one, alone;
-    is longer than that                                                    refusal                   answered: all
-    429 without, overloaded (529)             1; threshold: that half      the back-off is over      one; answered:
-                                                                                                     more and more
-    the one that goes alone is refused again  as above                     as above; the back-off    one
-                                                                           doubles, up to 32 s
-    it is answered, if only with an error     -                            -                         the others
-    it fails otherwise, is cancelled, or      -                            -                         another one, alone
-    says nothing for 30 s
-    a refusal of a call that was sent before  -                            the later of both         one
-    the last cut
-    another process heard a refusal           -                            the later of both         one
-    what is left of a limit does not suffice  -                            it does (`Bucket`)        as many as fit
+Times are arguments.
 
-"+ 1" for each reply doubles what is in flight in a round trip, "+ 1 / n" adds one in a round trip. A 429 with a wait
-says that a limit a minute is used up: that is what the wait is for, so the threshold stays. One without says, as an
-overload does, that there are too many at once. A refusal cuts once: those sent before it were sent too early to know.
+    event                          limit of calls in flight    no call before               next call
+    -----------------------------  --------------------------  ---------------------------  ------------------------
+    a reply                        + 1; above the threshold    -                            -
+                                   + 1 / the limit
+    429 with `retry-after`         half of those in flight     the end of that wait, at     one alone; after its
+                                                               most 60 s                    response, all others
+    a new prompt of the user       -                           2 s after the newest         its call, alone; after
+    during a longer wait                                       refusal                      its response, all others
+    429 without it, or             1; the threshold becomes    the end of the back-off      one alone; after its
+    overloaded (529)               half of those in flight                                  response, gradually more
+    the call sent alone is         as above                    as above; the back-off       one alone
+    refused                                                    doubles, up to 32 s
+    the call sent alone gets a     -                           -                            the others
+    response, even an error
+    the call sent alone fails      -                           -                            another one alone
+    without a response, is
+    cancelled, or gets no
+    response within 30 s
+    a refusal of a call that was   -                           the later of both times      one alone
+    sent before the last cut
+    a refusal received by          -                           the later of both times      one alone
+    another process
+    a rate limit has too little    -                           enough is left (`Bucket`)    as many as fit
+    left
 
-Order: by deadline, which is the arrival plus the allowance of the class (`ALLOWANCE`). So a lead goes before teammates
-and these before the background; inside a class the first come goes first; and nobody is passed for longer than the
-allowances differ, however many leads come. Nobody overtakes because it needs fewer tokens.
+"+ 1" for each reply doubles the calls in flight in one round trip; "+ 1 / n" adds one call in one round trip. A 429
+with a wait means that a limit per minute is used up: the wait solves that, so the threshold stays. A 429 without a
+wait, like an overload, means that too many calls run at once. One event cuts the limit once: a refusal of a call that
+was sent before the cut changes it no further.
 
-What is left of a limit is mirrored in a `Bucket`, from the headers of responses. Services keep limits in two ways, with
-the same headers:
+Calls are sent in the order of their deadlines: arrival plus the allowance of their rank (`ALLOWANCE`). So a lead comes
+before teammates, and teammates before background work. Within a rank, calls are sent in order of arrival. No call is
+delayed by later ones for longer than the allowances differ, however many leads arrive. A call that needs fewer tokens
+gets no priority.
 
-    shape     how it refills                               `whole_at`, the `-reset` header, says
-    --------  -------------------------------------------  ----------------------------------------------------------
-    bucket    all the time, the limit spread over 60 s     when it would be full: moves on with each call
-    window    all at once, when the minute is over         when that is: stays where it is, whatever is used
+A `Bucket` mirrors the remaining amount of a limit, from the headers of responses. Services keep limits in two shapes,
+with the same headers:
+
+    shape     refill                                        meaning of `whole_at`, from the `-reset` header
+    --------  --------------------------------------------  --------------------------------------------------------
+    bucket    continuous, the limit spread over 60 s        the time when it would be full; each call moves it
+    window    the whole limit, when the minute is over      the end of the minute; no call moves it
 
 The Messages API is a token bucket (its page on rate limits); proxies and the rehearsal's default are windows. A limit
-counts as a bucket until it has shown its shape: by the change of `whole_at` between two responses, or by a refusal that
+counts as a bucket until its shape is known: from the change of `whole_at` between two responses, or from a refusal that
 asks for a far longer wait than a bucket needs.
 """
 
@@ -58,8 +67,8 @@ MINUTE = 60.0
 MARGIN = 1.0
 """Seconds after the reported end of a window before it counts as over, because the service rounds times to seconds."""
 _TELLING = 4.0
-"""Seconds that `whole_at` must be expected to move before its movement shows the shape (it is rounded to a second, and
-remaining tokens to a thousand)."""
+"""Seconds that `whole_at` must be expected to move before its movement shows the shape: it is rounded to a second, and
+the remaining tokens to a thousand."""
 _CLOSE = 1e-3
 """Tolerance for sums of floats, in calls."""
 
@@ -78,7 +87,7 @@ class Bucket:
     """One limit of one key and model."""
 
     limit: float
-    """Amount for each minute."""
+    """Amount per minute."""
     level: float
     """Amount left at `at`."""
     at: float
@@ -86,32 +95,36 @@ class Bucket:
     heard_at: float
     """Arrival of the response from which `level` comes."""
     judged: Report
-    """Report with which the next ones are compared, to find the shape."""
+    """Report with which the next ones are compared to find the shape."""
     shape: Literal["bucket", "window"] = "bucket"
 
 
 def bucket_from(allowance: Allowance, now: float) -> Bucket:
-    """Return a limit without earlier knowledge."""
+    """Return the bucket of a limit that its first report describes."""
     report = Report(now, allowance.remaining, now + allowance.resets_in)
     return Bucket(allowance.limit, allowance.remaining, now, report.whole_at, now, report)
 
 
 def remaining(bucket: Bucket, now: float) -> float:
-    """Return the known rest of the bucket."""
+    """Return the amount that is left, as far as it is known."""
     if bucket.shape == "window":
         return bucket.limit if now >= _window_end(bucket) else bucket.level
     return min(bucket.limit, bucket.level + max(0.0, now - bucket.at) * bucket.limit / MINUTE)
 
 
 def enough(bucket: Bucket, need: float, reserved: float, now: float) -> bool:
-    """Return True if a call that needs this much may go in addition to the reservations. A call that needs more than
-    the limit goes when the whole limit is available."""
+    """Return True if a call that needs this much may be sent in addition to the reservations.
+
+    A call that needs more than the limit is sent when the whole limit is available.
+    """
     return remaining(bucket, now) - reserved + _CLOSE >= min(need, bucket.limit)
 
 
 def enough_at(bucket: Bucket, need: float, reserved: float, now: float) -> float | None:
-    """Return the time at which there will be enough without further reservations; None if another call must end
-    first."""
+    """Return the time at which there will be enough without further reservations.
+
+    None if another call must end first.
+    """
     missing = min(need, bucket.limit) + reserved - remaining(bucket, now)
     if min(need, bucket.limit) + reserved > bucket.limit + _CLOSE:
         return None
@@ -119,8 +132,11 @@ def enough_at(bucket: Bucket, need: float, reserved: float, now: float) -> float
 
 
 def _window_end(bucket: Bucket) -> float:
-    """Return the time at which a window counts as over. A window that claims to last longer than `PROBE_AFTER` is tried
-    then, because only a call can show whether the claim is true."""
+    """Return the time at which a window counts as over.
+
+    A window that claims to last longer than `PROBE_AFTER` is tried after that time, because only a call can show that
+    the claim is true.
+    """
     return min(bucket.whole_at, bucket.heard_at + PROBE_AFTER) + MARGIN
 
 
@@ -158,8 +174,11 @@ def refused(bucket: Bucket, need: float, retry_after: float | None, now: float) 
 
 
 def _judged(bucket: Bucket, report: Report) -> Bucket:
-    """Return the bucket with its shape, by the movement of `whole_at`: a bucket's moves with use and time, a window's
-    not at all. The end of a window shows nothing."""
+    """Return the bucket with its shape, which the movement of `whole_at` shows.
+
+    In a bucket it moves with use and time, in a window it does not move. A report after the end of a window shows
+    nothing.
+    """
     before = bucket.judged
     if report.at >= before.whole_at:
         return replace(bucket, judged=report)
@@ -173,18 +192,19 @@ def _judged(bucket: Bucket, report: Report) -> Bucket:
 
 Rank = Literal["lead", "teammate", "background"]
 ALLOWANCE: Mapping[Rank, float] = {"lead": 0.0, "teammate": 90.0, "background": 150.0}
-"""Seconds by which later calls of a higher rank may come before one of this rank. A used-up limit delays a call for a
-minute or two: with less, a lead, for which a person waits, would pass almost no call."""
+"""Seconds by which later calls of a higher rank may come before a call of this rank. A used-up limit delays a call for
+a minute or two: with a smaller allowance, a lead, for which a person waits, would overtake almost no call."""
 AT_FIRST = 16
 """Calls in flight before the first response: suitable for a new key with a limit of 50 a minute."""
 PATIENCE = 30.0
-"""Seconds that other calls wait for the response to a call that goes alone. After that, another one goes alone."""
+"""Seconds that other calls wait for the response to a call that was sent alone. After that, another one is sent alone.
+"""
 _LEARNING = 0.2
 """Weight of the newest call in the expected usage of calls."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Waiter:
+class WaitingCall:
     """Waiting call, ordered by deadline, then by number."""
 
     deadline: float
@@ -196,9 +216,9 @@ class Waiter:
     """True for a new prompt of the user, which tries a parked limiter at once."""
 
 
-def waiter(number: int, rank: Rank, arrived: float, tokens: float = 0.0, *, person: bool = False) -> Waiter:
-    """Return a call that arrives now."""
-    return Waiter(arrived + ALLOWANCE[rank], number, tokens, person)
+def waiter(number: int, rank: Rank, arrived: float, tokens: float = 0.0, *, person: bool = False) -> WaitingCall:
+    """Return the waiting call for a call that arrives now."""
+    return WaitingCall(arrived + ALLOWANCE[rank], number, tokens, person)
 
 
 @dataclass(frozen=True)
@@ -211,16 +231,16 @@ class Flight:
     estimate: float
     """Estimated input tokens, from the waiter."""
     input: float
-    """Input tokens that it is expected to use of a limit."""
+    """Expected input tokens of the call that count towards a limit."""
     output: float
     told: bool = False
     """True once the headers of its response have arrived: the remaining limits include it."""
     alone: bool = False
-    """True if it goes first, to test whether the service responds."""
+    """True if the call was sent alone, to test whether the service responds."""
 
 
 @dataclass(frozen=True)
-class Lane:
+class ModelLimiter:
     """Limiter state for all calls of one key to one model. Services keep their limits for each model."""
 
     most: int
@@ -228,9 +248,9 @@ class Lane:
     window: float = AT_FIRST
     """Calls in flight that the service seems to allow; at least 1."""
     threshold: float = 1e9
-    """Size above which the window stops growing fast."""
+    """Limit of calls in flight above which `window` grows slowly."""
     flights: Mapping[int, Flight] = field(default_factory=dict[int, Flight])
-    waiters: tuple[Waiter, ...] = ()
+    waiters: tuple[WaitingCall, ...] = ()
     """Waiting calls, in order."""
     buckets: Mapping[RateKind, Bucket] = field(default_factory=dict[RateKind, Bucket])
     parked_until: float = 0.0
@@ -240,15 +260,15 @@ class Lane:
     refused_at: float = 0.0
     """Time of the newest refusal."""
     why: str = ""
-    """Reason why the lane is, or was, parked."""
+    """Reason for which calls are, or were, held back."""
     careful: bool = False
-    """True if the next call goes alone."""
+    """True if the next call is sent alone."""
     refusals: int = 0
     """Number of refusals in a row without a wait named by the service."""
     sent: int = 0
     """Number of calls sent so far."""
     cut_after: int | None = None
-    """Number of calls let go by the last cut of the window; None before the first."""
+    """Number of calls sent before the last cut of `window`; None before the first cut."""
     share: float = 1.0
     """Share of the estimated input that counts towards limits. Cached input does not."""
     output: float = 500.0
@@ -256,9 +276,11 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Reason for the delay of the first call in line, and its end if nothing happens (None: only a response
-    ends it)."""
+class DelayReason:
+    """Reason for the delay of the first call in line, and the end of the delay if nothing happens.
+
+    `until` None: only a response ends the delay.
+    """
 
     why: str
     until: float | None
@@ -266,7 +288,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """End of a call. `gone`: cancelled, result unknown. Tokens as they count towards limits; None: unknown."""
+    """End of a call.
+
+    `gone`: cancelled, result unknown. `input` and `output` are tokens as they count towards limits; None: unknown.
+    """
 
     how: Literal["replied", "limited", "overloaded", "answered", "failed", "gone"]
     retry_after: float | None = None
@@ -276,8 +301,10 @@ class CallEnd:
 
 
 def end_of(fault: Fault) -> CallEnd:
-    """Return the information about the service in a fault: `answered` shows that the service responds, `failed` shows
-    nothing."""
+    """Return the end of a call with this fault.
+
+    `answered`: it shows that the service responds; `failed`: it shows nothing.
+    """
     reason = f"{fault.type or fault.kind}: {fault.message}".rstrip(": ")
     match fault.kind:
         case "rate_limited":
@@ -293,186 +320,204 @@ def end_of(fault: Fault) -> CallEnd:
 # Waiting
 
 
-def join(lane: Lane, waiter: Waiter) -> Lane:
+def join(limiter: ModelLimiter, waiter: WaitingCall) -> ModelLimiter:
     """Add a waiting call."""
-    waiters = list(lane.waiters)
+    waiters = list(limiter.waiters)
     insort(waiters, waiter)
-    return replace(lane, waiters=tuple(waiters))
+    return replace(limiter, waiters=tuple(waiters))
 
 
-def leave(lane: Lane, number: int) -> Lane:
+def leave(limiter: ModelLimiter, number: int) -> ModelLimiter:
     """Remove a waiting call."""
-    return replace(lane, waiters=tuple(waiter for waiter in lane.waiters if waiter.number != number))
+    return replace(limiter, waiters=tuple(waiter for waiter in limiter.waiters if waiter.number != number))
 
 
-def hurry(lane: Lane, number: int) -> Lane:
+def hurry(limiter: ModelLimiter, number: int) -> ModelLimiter:
     """Let this call try a parked limiter at once, because a new prompt of the user waits for it."""
-    waiters = tuple(replace(waiter, person=True) if waiter.number == number else waiter for waiter in lane.waiters)
-    return replace(lane, waiters=waiters)
+    waiters = tuple(replace(waiter, person=True) if waiter.number == number else waiter for waiter in limiter.waiters)
+    return replace(limiter, waiters=waiters)
 
 
-def held(lane: Lane, now: float) -> Held | None:
-    """Return the reason why all waiting calls are delayed; None if one of them may go now. There is at least one."""
-    reason = _held(lane, now)
-    if reason is None or not _disputed(lane, now) or _person(lane) is None:
+def held(limiter: ModelLimiter, now: float) -> DelayReason | None:
+    """Return the reason why all waiting calls are delayed; None if one of them may be sent now.
+
+    At least one call waits.
+    """
+    reason = _held(limiter, now)
+    if reason is None or not _disputed(limiter, now) or _person(limiter) is None:
         return reason
-    moment = max(lane.refused_at + PERSON_AFTER, _patient_until(lane, now))
-    return None if now >= moment else Held(reason.why, min(moment, lane.parked_until))
+    moment = max(limiter.refused_at + PERSON_AFTER, _patient_until(limiter, now))
+    return None if now >= moment else DelayReason(reason.why, min(moment, limiter.parked_until))
 
 
-def parked(lane: Lane, now: float) -> float:
-    """Return the time until which the limiter is parked; 0 if it is not, or the clock was set back to a time before the
-    refusal: an early attempt costs one call, waiting for the clock could take hours."""
-    return lane.parked_until if now >= lane.refused_at else 0.0
+def parked(limiter: ModelLimiter, now: float) -> float:
+    """Return the time until which no call is sent; 0 if calls are sent.
+
+    Also 0 if the clock was set back to a time before the refusal: an early attempt costs one call, but waiting for the
+    clock could take hours.
+    """
+    return limiter.parked_until if now >= limiter.refused_at else 0.0
 
 
-def _disputed(lane: Lane, now: float) -> bool:
-    """Return True while the limiter is parked and the named wait is too long to be believed without another attempt."""
-    return now < parked(lane, now) < lane.named_until
+def _disputed(limiter: ModelLimiter, now: float) -> bool:
+    """Return True while no call is sent because the service named a wait that is too long to be believed.
+
+    A wait that long is believed only after another attempt.
+    """
+    return now < parked(limiter, now) < limiter.named_until
 
 
-def _person(lane: Lane) -> Waiter | None:
-    """Return the first in line of a person's new prompts."""
-    return next((waiter for waiter in lane.waiters if waiter.person), None)
+def _person(limiter: ModelLimiter) -> WaitingCall | None:
+    """Return the first call in line that is for a new prompt of the user."""
+    return next((waiter for waiter in limiter.waiters if waiter.person), None)
 
 
-def _patient_until(lane: Lane, now: float) -> float:
-    """Return the time until which the call that goes alone may take for its response; `now` if there is none."""
-    return max((flight.sent_at for flight in lane.flights.values() if flight.alone), default=now - PATIENCE) + PATIENCE
+def _patient_until(limiter: ModelLimiter, now: float) -> float:
+    """Return the time until which the other calls wait for a call that was sent alone; `now` if there is none."""
+    return (
+        max((flight.sent_at for flight in limiter.flights.values() if flight.alone), default=now - PATIENCE) + PATIENCE
+    )
 
 
-def _held(lane: Lane, now: float) -> Held | None:
+def _held(limiter: ModelLimiter, now: float) -> DelayReason | None:
     """Return the reason why the first call in line is delayed."""
-    if now < parked(lane, now):
-        return Held(lane.why, lane.parked_until)
-    if lane.careful:
-        patient = _patient_until(lane, now)
+    if now < parked(limiter, now):
+        return DelayReason(limiter.why, limiter.parked_until)
+    if limiter.careful:
+        patient = _patient_until(limiter, now)
         if now < patient:
-            return Held(f"one call goes first after: {lane.why}", patient)
-    elif len(lane.flights) >= int(min(lane.window, lane.most)):
-        return Held(f"{count_words(len(lane.flights), 'call')} in flight", None)
-    if not lane.buckets:
+            return DelayReason(f"one call goes first after: {limiter.why}", patient)
+    elif len(limiter.flights) >= int(min(limiter.window, limiter.most)):
+        return DelayReason(f"{count_words(len(limiter.flights), 'call')} in flight", None)
+    if not limiter.buckets:
         return None
-    reserved = _reserved(lane)
-    for kind, need in _needs(lane, lane.waiters[0]).items():
-        bucket = lane.buckets.get(kind)
+    reserved = _reserved(limiter)
+    for kind, need in _needs(limiter, limiter.waiters[0]).items():
+        bucket = limiter.buckets.get(kind)
         if bucket is not None and not enough(bucket, need, reserved[kind], now):
             reason = f"the service's limit of {bucket.limit:g} {kind.replace('-', ' ')} a minute is used up"
-            return Held(reason, enough_at(bucket, need, reserved[kind], now))
+            return DelayReason(reason, enough_at(bucket, need, reserved[kind], now))
     return None
 
 
-def let_go(lane: Lane, now: float) -> tuple[Lane, Waiter]:
+def let_go(limiter: ModelLimiter, now: float) -> tuple[ModelLimiter, WaitingCall]:
     """Send the first call in line, or the user's prompt that tries a parked limiter. The caller has checked `held`."""
-    tries = _person(lane) if _held(lane, now) is not None else None
-    first = tries or lane.waiters[0]
-    alone = lane.careful or tries is not None
-    flight = Flight(now, lane.sent + 1, first.tokens, first.tokens * lane.share, lane.output, alone=alone)
-    flights = {**lane.flights, first.number: flight}
-    waiters = tuple(waiter for waiter in lane.waiters if waiter is not first)
-    return replace(lane, waiters=waiters, flights=flights, sent=lane.sent + 1), first
+    tries = _person(limiter) if _held(limiter, now) is not None else None
+    first = tries or limiter.waiters[0]
+    alone = limiter.careful or tries is not None
+    flight = Flight(now, limiter.sent + 1, first.tokens, first.tokens * limiter.share, limiter.output, alone=alone)
+    flights = {**limiter.flights, first.number: flight}
+    waiters = tuple(waiter for waiter in limiter.waiters if waiter is not first)
+    return replace(limiter, waiters=waiters, flights=flights, sent=limiter.sent + 1), first
 
 
-# What is heard
+# What responses and failures change
 
 
-def headed(lane: Lane, number: int, rates: Rates, now: float) -> Lane:
+def headed(limiter: ModelLimiter, number: int, rates: Rates, now: float) -> ModelLimiter:
     """Apply the remaining limits from the headers of a response."""
-    flight = lane.flights.get(number)
+    flight = limiter.flights.get(number)
     if flight is None:
-        return lane
-    buckets = dict(lane.buckets)
+        return limiter
+    buckets = dict(limiter.buckets)
     for kind, allowance in rates.items():
         buckets[kind] = update_from_headers(buckets.get(kind), allowance, flight.sent_at, now)
-    window = lane.window
-    if lane.cut_after is None and "requests" in buckets:  # it says how much it bears: no need to feel for it
-        window = min(float(lane.most), max(window, remaining(buckets["requests"], now)))
-    flights = {**lane.flights, number: replace(flight, told=True)}
-    return replace(lane, buckets=buckets, flights=flights, window=window)
+    window = limiter.window
+    if limiter.cut_after is None and "requests" in buckets:  # the service states its limit: no need to find it by trial
+        window = min(float(limiter.most), max(window, remaining(buckets["requests"], now)))
+    flights = {**limiter.flights, number: replace(flight, told=True)}
+    return replace(limiter, buckets=buckets, flights=flights, window=window)
 
 
-def answered(lane: Lane, number: int) -> Lane:
-    """Note that the response to this call has begun: if it went alone, the others may follow. For a call sent after the
-    newest refusal it also ends the wait, whatever the service named."""
-    flight = lane.flights.get(number)
+def answered(limiter: ModelLimiter, number: int) -> ModelLimiter:
+    """Note that the response to this call has begun: if the call was sent alone, the others may follow.
+
+    If it was sent after the newest refusal, its response also ends the wait, whatever wait the service named.
+    """
+    flight = limiter.flights.get(number)
     if flight is None or not flight.alone:
-        return lane
-    lane = replace(lane, careful=False, refusals=0, flights={**lane.flights, number: replace(flight, alone=False)})
-    return lift(lane) if flight.sent_at >= lane.refused_at else lane
+        return limiter
+    limiter = replace(
+        limiter, careful=False, refusals=0, flights={**limiter.flights, number: replace(flight, alone=False)}
+    )
+    return lift(limiter) if flight.sent_at >= limiter.refused_at else limiter
 
 
-def lift(lane: Lane) -> Lane:
-    """End a park, and forget that a limit was used up."""
-    if not lane.parked_until:
-        return lane
-    buckets = {kind: bucket for kind, bucket in lane.buckets.items() if bucket.level > 0}
-    return replace(lane, parked_until=0.0, named_until=0.0, buckets=buckets)
+def lift(limiter: ModelLimiter) -> ModelLimiter:
+    """End a wait, and forget that a limit was used up."""
+    if not limiter.parked_until:
+        return limiter
+    buckets = {kind: bucket for kind, bucket in limiter.buckets.items() if bucket.level > 0}
+    return replace(limiter, parked_until=0.0, named_until=0.0, buckets=buckets)
 
 
-def ended(lane: Lane, number: int, end: CallEnd, now: float) -> Lane:
+def ended(limiter: ModelLimiter, number: int, end: CallEnd, now: float) -> ModelLimiter:
     """Apply the end of a call. A call that is not in flight changes nothing."""
-    flight = lane.flights.get(number)
+    flight = limiter.flights.get(number)
     if flight is None:
-        return lane
+        return limiter
     if end.how in ("replied", "answered"):
-        lane = answered(lane, number)
-    in_flight = len(lane.flights)
-    flights = {key: other for key, other in lane.flights.items() if key != number}
-    lane = replace(lane, flights=flights, buckets=_used(lane, flight, end, now))
+        limiter = answered(limiter, number)
+    in_flight = len(limiter.flights)
+    flights = {key: other for key, other in limiter.flights.items() if key != number}
+    limiter = replace(limiter, flights=flights, buckets=_used(limiter, flight, end, now))
     match end.how:
         case "replied":
-            return _grown(_learned(lane, flight, end), in_flight)
+            return _grown(_learned(limiter, flight, end), in_flight)
         case "limited" | "overloaded":
-            return _cut(lane, flight, end, in_flight=in_flight, now=now)
+            return _cut(limiter, flight, end, in_flight=in_flight, now=now)
         case _:
-            return lane
+            return limiter
 
 
-def apply_notice(lane: Lane, notice: RateNotice) -> Lane:
-    """Apply a refusal that another process received. Known ones change nothing. A time beyond `PROBE_AFTER` seconds
-    after the refusal comes from an older version, which stored the whole wait."""
+def apply_notice(limiter: ModelLimiter, notice: RateNotice) -> ModelLimiter:
+    """Apply a refusal that another process received.
+
+    A known refusal changes nothing. A time more than `PROBE_AFTER` seconds after the refusal comes from an older
+    version, which stored the whole wait.
+    """
     until = min(notice.parked_until, notice.at + PROBE_AFTER)
-    if until <= lane.parked_until:
-        return lane
+    if until <= limiter.parked_until:
+        return limiter
     named = max(notice.named_until, notice.parked_until)
-    refused_at = max(lane.refused_at, notice.at)
-    return replace(lane, parked_until=until, named_until=named, refused_at=refused_at, why=notice.why, careful=True)
+    refused_at = max(limiter.refused_at, notice.at)
+    return replace(limiter, parked_until=until, named_until=named, refused_at=refused_at, why=notice.why, careful=True)
 
 
-def _grown(lane: Lane, in_flight: int) -> Lane:
+def _grown(limiter: ModelLimiter, in_flight: int) -> ModelLimiter:
     """Widen the window after a reply, if it is in full use."""
-    if not lane.waiters and 2 * in_flight < lane.window:
-        return lane
-    growth = 1.0 if lane.window < lane.threshold else 1.0 / lane.window
-    return replace(lane, window=min(float(lane.most), lane.window + growth))
+    if not limiter.waiters and 2 * in_flight < limiter.window:
+        return limiter
+    growth = 1.0 if limiter.window < limiter.threshold else 1.0 / limiter.window
+    return replace(limiter, window=min(float(limiter.most), limiter.window + growth))
 
 
-def _cut(lane: Lane, flight: Flight, end: CallEnd, *, in_flight: int, now: float) -> Lane:
-    """Narrow the window after a refusal, and send nothing for a while; then one call goes alone."""
+def _cut(limiter: ModelLimiter, flight: Flight, end: CallEnd, *, in_flight: int, now: float) -> ModelLimiter:
+    """Lower the limit of calls in flight after a refusal, and send no call for a while; then send one alone."""
     wait = end.retry_after or 0.0
-    if lane.cut_after is None or flight.place > lane.cut_after:
-        half = max(1.0, min(lane.window, in_flight) / 2)
+    if limiter.cut_after is None or flight.place > limiter.cut_after:
+        half = max(1.0, min(limiter.window, in_flight) / 2)
         if end.how == "limited" and wait:
-            lane = replace(lane, window=half)
+            limiter = replace(limiter, window=half)
         else:
-            wait = max(wait, back_off(lane.refusals, 0.0))
-            threshold = lane.threshold if lane.refusals else half
-            lane = replace(lane, window=1.0, threshold=threshold, refusals=lane.refusals + 1)
-        lane = replace(lane, cut_after=lane.sent)
+            wait = max(wait, back_off(limiter.refusals, 0.0))
+            threshold = limiter.threshold if limiter.refusals else half
+            limiter = replace(limiter, window=1.0, threshold=threshold, refusals=limiter.refusals + 1)
+        limiter = replace(limiter, cut_after=limiter.sent)
     until = now + min(wait, PROBE_AFTER)
-    lane = replace(lane, refused_at=now, careful=True)
-    if until <= lane.parked_until:
-        return lane
-    return replace(lane, parked_until=until, named_until=now + wait, why=end.why)
+    limiter = replace(limiter, refused_at=now, careful=True)
+    if until <= limiter.parked_until:
+        return limiter
+    return replace(limiter, parked_until=until, named_until=now + wait, why=end.why)
 
 
-def _used(lane: Lane, flight: Flight, end: CallEnd, now: float) -> Mapping[RateKind, Bucket]:
+def _used(limiter: ModelLimiter, flight: Flight, end: CallEnd, now: float) -> Mapping[RateKind, Bucket]:
     """Return the limits after the end of a call, minus the usage that no headers have reported yet."""
-    buckets = dict(lane.buckets)
+    buckets = dict(limiter.buckets)
     limited = end.how == "limited"
     needs: dict[RateKind, float] = {"requests": 1.0, "tokens": flight.input, "input-tokens": flight.input}
     output = 0.0 if end.output is None else end.output
-    for kind, bucket in lane.buckets.items():
+    for kind, bucket in limiter.buckets.items():
         need = needs.get(kind, 1.0)
         amount = 0.0 if flight.told or limited else needs.get(kind, 0.0)
         amount += output if kind in ("tokens", "output-tokens") else 0.0
@@ -483,26 +528,28 @@ def _used(lane: Lane, flight: Flight, end: CallEnd, now: float) -> Mapping[RateK
     return buckets
 
 
-def _learned(lane: Lane, flight: Flight, end: CallEnd) -> Lane:
-    share = lane.share
-    output = lane.output
+def _learned(limiter: ModelLimiter, flight: Flight, end: CallEnd) -> ModelLimiter:
+    share = limiter.share
+    output = limiter.output
     if end.input is not None and flight.estimate > 0:
         share += _LEARNING * (end.input / flight.estimate - share)
     if end.output is not None:
         output += _LEARNING * (end.output - output)
-    return replace(lane, share=share, output=output)
+    return replace(limiter, share=share, output=output)
 
 
-def _needs(lane: Lane, waiter: Waiter) -> Mapping[RateKind, float]:
-    input_tokens = waiter.tokens * lane.share
-    return dict(zip(RATE_KINDS, (1.0, input_tokens + lane.output, input_tokens, lane.output), strict=True))
+def _needs(limiter: ModelLimiter, waiter: WaitingCall) -> Mapping[RateKind, float]:
+    input_tokens = waiter.tokens * limiter.share
+    return dict(zip(RATE_KINDS, (1.0, input_tokens + limiter.output, input_tokens, limiter.output), strict=True))
 
 
-def _reserved(lane: Lane) -> Mapping[RateKind, float]:
-    """Return the expected usage of calls in flight that no response has reported yet: requests and input until the
-    headers, output until the end."""
+def _reserved(limiter: ModelLimiter) -> Mapping[RateKind, float]:
+    """Return the expected usage of calls in flight that no response has reported yet.
+
+    Requests and input count until the headers arrive, output until the reply ends.
+    """
     requests = input_tokens = output = 0.0
-    for flight in lane.flights.values():
+    for flight in limiter.flights.values():
         output += flight.output
         if not flight.told:
             requests += 1

@@ -1,14 +1,15 @@
-"""Choice of the model in the chain that takes over when the current one fails. Pure.
+"""Choice of the fallback model when the current one fails. Pure.
 
-A model is skipped, by name and with the reason, if it cannot meet the next demand:
+The next model of the chain takes over. A model that cannot meet the next demand is skipped, and reported by name with
+the reason:
 
 - window: the conversation and the requested output do not fit into it;
 - max output: a reply was cut, and the model cannot write as much as is requested since then (before that, a lower
   maximum only lowers the request);
-- tools: the agent has tools and the model can call none.
+- tools: the agent has tools, and the model cannot call tools.
 
-Thinking is never a reason: the thinking of another model is left out of the request, and all thinking for a model that
-accepts none (`context.view.sending`).
+Thinking is never a reason: the request to a model leaves out the thinking of other models, and all thinking if the
+model accepts none (`core.context.view.messages`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TAKES_NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ModelDemand:
     """Demands of the next call on the model that makes it."""
 
     tokens: int = 0
@@ -42,9 +43,14 @@ class FallbackModel:
     """`name: reason` of the models that cannot."""
 
 
+def first_model(spec: AgentSpec) -> str:
+    """Return the model that the agent uses unless another one took over: that of plan mode in plan mode."""
+    return spec.plan_model if spec.plan_model and spec.permission_mode == "plan" else spec.model
+
+
 def chain_of(spec: AgentSpec) -> tuple[str, ...]:
     """Return the first model and its fallbacks, without duplicates."""
-    return tuple(dict.fromkeys((spec.model, *spec.fallback_models)))
+    return tuple(dict.fromkeys((first_model(spec), spec.model, *spec.fallback_models)))
 
 
 def reader_of(spec: AgentSpec, model: str) -> str:
@@ -52,7 +58,7 @@ def reader_of(spec: AgentSpec, model: str) -> str:
     return model if spec.limits_of(model).thinking else TAKES_NONE
 
 
-def next_model(in_use: str, spec: AgentSpec, demand: Demand) -> FallbackModel:
+def next_model(in_use: str, spec: AgentSpec, demand: ModelDemand) -> FallbackModel:
     """Return the next model of the chain after the current one that can take over."""
     chain = chain_of(spec)
     skipped: list[str] = []
@@ -64,7 +70,7 @@ def next_model(in_use: str, spec: AgentSpec, demand: Demand) -> FallbackModel:
     return FallbackModel("", tuple(skipped))
 
 
-def unfit(limits: ModelLimits, demand: Demand, *, needs_tools: bool) -> str:
+def unfit(limits: ModelLimits, demand: ModelDemand, *, needs_tools: bool) -> str:
     """Return the reason why a model with these limits cannot take over; empty if it can."""
     if needs_tools and not limits.tools:
         return "it cannot call tools"

@@ -1,57 +1,60 @@
-"""Rules of what to do when a model call fails, or its reply is no plain end: a pure state machine for each agent,
-persisted with its journal (`RecoveryState`). This is the whole table; tests/core/recovery/test_recovery.py goes through
-it row by row.
+"""Rules for a failed model call and for a reply that does not end normally.
 
-    what happens                    when                                           action
+The rules are a pure state machine for each agent, persisted with its journal (`RecoveryState`). The table is complete;
+tests/core/recovery/test_recovery.py checks every row. `adapters/models/anthropic/faults.py` names the faults: 429 is
+`rate_limited`, 529 is `overloaded`.
+
+    event                           condition                                      action
     ------------------------------  ---------------------------------------------  ------------------------------------
-    rate_limited                    a wait longer than max_wait, a fallback can    switch
-    rate_limited                    a wait longer than max_wait, none can          park until the next try
-    rate_limited                    a wait is asked for, attempts left             retry after that wait
-    rate_limited                    none is asked for (or 0), attempts left         retry after back-off
+    rate_limited                    a wait longer than max_wait, with a fallback   switch
+    rate_limited                    a wait longer than max_wait, without one       park until the next try
+    rate_limited                    another wait is requested, attempts left       retry after that wait
+    rate_limited                    no wait is requested (or 0), attempts left     retry after back-off
     overloaded                      the first in a row, attempts left              retry after back-off
-    overloaded                      the second in a row, a fallback can            switch
-    overloaded                      the second in a row, none can, attempts left   retry after back-off
+    overloaded                      the second in a row, with a fallback           switch
+    overloaded                      the second, without one, attempts left         retry after back-off
     server                          attempts left                                  retry after back-off
     connection                      attempts left                                  retry after back-off
     silence                         attempts left                                  retry after back-off
     bad_reply                       attempts left                                  retry after back-off
     invalid                         the service says x-should-retry: true          as server
-    any of these                    attempts used up, a fallback can               switch
-    any of these                    attempts used up, none can                     end of turn: failed
+    any of these                    attempts used up, with a fallback              switch
+    any of these                    attempts used up, without one                  end of turn: failed
     any of these                    the service says x-should-retry: false         as if attempts were used up
     lost                            always                                         retry at once, no attempt used
-    too_long                        a smaller window is stated than is known       learn it, then as below
-    too_long                        not reacted yet                                react, no attempt used
-    too_long                        reacted                                        end of turn: overflow
-    not_found                       a fallback can                                 switch
-    not_found                       none can                                       end of turn: failed
+    too_long                        it states a smaller window than is known       learn it, then as below
+    too_long                        no compaction yet                              compact, no attempt used
+    too_long                        already compacted                              end of turn: overflow
+    not_found                       with a fallback                                switch
+    not_found                       without one                                    end of turn: failed
     spend_limit                     always                                         end of turn: failed
     credentials                     always                                         end of turn: failed
     payment                         always                                         end of turn: failed
-    invalid                         a lower output limit is stated than is known   learn it, ask again, no attempt used
-    invalid                         always else                                    end of turn: failed
-    max_tokens                      below the highest output limit                 drop it, ask with the next limit
+    invalid                         it states a lower output limit than is known   learn it, retry, no attempt used
+    invalid                         in all other cases                             end of turn: failed
+    max_tokens                      below the highest output limit                 drop it, retry with the next limit
     max_tokens                      in a call whose input grew with the limit      ask for smaller parts, up to 2
-    max_tokens                      at the highest, up to 2 in a row               keep its text, ask to go on
+    max_tokens                      at the highest, up to 2 in a row               keep its text, ask to continue
     max_tokens                      at the highest, a third in a row               end of turn: limit
-    pause_turn                      up to 10 in a row                              send it back as it stands
-    compaction                      up to 10 in a row                              send it back as it stands
+    pause_turn                      up to 10 in a row                              send it back unchanged
+    compaction                      up to 10 in a row                              send it back unchanged
     pause_turn                      an 11th in a row                               end of turn: limit
     compaction                      an 11th in a row                               end of turn: limit
     model_context_window_exceeded   always                                         as too_long
     refusal                         always                                         end of turn: refused, no call runs
-    tool_use, no stop reason        the reply has no call                          the end, and a person is told
-    any other stop reason           always                                         by its blocks: calls run, or the end
+    tool_use, no stop reason        the reply has no call                          end of turn, with a warning
+    any other stop reason           always                                         warning; calls run, or the turn ends
 
-A parked agent uses up no attempt; the key is tried again after a minute at the latest (`types/rate_limits.py`). `lost`:
-our process died during the call. *Can*: `fallback.next_model` finds a model after the one in use whose limits fit what
-is asked of it; it starts with attempts of its own, and holds until the turn ends. A whole reply sets attempts,
-overloads and pauses back, one that ends normally also the output limit and the continuations; the end of the turn sets
-all back, the first model too.
+A parked agent uses up no attempt; its key is tried again after a minute at the latest (`types/rate_limits.py`). `lost`
+means that the process died during the call. "With a fallback" means that `fallback.next_model` finds a model after the
+current one whose limits meet the demand. The fallback starts with its own attempts and is used until the turn ends.
 
-Numbers (docs/design.md): base 0.5 s x 2^n up to 32 s, plus up to 25 %; 3 attempts by default (10 unattended);
-2 overloads in a row; output 8,000 -> 16,000 -> the model's limit; 2 continuations; 10 pauses (a service pauses a reply
-after some ten rounds of its own tools, so that this is a hundred).
+A complete reply resets attempts, overloads and pauses. One that ends normally also resets the output limit and the
+continuations. The end of the turn resets everything, and the first model is used again.
+
+Numbers (docs/design.md): base 0.5 s x 2^n up to 32 s, plus up to 25 %; 3 attempts by default (10 unattended); 2
+overloads in a row; output 8,000 -> 16,000 -> the model's limit; 2 continuations; 10 pauses (a service pauses a reply
+after about ten rounds of its own tools, so this is about a hundred rounds).
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callboard.core.frozen import replace
-from callboard.core.recovery.fallback import Demand, FallbackModel, next_model
+from callboard.core.recovery.fallback import FallbackModel, ModelDemand, first_model, next_model
 from callboard.core.replies import GOES_ON
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events_calls import CallFailed
@@ -84,18 +87,18 @@ CONTINUATION_PROMPT = "Output limit reached. Continue exactly where you stopped;
 FINAL: dict[str, str] = {
     "spend_limit": "the spend limit of this key is reached: raise it or use another key, then send a message to go on",
     "credentials": "the key was refused: set ANTHROPIC_API_KEY to a valid one, then resume",
-    "payment": "the account of this key cannot be billed: settle that, then resume",
+    "payment": "the account of this key cannot be billed: fix that, then resume",
     "not_found": "the service knows no such model: choose another with /model NAME, or resume with --model",
     "invalid": "the service refused the request as invalid: send a message to try again",
 }
-REFUSED = "the model refused to go on: put it in other words"
+REFUSED = "the model refused to continue: phrase the request differently"
 _AGAIN = "send a message to try again"
 NEXT: dict[str, str] = {
-    "rate_limited": f"the key's rate limit holds on: wait a little, then {_AGAIN}",
+    "rate_limited": f"the key's rate limit still applies: wait a little, then {_AGAIN}",
     "overloaded": f"the service has no room at the moment: {_AGAIN} later, or name other models in fallback_models",
     "server": f"the service fails: {_AGAIN} later, or name other models in fallback_models",
     "connection": f"check the network, the proxy and ANTHROPIC_BASE_URL, then {_AGAIN}",
-    "silence": f"{_AGAIN}; recovery.first_byte, recovery.idle and recovery.total say how long a reply is waited for",
+    "silence": f"{_AGAIN}; recovery.first_byte, recovery.idle and recovery.total set how long to wait for a reply",
     "bad_reply": f"check that ANTHROPIC_BASE_URL names a Messages API, then {_AGAIN}",
 }
 """Advice to the user once the attempts are used up."""
@@ -153,7 +156,8 @@ class RecoveryState:
 
 
 def model_in_use(recovery: RecoveryState, spec: AgentSpec) -> str:
-    return recovery.model or spec.model
+    """Return the fallback model in use; without one, the model that the spec names for the present mode."""
+    return recovery.model or first_model(spec)
 
 
 def output_limit(recovery: RecoveryState, spec: AgentSpec) -> int:
@@ -176,10 +180,12 @@ def back_off(attempt: int, draw: float) -> float:
 
 
 def recover(
-    failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, *, now: float, demand: Demand | None = None
+    failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, *, now: float, demand: ModelDemand | None = None
 ) -> Step:
-    """Return the decision on a failed call as a step. `demand`: requirements of the next call for a model that takes
-    over."""
+    """Return the decision on a failed call as a step.
+
+    `demand`: requirements of the next call for a model that takes over.
+    """
     fault = failed.fault
     if (learned := learnable(failed, spec)) is not None:
         return learned
@@ -192,14 +198,16 @@ def recover(
     if is_final(fault):
         other = _other(recovery, spec, demand) if fault.kind == "not_found" else FallbackModel()
         if other.model:
-            return SwitchModel(other.model, told_of(fault), other.skipped)
+            return SwitchModel(other.model, fault_line(fault), other.skipped)
         return EndTurn("failed", f"{FINAL[fault.kind]} ({_fault_text(failed.fault)}){_nobody(other)}")
     return _retried(failed, recovery, spec, demand)
 
 
 def learnable(failed: CallFailed, spec: AgentSpec) -> LearnLimits | None:
-    """Return the limits that a refusal states, if they are lower than the known ones, so that nothing is
-    learned twice."""
+    """Return the limits that a refusal states, if they are lower than the known ones.
+
+    A known limit is left out, so that nothing is learned twice.
+    """
     fault = failed.fault
     limits = spec.limits_of(failed.model)
     if fault.kind not in ("invalid", "too_long"):
@@ -219,8 +227,10 @@ def on_learned(recovery: RecoveryState) -> RecoveryState:
 
 
 def grows(recovery: RecoveryState, call: str, characters: int) -> bool:
-    """Return True if the input of a call that was cut has grown with the output limit, so that a higher limit does not
-    help."""
+    """Return True if the input of a call that was cut has grown with the output limit.
+
+    A higher limit does not help then.
+    """
     return bool(call) and call == recovery.cut_call and characters > recovery.cut_characters
 
 
@@ -229,15 +239,17 @@ def odd_stop(stop_reason: str, *, calls: bool) -> str:
     if stop_reason == "tool_use" and not calls:
         return "the service ended a reply with 'tool_use' and without a call: taken as the end of the turn"
     if not stop_reason:
-        return "the service ended a reply without a stop reason: taken by what is in the reply"
+        return "the service ended a reply without a stop reason: handled by its content"
     if stop_reason not in KNOWN_STOPS:
-        return f"the service ended a reply with {stop_reason!r}, which is not known here: taken by what is in the reply"
+        return f"the service ended a reply with {stop_reason!r}, which is not known here: handled by its content"
     return ""
 
 
 def is_too_long(stop_reason: str) -> bool:
-    """Return True if the reply ended because the window is full. It is handled as a prompt that was too long, and its
-    text is kept only if no other reply follows in its turn."""
+    """Return True if the reply ended because the window is full.
+
+    It is handled as a prompt that was too long, and its text is kept only if no other reply follows in its turn.
+    """
     return stop_reason == "model_context_window_exceeded"
 
 
@@ -246,10 +258,10 @@ def is_final(fault: Fault) -> bool:
     return fault.kind in FINAL and not (fault.kind == "invalid" and fault.retry)
 
 
-def _retried(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, demand: Demand | None) -> Step:
+def _retried(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, demand: ModelDemand | None) -> Step:
     """Return the decision on a fault that may be temporary."""
     fault = failed.fault
-    reason = told_of(failed.fault)
+    reason = fault_line(failed.fault)
     wait = (fault.retry_after if fault.kind == "rate_limited" else None) or 0.0
     if wait > spec.max_wait:
         other = _other(recovery, spec, demand)
@@ -263,14 +275,16 @@ def _retried(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, deman
         if other.model:
             return SwitchModel(other.model, reason, other.skipped)
         if used_up:
-            return EndTurn("failed", _given_up(failed, recovery) + _nobody(other))
-    seconds = wait or back_off(recovery.attempts - 1, failed.draw)  # to be asked to come back at once is no wait
+            return EndTurn("failed", _final_message(failed, recovery) + _nobody(other))
+    seconds = wait or back_off(recovery.attempts - 1, failed.draw)  # zero is not a wait
     return PlanRetry(failed.at + seconds, recovery.attempts, parked=False, why=reason)
 
 
 def after_cut(recovery: RecoveryState) -> Step:
-    """Return the decision after the newest reply was cut at the highest limit and its text kept: continue, at most
-    twice."""
+    """Return the decision after the newest reply was cut at the highest limit and its text kept.
+
+    The turn continues at most twice.
+    """
     if recovery.continuations < MAX_CONTINUATIONS:
         return Continue(recovery.continuations + 1, recovery.cut_call)
     if recovery.cut_call:
@@ -283,8 +297,10 @@ def after_cut(recovery: RecoveryState) -> Step:
 
 
 def after_pause(recovery: RecoveryState) -> Step | None:
-    """Return the decision after the newest reply was paused. None: send it back unchanged, unless that was done too
-    often."""
+    """Return the decision after the newest reply was paused.
+
+    None: send it back unchanged, because the limit of pauses is not reached.
+    """
     if recovery.pauses <= MAX_PAUSES:
         return None
     reason = f"the service paused its reply {recovery.pauses} times in a row without an end: send a message to go on"
@@ -292,7 +308,7 @@ def after_pause(recovery: RecoveryState) -> Step | None:
 
 
 def on_failed(recovery: RecoveryState, failed: CallFailed) -> RecoveryState:
-    """Count a failed call. A lost call and a wait for limits are not attempts; parking is decided later."""
+    """Count a failed call. A lost call and a prompt that was too long are not attempts; parking is decided later."""
     counts = 0 if failed.fault.kind in ("lost", "too_long") else 1
     overloads = recovery.overloads_in_a_row + 1 if failed.fault.kind == "overloaded" else 0
     return replace(
@@ -308,13 +324,15 @@ def on_failed(recovery: RecoveryState, failed: CallFailed) -> RecoveryState:
 
 
 def waits_until(recovery: RecoveryState, now: float) -> float:
-    """Return the time of the next attempt. It is never farther away than planned: the wait is over if the clock was set
-    back to a time before the plan."""
+    """Return the time of the next attempt.
+
+    It is never farther away than planned: the wait is over if the clock was set back to a time before the plan.
+    """
     return recovery.waiting_until if now >= recovery.waiting_since else 0.0
 
 
 def on_retry(recovery: RecoveryState, until: float, parked: bool, at: float = 0.0) -> RecoveryState:
-    """Return the state after the next attempt was planned at `at`. Parking returns its attempt."""
+    """Return the state after the next attempt was planned at `at`. Parking does not count as an attempt."""
     used = 1 if parked else 0
     return replace(
         recovery,
@@ -369,18 +387,20 @@ def on_reply(
 
 
 def on_turn_end(recovery: RecoveryState) -> RecoveryState:
-    """Reset to the first model; no wait remains."""
+    """Return the state at the end of a turn: the first model, and no wait."""
     return RecoveryState()
 
 
-def _other(recovery: RecoveryState, spec: AgentSpec, demand: Demand | None) -> FallbackModel:
+def _other(recovery: RecoveryState, spec: AgentSpec, demand: ModelDemand | None) -> FallbackModel:
     """Return the model that takes over from the current one."""
-    return next_model(model_in_use(recovery, spec), spec, demand or Demand())
+    return next_model(model_in_use(recovery, spec), spec, demand or ModelDemand())
 
 
-def _given_up(failed: CallFailed, recovery: RecoveryState) -> str:
-    """Return the final message: the fault, the number of attempts and their duration, the model, and advice for the
-    user."""
+def _final_message(failed: CallFailed, recovery: RecoveryState) -> str:
+    """Return the final message of a turn that failed.
+
+    The message has the fault, the number of attempts and their duration, the model, and advice for the user.
+    """
     fault = failed.fault
     seconds = failed.at - (recovery.first_failed_at or failed.at)
     lasted = f" in {seconds:.0f} s" if seconds >= 0 else ""  # the clock may have been set back meanwhile
@@ -404,8 +424,8 @@ def _billed(description: str, fault: Fault) -> str:
     return f"{description}; the attempt may be billed" if fault.may_bill else description
 
 
-def told_of(fault: Fault) -> str:
-    """Return a fault in one line, with what the attempt may be billed for."""
+def fault_line(fault: Fault) -> str:
+    """Return a fault in one line, with a note on what the attempt may be billed for."""
     return _billed(_fault_text(fault), fault)
 
 

@@ -21,9 +21,12 @@ SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
-    """`what` in a word or two; `call`: the tool call; `subject`: the subject of the request that it waits for. Times
-    are Unix seconds."""
+class Activity:
+    """Current activity.
+
+    `what`: a word or two; `call`: the tool call; `subject`: the subject of the request that it waits for. Times are
+    Unix seconds.
+    """
 
     what: str = ""
     since: float = 0.0
@@ -35,61 +38,65 @@ class Doing:
     subject: str = ""
 
 
-def doing(row: AgentRow, state: AgentState, at: float, *, requests: Mapping[str, Request], longest: Declared) -> Doing:
-    """Return the agent's activity. `at`: time of its newest event; `longest`: tool -> the default seconds of
-    its calls."""
+def doing(
+    row: AgentRow, state: AgentState, at: float, *, requests: Mapping[str, Request], longest: Declared
+) -> Activity:
+    """Return the agent's activity.
+
+    `at`: time of its newest event; `longest`: tool -> the default seconds of its calls.
+    """
     activity = _waits(row, state, requests) if row.life in ("waiting", "starting") else None
     if activity is None and row.life not in ("stopped", "crashed", "idle"):
         activity = _works(state, at, longest)
     if activity is None:
-        return Doing(since=row.since)
+        return Activity(since=row.since)
     ends = [end for end in (activity.until, _end_of_turn(state)) if end is not None]
-    return Doing(
+    return Activity(
         activity.what, activity.since, min(ends, default=None), activity.call, activity.others, activity.subject
     )
 
 
-def _waits(row: AgentRow, state: AgentState, requests: Mapping[str, Request]) -> Doing | None:
+def _waits(row: AgentRow, state: AgentState, requests: Mapping[str, Request]) -> Activity | None:
     """Return the wait of the whole agent, by its row."""
     kind, _, about = row.waiting_for.partition(" ")
     if not kind:
         return None
     request = requests.get(about)
     if request is not None:
-        return Doing(kind, request.created_at, request.expires_at, subject=request.subject)
+        return Activity(kind, request.created_at, request.expires_at, subject=request.subject)
     if kind == SUBAGENTS:
         begun = [child.started_at for child in state.calls if child.stage == "started"]
-        return Doing(f"{len(begun)} subagent{'' if len(begun) == 1 else 's'}", min(begun, default=row.since))
+        return Activity(f"{len(begun)} subagent{'' if len(begun) == 1 else 's'}", min(begun, default=row.since))
     if kind == "rate":
         until = state.model.recovery.waiting_until or None
-        return Doing("the service's rate", row.since, until)
-    labels = {"budget": "money that other calls hold back", RESTART: "its restart after a crash"}
-    return Doing(labels.get(kind, row.waiting_for), row.since)
+        return Activity("the service's rate", row.since, until)
+    labels = {"budget": "money reserved for other calls", RESTART: "its restart after a crash"}
+    return Activity(labels.get(kind, row.waiting_for), row.since)
 
 
-def _works(state: AgentState, at: float, longest: Declared) -> Doing | None:
+def _works(state: AgentState, at: float, longest: Declared) -> Activity | None:
     """Return the agent's running work, by its journal."""
     if state.identity.spec is None or state.lifecycle.ended is not None:
         return None
     if state.model.call is not None:
-        return Doing(MODEL, state.model.call.at, state.model.call.at + state.me.total)
+        return Activity(MODEL, state.model.call.at, state.model.call.at + state.me.total)
     if state.compaction.summary is not None:
-        return Doing(SUMMARY, at)
+        return Activity(SUMMARY, at)
     under_way = [active for active in state.calls if active.open]
     if under_way:
         first = next((active for active in under_way if active.stage == "started"), under_way[0])
         since = first.started_at or at
         seconds = stated_timeout(first.call.input) or longest(first.call.name)
-        return Doing(
+        return Activity(
             "tool", since, since + seconds if seconds and first.started_at else None, first.call, len(under_way) - 1
         )
     if state.model.recovery.waiting_until > at:
-        return Doing(
+        return Activity(
             f"another try of {model_in_use(state.model.recovery, state.me)}", at, state.model.recovery.waiting_until
         )
     if state.turn is not None and state.context.wants_reply:
-        return Doing(MODEL, at, at + state.me.total)
-    return Doing("its turn", at) if state.turn is not None else None
+        return Activity(MODEL, at, at + state.me.total)
+    return Activity("its turn", at) if state.turn is not None else None
 
 
 def _end_of_turn(state: AgentState) -> float | None:

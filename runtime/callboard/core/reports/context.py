@@ -1,14 +1,11 @@
-"""Report of the content of an agent's window, and of the edits that reduced it: time, reason, cost, and whether the
-edit is still effective. Pure.
+"""Reports on an agent's context: the content of its window, and the edits that reduced it. Pure.
+
+An edit has its time, reason and cost, and the note that it was undone.
 
 `window_map` reads the view that would be sent to the model now; `explain_edits` reads the journal. Nothing is stored
-here: the same journal gives the same report. Rendering (done by the command line) and reading a store are not done
-here.
-
-Also the reason for an edit, as text for a person, and the part of the prompt cache that it invalidates. Pure.
-
-Both are copied into `ContextEdited` when it is recorded, so that `callboard context explain` reports years later the
-facts known at the time.
+here: the same journal gives the same report. The reason for an edit, and the part of the prompt cache that it
+invalidates, are copied into `ContextEdited` when it is recorded, so that `callboard context explain` reports years
+later the facts known at the time.
 """
 
 from __future__ import annotations
@@ -28,13 +25,14 @@ from callboard.core.context.view.messages import calls_of, is_result
 from callboard.core.context.view.tokens import estimate_json, estimate_text
 from callboard.core.recovery.retry_policy import model_in_use, output_limit
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.choices import choose
 from callboard.types.errors import UsageError
 from callboard.types.events import ContextEdited, Event
 from callboard.types.messages import Edit, Source, ViewBlock, ViewMessage
 from callboard.types.records import Json, Usage
 
 
-def why_edited(event: ContextEdited, before: Conversation, budget: int, focus: str = "") -> str:
+def edit_reason(event: ContextEdited, before: Conversation, budget: int, focus: str = "") -> str:
     """Return the reason, if the stage has not stated one. `budget`: tokens for the messages."""
     if event.why or not event.edits:
         return event.why
@@ -49,11 +47,10 @@ def why_edited(event: ContextEdited, before: Conversation, budget: int, focus: s
 
 
 def rewritten(event: ContextEdited, before: Conversation, after: Conversation, *, cache: CacheState, ttl: float) -> int:
-    """Return the tokens after the first change that are in the service's cache, and that it has to store again.
-    Estimated.
+    """Return the estimated number of cached tokens after the first change, which the service has to store again.
 
-    `cache`: the cache after the newest call. It lives `ttl` seconds; after that it is gone in any case, and the result
-    is 0.
+    `cache`: the cache after the newest call. It lives `ttl` seconds; after that the result is 0, because the cache is
+    gone in any case.
     """
     warm = bool(cache.read or cache.written) and event.at - cache.used_at < ttl
     if event.rewritten or not event.edits or not warm:
@@ -146,7 +143,7 @@ class EditEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class EditTold:
+class EditReport:
     """One record of context management. Tokens before and after refer to the whole request."""
 
     seq: int
@@ -203,8 +200,10 @@ itself."""
 
 
 def window_map(state: AgentState, tools: bytes, system: bytes = b"") -> WindowMap:
-    """Return the map of an agent's window. `tools`, `system`: the tool list and the system prompt in use, as they are
-    sent."""
+    """Return the map of an agent's window.
+
+    `tools`, `system`: the tool list and the system prompt in use, as they are sent.
+    """
     spec = state.me
     conv = state.context.conversation
     model = model_in_use(state.model.recovery, spec)
@@ -256,7 +255,9 @@ def _share_out(sums: dict[tuple[str, str], _Sum], system: bytes) -> None:
             )
 
 
-def explain_edits(events: Sequence[Numbered], history: Sequence[ViewMessage], spec: AgentSpec) -> tuple[EditTold, ...]:
+def explain_edits(
+    events: Sequence[Numbered], history: Sequence[ViewMessage], spec: AgentSpec
+) -> tuple[EditReport, ...]:
     """Return every record that changed the view, and every refused one, oldest first.
 
     `history`: all messages as if nothing had been edited; `spec`: the agent's, for its models' prices.
@@ -264,7 +265,7 @@ def explain_edits(events: Sequence[Numbered], history: Sequence[ViewMessage], sp
     calls = {str(call.get("id")): call for message in history for call in calls_of(message)}
     past = _History({message.id: message for message in history}, calls)
     edits = [(seq, event) for seq, event in events if isinstance(event, ContextEdited) and _tells(event)]
-    back = _taken_back(edits)
+    back = _undone_edits(edits)
     models = _models_at(events, spec.model)
     return tuple(
         _explained(seq, event, past, spec=spec, model=models.get(seq, spec.model), taken_back_by=back.get(seq))
@@ -272,17 +273,19 @@ def explain_edits(events: Sequence[Numbered], history: Sequence[ViewMessage], sp
     )
 
 
-def undoable(explained: Sequence[EditTold], numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return the edits to undo, each once. Raises `UsageError` for a number that is not an edit, or was already
-    undone."""
+def undoable(explained: Sequence[EditReport], numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return the edits to undo, each once.
+
+    Raises `UsageError` for a number that is not an edit, or was already undone.
+    """
     stands = {edit.seq: edit.stage for edit in explained if not edit.refused and edit.taken_back_by is None}
     back = {edit.seq: edit.taken_back_by for edit in explained if edit.taken_back_by is not None}
     for seq in numbers:
         if seq in back:
-            raise UsageError(f"edit {seq} was taken back already, by {back[seq]}")
+            raise UsageError(f"edit {seq} was undone already, by {back[seq]}")
         if seq not in stands:
-            listed = ", ".join(f"{number} ({stage})" for number, stage in list(stands.items())[-_LISTED:])
-            raise UsageError(f"there is no edit {seq} to take back; there are: {listed or 'none'}")
+            listed = [f"{number} ({stage})" for number, stage in list(stands.items())[-_LISTED:]]
+            raise UsageError(f"there is no edit {seq} to undo: {choose(listed)}")
     if not numbers:
         raise UsageError("which edits? `callboard context explain` lists them with their numbers")
     return tuple(dict.fromkeys(numbers))
@@ -292,7 +295,7 @@ def _tells(event: ContextEdited) -> bool:
     return bool(event.edits or event.why)
 
 
-def _taken_back(edits: Sequence[tuple[int, ContextEdited]]) -> dict[int, int]:
+def _undone_edits(edits: Sequence[tuple[int, ContextEdited]]) -> dict[int, int]:
     """Return the edits that are no longer effective, each with its undo. Undoing an undo restores its edits."""
     back: dict[int, int] = {}
     undoes: dict[int, tuple[int, ...]] = {}
@@ -321,9 +324,9 @@ def _models_at(events: Sequence[Numbered], first: str) -> dict[int, str]:
 
 def _explained(
     seq: int, event: ContextEdited, past: _History, *, spec: AgentSpec, model: str, taken_back_by: int | None
-) -> EditTold:
+) -> EditReport:
     storing = event.rewritten * spec.limits_of(model).price_write / 1_000_000
-    return EditTold(
+    return EditReport(
         seq=seq,
         at=event.at,
         stage=event.stage,

@@ -24,7 +24,7 @@ MOST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerTold:
+class AnswerReport:
     """Answer to a question: `approved`, `rejected`, `expired` or `withdrawn`, with time (Unix seconds) and author."""
 
     at: float
@@ -60,13 +60,15 @@ class Decision:
     authority: str
     """Authority of the turn: its original cause."""
     request: str = ""
-    answer: AnswerTold | None = None
+    answer: AnswerReport | None = None
     runs: bool | None = None
 
 
 def decisions_in(events: Iterable[Numbered]) -> list[Decision]:
-    """Return the decisions of one journal, in order. After a gap, events that do not fit are skipped. Nothing is
-    returned if the record that names the agent was lost."""
+    """Return the decisions of one journal, in order.
+
+    After a gap, events that do not fit are skipped. Nothing is returned if the record that names the agent was lost.
+    """
     state = AgentState()
     decisions = dict[int, Decision]()
     asked_at: dict[str, int] = {}
@@ -125,11 +127,13 @@ def _of(
 
 
 def _answered(decision: Decision, event: ev.AnswerTaken, before: AgentState, after: AgentState) -> Decision:
-    """Return the decision with its answer. An approval does not count if the gate has closed or the content has
-    changed; the state of the call shows this."""
+    """Return the decision with its answer.
+
+    An approval does not count if the gate has closed or the content has changed; the state of the call shows this.
+    """
     waited = any(item.call.id == decision.call and item.stage == "asking" for item in before.calls)
     allowed = any(item.call.id == decision.call and item.stage == "allowed" for item in after.calls)
-    answer = AnswerTold(event.at, event.status, event.by, event.reason)
+    answer = AnswerReport(event.at, event.status, event.by, event.reason)
     return replace(decision, answer=answer, runs=allowed if waited else False)
 
 

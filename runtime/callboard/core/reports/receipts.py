@@ -42,7 +42,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class EnvelopeTrace:
     """Origin of an envelope, and the envelopes that it caused."""
 
     path: tuple[Receipt, ...]
@@ -63,7 +63,7 @@ def receipts(mailbox: Sequence[Envelope], journal: Iterable[ev.Event], over: flo
     for event in journal:
         began = event.cause if isinstance(event, ev.TurnBegan) else began
         over = event.at if isinstance(event, ev.AgentStopped) else over
-        _heed(by_id, event, began)
+        _update(by_id, event, began)
     if over is not None:
         for receipt in [receipt for receipt in by_id.values() if receipt.state in WAITING]:
             died = max(over, receipt.envelope.sent_at)
@@ -71,7 +71,7 @@ def receipts(mailbox: Sequence[Envelope], journal: Iterable[ev.Event], over: flo
     return sorted(by_id.values(), key=lambda receipt: receipt.envelope.seq)
 
 
-def _heed(by_id: dict[str, Receipt], event: ev.Event, began: str) -> None:
+def _update(by_id: dict[str, Receipt], event: ev.Event, began: str) -> None:
     """Update the receipts from one record of the journal; most records change nothing."""
     match event:
         case ev.EnvelopeReceived():
@@ -90,8 +90,10 @@ def _heed(by_id: dict[str, Receipt], event: ev.Event, began: str) -> None:
 
 
 def _received(event: ev.EnvelopeReceived) -> Receipt:
-    """Return the receipt of a received envelope: a forged, stale or foreign envelope is dropped, one for the runtime is
-    handled."""
+    """Return the receipt of a received envelope.
+
+    A forged, stale or foreign envelope is dropped, one for the runtime is handled.
+    """
     got = Receipt(event.envelope, "received", event.at)
     if event.refused:
         return replace(got, state="dropped", ended_at=event.at, why=event.refused)
@@ -117,9 +119,10 @@ def newest(lives: Iterable[Sequence[Receipt]]) -> list[Receipt]:
     return sorted(newest_receipts.values(), key=_age)
 
 
-def trace(all_receipts: Iterable[Receipt], envelope_id: str) -> Traced:
-    """Return the origin of the envelope with this id, and the envelopes that it caused. Raises `KeyError` for an
-    unknown id.
+def trace(all_receipts: Iterable[Receipt], envelope_id: str) -> EnvelopeTrace:
+    """Return the origin of the envelope with this id, and the envelopes that it caused.
+
+    Raises `KeyError` for an unknown id.
 
     The origin of an envelope is the envelope that it answers, otherwise the envelope that began the turn in which it
     was sent.
@@ -141,7 +144,7 @@ def trace(all_receipts: Iterable[Receipt], envelope_id: str) -> Traced:
             met.add(receipt.envelope.id)
             caused.append((depth, receipt))
             pending += [(depth + 1, child) for child in children[receipt.envelope.id]]
-    return Traced(tuple(reversed(path)), tuple(caused))
+    return EnvelopeTrace(tuple(reversed(path)), tuple(caused))
 
 
 def _parent(envelope: Envelope, by_id: Mapping[str, Receipt]) -> str:

@@ -20,7 +20,7 @@ process ended during the call; interrupted by a person; a summary that could not
 
 
 @dataclass(frozen=True, slots=True)
-class Unused:
+class UnusedCalls:
     """Calls without a result that is kept."""
 
     calls: int = 0
@@ -31,9 +31,9 @@ class Unused:
     at_most_usd: float = 0.0
     """Amount reserved for the calls of unknown usage: their maximum cost, 0 without a budget."""
 
-    def plus(self, other: Unused) -> Unused:
+    def plus(self, other: UnusedCalls) -> UnusedCalls:
         """Return the sum of both."""
-        return Unused(
+        return UnusedCalls(
             self.calls + other.calls,
             self.usage.plus(other.usage),
             self.unknown + other.unknown,
@@ -42,7 +42,7 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class CallTotals:
     """Total use of some calls."""
 
     calls: int = 0
@@ -51,7 +51,7 @@ class Spent:
     """Usage of all calls, whatever their result."""
     summaries: Usage = Usage()
     """Part of `usage` for summaries that were used."""
-    unused: Mapping[Why, Unused] = field(default_factory=dict[Why, Unused])
+    unused: Mapping[Why, UnusedCalls] = field(default_factory=dict[Why, UnusedCalls])
     """Part of `usage` that was billed and not used."""
     retries: int = 0
     """Number of retries that recovery decided on."""
@@ -66,12 +66,12 @@ class Spent:
     reserved_usd: float = 0.0
     """Amount reserved for running calls."""
 
-    def plus(self, other: Spent) -> Spent:
+    def plus(self, other: CallTotals) -> CallTotals:
         """Return the sum of both."""
         unused = dict(self.unused)
         for reason, other_unused in other.unused.items():
-            unused[reason] = unused.get(reason, Unused()).plus(other_unused)
-        return Spent(
+            unused[reason] = unused.get(reason, UnusedCalls()).plus(other_unused)
+        return CallTotals(
             calls=self.calls + other.calls,
             usage=self.usage.plus(other.usage),
             summaries=self.summaries.plus(other.summaries),
@@ -96,15 +96,16 @@ class Spent:
         return self.usage.cache_read_input_tokens / whole if whole else 0.0
 
     @property
-    def wasted(self) -> Unused:
+    def wasted(self) -> UnusedCalls:
         """Return everything that was billed and not used."""
         return _sum_unused(self.unused.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Spending of one incarnation, by account and model. The account is `schedule:<id>`, or empty for the
-    agent's own.
+    """Spending of one incarnation, by account and model.
+
+    The account is `schedule:<id>`, or empty for the agent's own.
     """
 
     name: str
@@ -113,31 +114,31 @@ class Life:
     parent: str | None = None
     charged_to: str = ""
     """`schedule:<id>` if a fire of that schedule started it; empty: only its parent."""
-    booked: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
+    booked: Mapping[tuple[str, str], CallTotals] = field(default_factory=dict[tuple[str, str], CallTotals])
     fires: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of turns that a fire began, by account."""
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> CallTotals:
         """Return the total spending."""
         return total(self.booked.values())
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSpent:
+class AgentSpending:
     """Spending of one name in all its lives, and of the agents that it started."""
 
     name: str
     kind: str
     lives: int
-    own: Spent
-    total: Spent
+    own: CallTotals
+    total: CallTotals
     """Spending including all agents below it."""
-    models: Mapping[str, Spent]
+    models: Mapping[str, CallTotals]
     """Its own spending by model, the most expensive first."""
-    children: tuple[AgentSpent, ...] = ()
+    children: tuple[AgentSpending, ...] = ()
 
-    def flat(self, depth: int = 0) -> Iterator[tuple[int, AgentSpent]]:
+    def flat(self, depth: int = 0) -> Iterator[tuple[int, AgentSpending]]:
         """Yield it and all agents below it with their depths, parents first."""
         yield depth, self
         for child in self.children:
@@ -151,7 +152,7 @@ class ScheduleSpent:
     id: str
     fires: int
     """Number of turns that it began."""
-    spent: Spent
+    spent: CallTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,10 @@ class Spending:
     """Spending of a session. `total` is the sum of `agents`, of `models`, and of all lives."""
 
     session: str
-    total: Spent
-    agents: tuple[AgentSpent, ...]
+    total: CallTotals
+    agents: tuple[AgentSpending, ...]
     """The lead, and all agents without a known parent."""
-    models: Mapping[str, Spent]
+    models: Mapping[str, CallTotals]
     schedules: tuple[ScheduleSpent, ...] = ()
 
 
@@ -192,9 +193,9 @@ def spending_of(session: str, lives: Sequence[Life]) -> Spending:
     )
 
 
-def total(spent: Iterable[Spent]) -> Spent:
+def total(spent: Iterable[CallTotals]) -> CallTotals:
     """Return the sum of all."""
-    whole = Spent()
+    whole = CallTotals()
     for part in spent:
         whole = whole.plus(part)
     return whole
@@ -205,7 +206,7 @@ class _Fold:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._booked: dict[tuple[str, str], Spent] = {}
+        self._booked: dict[tuple[str, str], CallTotals] = {}
         self._fires: dict[str, int] = {}
         self._account = ""
         self._model = ""
@@ -232,11 +233,11 @@ class _Fold:
             case ev.TurnEnded():
                 self._account = ""
             case ev.RetryPlanned():
-                self._book(Spent(waits=1) if event.parked else Spent(retries=1))
+                self._book(CallTotals(waits=1) if event.parked else CallTotals(retries=1))
             case ev.ModelSwitched():
-                self._book(Spent(switches=1), event.model)
+                self._book(CallTotals(switches=1), event.model)
             case ev.BudgetReached():
-                self._book(Spent(refused=1))
+                self._book(CallTotals(refused=1))
             case _:
                 self._take_call(event)
 
@@ -244,7 +245,7 @@ class _Fold:
         """Return the result, including running calls."""
         for call in (self._call, self._summary):
             if call is not None:
-                self._book(Spent(under_way=1, reserved_usd=call.reserved_usd), call.model)
+                self._book(CallTotals(under_way=1, reserved_usd=call.reserved_usd), call.model)
         return replace(self._life, booked=self._booked, fires=self._fires)
 
     def _started(self, event: ev.AgentStarted) -> None:
@@ -259,9 +260,9 @@ class _Fold:
             case ev.ModelCalled(purpose="turn"):
                 self._call = event
                 self._model = event.model
-                self._book(Spent(calls=1))
+                self._book(CallTotals(calls=1))
             case ev.ModelReplied():
-                self._book(Spent(usage=event.usage))
+                self._book(CallTotals(usage=event.usage))
                 self._call = None
             case ev.ReplyDropped():
                 self._waste("cut", event.usage)
@@ -279,14 +280,16 @@ class _Fold:
             case ev.ModelCalled():
                 self._summary = event
                 self._counted = True
-                self._book(Spent(calls=1), event.model)
-            case ev.AgentResumed() if self._summary is not None:  # its process is gone, and the call with it
-                unused: dict[Why, Unused] = {"lost": Unused(1, unknown=1, at_most_usd=self._summary.reserved_usd)}
-                self._book(Spent(unused=unused), self._summary.model)
+                self._book(CallTotals(calls=1), event.model)
+            case ev.AgentResumed() if self._summary is not None:  # the process of the call is gone
+                unused: dict[Why, UnusedCalls] = {
+                    "lost": UnusedCalls(1, unknown=1, at_most_usd=self._summary.reserved_usd)
+                }
+                self._book(CallTotals(unused=unused), self._summary.model)
                 self._summary = None
             case ev.ContextEdited() if not event.undoes and _used(event.usage):
                 self._book(
-                    Spent(calls=self._new(), usage=event.usage, summaries=event.usage), self._small or self._model
+                    CallTotals(calls=self._new(), usage=event.usage, summaries=event.usage), self._small or self._model
                 )
                 self._summary = None
                 self._counted = False
@@ -311,31 +314,33 @@ class _Fold:
             self._call = None
 
     def _new(self) -> int:
-        """Return the number of calls to count now. A summary's call that was not recorded when it was made is counted
-        when it has ended."""
+        """Return the number of calls to count now.
+
+        A summary's call that was not recorded when it was made is counted when it has ended.
+        """
         return 0 if self._counted else 1
 
     def _waste(self, reason: Why, usage: Usage | None, model: str = "", *, calls: int = 0) -> None:
         """Add a call without a result. `usage` None: its usage is unknown."""
         if usage is None:
             call = self._call or self._summary
-            lost = Unused(calls=1, unknown=1, at_most_usd=call.reserved_usd if call else 0.0)
+            lost = UnusedCalls(calls=1, unknown=1, at_most_usd=call.reserved_usd if call else 0.0)
         else:
-            lost = Unused(calls=1, usage=usage)
-        unused: dict[Why, Unused] = {reason: lost}
-        self._book(Spent(calls=calls, usage=lost.usage, unused=unused), model)
+            lost = UnusedCalls(calls=1, usage=usage)
+        unused: dict[Why, UnusedCalls] = {reason: lost}
+        self._book(CallTotals(calls=calls, usage=lost.usage, unused=unused), model)
 
-    def _book(self, spent: Spent, model: str = "") -> None:
+    def _book(self, spent: CallTotals, model: str = "") -> None:
         key = self._account, model or self._model
-        self._booked[key] = self._booked.get(key, Spent()).plus(spent)
+        self._booked[key] = self._booked.get(key, CallTotals()).plus(spent)
 
 
 def _used(usage: Usage) -> bool:
     return bool(usage.prompt_tokens or usage.output_tokens)
 
 
-def _sum_unused(parts: Iterable[Unused]) -> Unused:
-    whole = Unused()
+def _sum_unused(parts: Iterable[UnusedCalls]) -> UnusedCalls:
+    whole = UnusedCalls()
     for part in parts:
         whole = whole.plus(part)
     return whole
@@ -356,17 +361,17 @@ def _charged(life: Life, newest: Mapping[str, Life]) -> Life:
     account = next((ancestor.charged_to for ancestor in above if ancestor.charged_to), "")
     if not account:
         return life
-    booked: dict[tuple[str, str], Spent] = {}
+    booked: dict[tuple[str, str], CallTotals] = {}
     for (own, model), spent in life.booked.items():
         key = own or account, model
-        booked[key] = booked.get(key, Spent()).plus(spent)
+        booked[key] = booked.get(key, CallTotals()).plus(spent)
     return replace(life, booked=booked)
 
 
-def _agent(name: str, lives: Mapping[str, Sequence[Life]], below: Mapping[str | None, Sequence[str]]) -> AgentSpent:
+def _agent(name: str, lives: Mapping[str, Sequence[Life]], below: Mapping[str | None, Sequence[str]]) -> AgentSpending:
     children = tuple(_agent(child, lives, below) for child in below.get(name, ()))
     own = total(life.spent for life in lives[name])
-    return AgentSpent(
+    return AgentSpending(
         name=name,
         kind=lives[name][-1].kind,
         lives=len(lives[name]),
@@ -377,25 +382,25 @@ def _agent(name: str, lives: Mapping[str, Sequence[Life]], below: Mapping[str | 
     )
 
 
-def _by_model(lives: Iterable[Life]) -> dict[str, Spent]:
-    spent_by_model: dict[str, Spent] = {}
+def _by_model(lives: Iterable[Life]) -> dict[str, CallTotals]:
+    spent_by_model: dict[str, CallTotals] = {}
     for life in lives:
         for (_, model), spent in life.booked.items():
-            spent_by_model[model] = spent_by_model.get(model, Spent()).plus(spent)
+            spent_by_model[model] = spent_by_model.get(model, CallTotals()).plus(spent)
     return dict(sorted(spent_by_model.items(), key=lambda item: (-item[1].usage.cost_usd, item[0])))
 
 
 def _schedules(lives: Iterable[Life]) -> tuple[ScheduleSpent, ...]:
-    spent: dict[str, Spent] = {}
+    spent: dict[str, CallTotals] = {}
     fires: dict[str, int] = {}
     for life in lives:
         for account, count in life.fires.items():
             fires[account] = fires.get(account, 0) + count
         for (account, _), part in life.booked.items():
-            spent[account] = spent.get(account, Spent()).plus(part)
+            spent[account] = spent.get(account, CallTotals()).plus(part)
     accounts = sorted((fires | spent).keys() - {""})
     return tuple(
-        ScheduleSpent(account.removeprefix("schedule:"), fires.get(account, 0), spent.get(account, Spent()))
+        ScheduleSpent(account.removeprefix("schedule:"), fires.get(account, 0), spent.get(account, CallTotals()))
         for account in accounts
     )
 

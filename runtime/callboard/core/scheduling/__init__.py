@@ -1,17 +1,17 @@
-"""Cron arithmetic: meaning of an expression, its fire times, and due slots. Pure: the time is an argument."""
+"""Cron arithmetic: the meaning of an expression, its fire times, and due slots. Pure: the time is an argument."""
 
 from callboard.core.scheduling.budget import budget_words, delivered, no_more_fires, paused, resumed
 from callboard.core.scheduling.cron import Cron, CronInvalid, parse_cron
 from callboard.core.scheduling.describe import describe, local_time
-from callboard.core.scheduling.due import Due, ScheduleDefaults, Slot, backoff, due, next_slot, next_wake
+from callboard.core.scheduling.due import DueSlots, ScheduleDefaults, Slot, backoff, due, next_slot, next_wake
 from callboard.core.scheduling.fire_times import fires_between, last_fire, next_fire, next_three
-from callboard.core.scheduling.trigger import Once, When, parse_when, when_of
+from callboard.core.scheduling.trigger import OneTime, When, parse_when, when_of
 
 __all__ = [
     "Cron",
     "CronInvalid",
-    "Due",
-    "Once",
+    "DueSlots",
+    "OneTime",
     "ScheduleDefaults",
     "Slot",
     "When",

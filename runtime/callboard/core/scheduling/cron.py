@@ -5,8 +5,8 @@ date that occurs in no year. Accepted expressions mean the same as in the cron o
 `a/step` is `a-max/step`, and day of month and day of week must both match if either begins with a star, otherwise
 either is enough.
 
-Parsed here and not by croniter, whose calendar is used (`fire_times.py`): everything that croniter accepts beyond this,
-or interprets differently, would have to be refused first, with the name of the field, which requires the same parsing.
+The parser is not croniter's, although its calendar is used (`fire_times.py`): other expressions that croniter accepts,
+or interprets differently, would have to be refused first, with the name of the field. That requires the same parsing.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Cron:
     both_days: bool
     """True if day of month and day of week must both match; otherwise either is enough."""
     follows_clock: bool
-    """True if minute or hour begins with a star: runs follow the real clock, and none are made up when the clock
-    changes."""
+    """True if minute or hour begins with a star: runs follow the real clock, and a clock change causes no additional
+    run."""
     zone: ZoneInfo = field(compare=False, repr=False)
 
 
@@ -124,8 +124,10 @@ def parse_cron(text: str, timezone: str = "UTC") -> Cron:
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """Return the zone of that name. Raises `CronInvalid` for the field `timezone`, with a likely name if there
-    is one."""
+    """Return the zone of that name.
+
+    Raises `CronInvalid` for the field `timezone`, with a likely name if there is one.
+    """
     try:
         return zone_of(name)
     except ValueError as unknown:
@@ -140,7 +142,7 @@ def _five_words(text: str) -> list[str]:
     if stripped.startswith("@"):
         stripped = _written_out(stripped)
     if stripped.upper().startswith(("CRON_TZ=", "TZ=")):
-        raise CronInvalid("timezone", "does not stand in the expression: give the time zone on its own")
+        raise CronInvalid("timezone", "is not part of the expression: give the time zone separately")
     fields = [word for word in re.split(r"[ \t]+", stripped) if word]
     if len(fields) in {6, 7}:
         raise CronInvalid(
@@ -212,12 +214,14 @@ def _why_not(spec: _Field, item: str) -> str:
 
 
 def _refuse_never(cron: Cron) -> None:
-    """Refuse a day that occurs in none of the months. Every other expression fires, since every date eventually falls
-    on every weekday."""
+    """Refuse a day that occurs in none of the months.
+
+    Every other expression fires, since every date eventually falls on every weekday.
+    """
     longest = max(_LAST_DAYS[month - 1] for month in cron.months)
     if cron.both_days and min(cron.days) > longest:
         raise CronInvalid(
             "day of month",
-            f"day {min(cron.days)} does not come in the months given, so that this would never fire: "
+            f"day {min(cron.days)} does not occur in these months, so this would never fire: "
             f"write a day up to {longest}, or other months",
         )

@@ -1,5 +1,7 @@
-"""Descriptions of a schedule's times, with which a person can check an expression: `at 09:00 on weekdays,
-Europe/Berlin`."""
+"""Descriptions of a schedule's times, such as `at 09:00 on weekdays, Europe/Berlin`.
+
+A person checks an expression by its description.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from callboard.core.scheduling.cron import Cron
-from callboard.core.scheduling.trigger import Every, Once, When
+from callboard.core.scheduling.trigger import Interval, OneTime, When
 
 _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS = (
@@ -21,12 +23,12 @@ _MOST_TIMES = 6
 def describe(when: When) -> str:
     """Return the expression in words, with its time zone. For an `every` without an anchor (0), no start is given."""
     match when:
-        case Once(at=at):
+        case OneTime(at=at):
             local = datetime.fromtimestamp(at, when.zone)
             return f"once at {local:%H:%M{':%S' if local.second else ''}} on {local:%A} {_date(local)}, {when.timezone}"
-        case Every(anchor=0):
+        case Interval(anchor=0):
             return f"every {_span(when.period)}"
-        case Every(anchor=anchor):
+        case Interval(anchor=anchor):
             local = datetime.fromtimestamp(anchor, when.zone)
             return f"every {_span(when.period)} from {local:%H:%M} on {_date(local)}, {when.timezone}"
         case Cron():

@@ -1,14 +1,14 @@
-"""Rules for due fires: slots, missed runs, jitter, the end of a schedule, and the wait after failures. Functions of a
-schedule and the time.
+"""Rules for due fires of a schedule: slots, missed runs, jitter, overlaps, the end, and the wait after failures.
+
+The rules are pure functions of a schedule and the time.
 
 A slot is one nominal fire time of one schedule. Its id is the envelope's id, so any number of processes may fire it and
 it arrives once. A schedule's `last_slot` is the only state: all slots up to it are decided. If the clock is set back,
 nothing is decided twice. The engine writes the commit that moves `last_slot`.
 
-Also the handling of a slot that is due while earlier fires of its schedule are running. Pure.
-
 A running fire was sent and has not ended; this includes one that waits for another attempt. A held fire waits for its
-turn and was not sent yet. `misfire_cap` limits the held fires, so that thirty busy minutes never leave thirty of them.
+turn and was not sent yet. `misfire_cap` limits the held fires, so that thirty minutes of a busy agent never leave
+thirty held fires of a schedule that fires every minute.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from callboard.core.scheduling.fire_times import last_fire, next_fire
-from callboard.core.scheduling.trigger import Once, When, when_of
+from callboard.core.scheduling.trigger import OneTime, When, when_of
 from callboard.types.schedules import Fire, Schedule
 
 PROMPT_SECONDS = 60.0
@@ -35,7 +35,7 @@ CLOCK_SKEW = 60.0
 """Seconds by which a decision may lie in the future before the clock counts as set back."""
 EXPIRED = "it has expired"
 COUNTED = 10_000
-"""Maximum count of missed slots: a year of minutes is not walked through."""
+"""Maximum count of missed slots, so that a year of minutes is not counted one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueSlots:
     """Slots to fire now, oldest first, and the values to record with them."""
 
     slots: tuple[Slot, ...]
@@ -86,7 +86,7 @@ def due(
     not_before: float = 0.0,
     rules: ScheduleDefaults = DEFAULT_RULES,
     when: When | None = None,
-) -> Due:
+) -> DueSlots:
     """Return the slots to fire at `now`. Raises `CronInvalid` for a schedule whose expression or zone cannot be read.
 
     `not_before` is the end of the wait after a failure; `when` the parsed expression, if the caller has it. A one-shot
@@ -95,15 +95,15 @@ def due(
     when = when or when_of(schedule)
     first = next_slot(schedule, rules=rules, when=when)
     if first is None or max(first.fire_at, not_before) > now:
-        return Due((), schedule.last_slot)
+        return DueSlots((), schedule.last_slot)
     ready = _ready(schedule, when, first, now=now, rules=rules)
     runs = tuple(slot for slot in ready if now - slot.fire_at <= latest(schedule, rules))
     if schedule.max_runs is not None:
         runs = runs[: max(0, schedule.max_runs - schedule.fires)]
     last = ready[-1].nominal
     if runs and runs[0] == first:
-        return Due(runs, last)
-    return Due(
+        return DueSlots(runs, last)
+    return DueSlots(
         runs, last, first, _count(when, first.nominal, runs[0].nominal if runs else math.nextafter(last, last + 1))
     )
 
@@ -122,8 +122,10 @@ def next_slot(schedule: Schedule, *, rules: ScheduleDefaults = DEFAULT_RULES, wh
 def next_wake(
     schedule: Schedule, *, not_before: float = 0.0, rules: ScheduleDefaults = DEFAULT_RULES, when: When | None = None
 ) -> float | None:
-    """Return the time at which `due` will first return something, or the schedule expires, as unix seconds; a past time
-    means now. None: never again."""
+    """Return the time at which `due` will first return something, or the schedule expires, as unix seconds.
+
+    A past time means now. None: never again.
+    """
     slot = next_slot(schedule, rules=rules, when=when)
     if slot is not None:
         return max(slot.fire_at, not_before)
@@ -144,14 +146,18 @@ def over(schedule: Schedule, now: float, *, when: When | None = None) -> str:
 
 
 def backoff(failures: int) -> float | None:
-    """Return the seconds to wait after the `failures`-th failure in a row (1, 2, ...). None: pause the schedule and
-    notify the person."""
+    """Return the seconds to wait after the `failures`-th failure in a row (1, 2, ...).
+
+    None: pause the schedule and notify the person.
+    """
     return None if failures >= FAILURES_TO_PAUSE else retry_wait(failures)
 
 
 def retry_wait(attempt: int) -> float:
-    """Return the seconds from the end of the `attempt`-th try (1, 2, ...) until the next: a minute, doubled each time,
-    an hour at most."""
+    """Return the seconds from the end of the `attempt`-th try (1, 2, ...) until the next.
+
+    The first wait is a minute, each further one is twice as long, and the longest is an hour.
+    """
     return min(BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 16), LONGEST_BACKOFF_SECONDS)
 
 
@@ -167,16 +173,27 @@ def corrected(schedule: Schedule, now: float, when: When) -> Mapping[str, object
     if schedule.state != "ended" or _run_out(schedule):
         return {}
     back = {"state": "active", "paused_why": ""}
-    if one_shot(schedule, when):  # it was missed, by a clock that was years ahead
+    if one_shot(schedule, when):  # it was missed, because a clock was years ahead
         return {**back, "last_slot": None} if ahead and schedule.fires == 0 else {}
     if schedule.expires is not None and schedule.expires > now + CLOCK_SKEW and schedule.paused_why == EXPIRED:
         return {**back, "last_slot": now} if ahead else back
     return {}
 
 
+def is_correction(before: Schedule, after: Schedule) -> bool:
+    """Return True if the change of a schedule's row is one of `corrected`.
+
+    Nothing else reduces `last_slot`, or lets an ended schedule fire again without any other change.
+    """
+    if before.last_slot is not None and (after.last_slot is None or after.last_slot < before.last_slot):
+        return True
+    back = before.model_copy(update={"state": "active", "paused_why": ""})
+    return before.state == "ended" and after == back
+
+
 def one_shot(schedule: Schedule, when: When) -> bool:
     """Return True if the schedule fires once and never again."""
-    return not schedule.recurring or isinstance(when, Once)
+    return not schedule.recurring or isinstance(when, OneTime)
 
 
 def _run_out(schedule: Schedule) -> bool:
@@ -236,18 +253,20 @@ def _slot(schedule: Schedule, when: When, nominal: float, rules: ScheduleDefault
 
 
 def _fraction(schedule_id: str) -> float:
-    """Return a number in [0, 1) that depends only on the id, so that schedules of one minute spread, always in the same
-    way."""
+    """Return a number in [0, 1) that depends only on the id.
+
+    The number spreads schedules of one minute, always in the same way.
+    """
     return int.from_bytes(hashlib.blake2b(schedule_id.encode(), digest_size=6).digest()) / 2**48
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """The slots, each in one field, oldest first."""
+class AdmittedSlots:
+    """Decisions on slots, each slot in one field, oldest first."""
 
     send: tuple[Slot, ...] = ()
     hold: tuple[Slot, ...] = ()
-    """Slots to send once no fire is running any more."""
+    """Slots to send once no fire is running."""
     skip: tuple[Slot, ...] = ()
     """Slots that are never sent."""
     why: str = ""
@@ -261,35 +280,35 @@ def is_held(fire: Fire) -> bool:
     return fire.outcome == "waiting" and not fire.agent and fire.ended_at is None
 
 
-def admit(schedule: Schedule, slots: Sequence[Slot], unended: Sequence[Fire]) -> Admitted:
+def admit(schedule: Schedule, slots: Sequence[Slot], unended: Sequence[Fire]) -> AdmittedSlots:
     """Decide on each slot. `unended`: fires of the schedule that have not ended.
 
-    Slots that are made up together (`misfire` all) run one after another, unless `parallel`.
+    Missed slots that run together later (`misfire` all) run one after another, unless the schedule is `parallel`.
     """
     if not slots:
-        return Admitted()
+        return AdmittedSlots()
     room = max(1, schedule.misfire_cap) - sum(is_held(fire) for fire in unended)
     if schedule.overlap == "parallel":
         return _parallel(schedule, slots, unended)
     if not unended:
-        return Admitted(send=tuple(slots[:1]), hold=tuple(slots[1:]))
+        return AdmittedSlots(send=tuple(slots[:1]), hold=tuple(slots[1:]))
     if schedule.overlap == "replace":
-        return Admitted(
+        return AdmittedSlots(
             send=tuple(slots[:1]),
             hold=tuple(slots[1:]),
             replaced=tuple(fire for fire in unended if fire.outcome in ("waiting", "running")),
         )
     if schedule.overlap == "skip":
-        return Admitted(skip=tuple(slots), why=f"an earlier fire, {_newest(unended)}, is still under way")
+        return AdmittedSlots(skip=tuple(slots), why=f"an earlier fire, {_newest(unended)}, is still running")
     held_count = max(0, room)
-    reason = f"{schedule.misfire_cap} fires wait already" if slots[held_count:] else ""
-    return Admitted(hold=tuple(slots[:held_count]), skip=tuple(slots[held_count:]), why=reason)
+    reason = f"{schedule.misfire_cap} fires are waiting already" if slots[held_count:] else ""
+    return AdmittedSlots(hold=tuple(slots[:held_count]), skip=tuple(slots[held_count:]), why=reason)
 
 
-def _parallel(schedule: Schedule, slots: Sequence[Slot], unended: Sequence[Fire]) -> Admitted:
+def _parallel(schedule: Schedule, slots: Sequence[Slot], unended: Sequence[Fire]) -> AdmittedSlots:
     held_count = max(0, max(1, schedule.misfire_cap) - len(unended))
-    reason = f"{len(unended)} fires are under way already" if slots[held_count:] else ""
-    return Admitted(send=tuple(slots[:held_count]), skip=tuple(slots[held_count:]), why=reason)
+    reason = f"{len(unended)} fires are running already" if slots[held_count:] else ""
+    return AdmittedSlots(send=tuple(slots[:held_count]), skip=tuple(slots[held_count:]), why=reason)
 
 
 def _newest(unended: Sequence[Fire]) -> str:

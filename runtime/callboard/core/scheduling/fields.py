@@ -1,5 +1,6 @@
-"""Fields of a schedule as people write them. Options, front matter and an agent's tool use the same fields, parsed
-here.
+"""Fields of a schedule as people write them.
+
+Options, front matter and an agent's tool use the same fields, parsed here.
 
 A value is text (`20m`, `true`, `cost_usd=2`) or the parsed value (600, True, a mapping). An error names the field and
 says what to write. Pure: the time is an argument.
@@ -13,14 +14,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast, get_args
 from zoneinfo import ZoneInfo
 
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.scheduling.cron import CronInvalid, parse_cron
-from callboard.core.scheduling.trigger import Once, parse_when
+from callboard.core.scheduling.trigger import OneTime, parse_when
 from callboard.types.agent_spec import READ_AS
+from callboard.types.choices import choose
 from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
 
@@ -29,7 +32,7 @@ LONGEST_PROMPT = 100_000
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 MOST_RETRIES = 10
 MOST_MADE_UP = 1_000
-"""Maximum number of missed runs that `misfire: all` may make up."""
+"""Maximum number of missed runs that `misfire: all` may run later."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
@@ -42,7 +45,7 @@ _KINDS: Mapping[str, bool] = MappingProxyType({"cost_usd": False, "tokens": True
 """Kinds of a budget; True: whole numbers only."""
 
 
-class FieldWrong(ValueError):
+class InvalidField(ValueError):
     """A field with an impossible value. `field` is one of `FIELDS`; `what` describes the error and what to write."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -60,7 +63,7 @@ class _Around:
 
 
 def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | None = None) -> Schedule:
-    """Return the schedule with these field values in place of its own. Raises `FieldWrong`, nothing else.
+    """Return the schedule with these field values in place of its own. Raises `InvalidField`, nothing else.
 
     `now` (unix seconds): refuse an end in the past, and accept `expires` also as a duration from now (`30d`). An agent
     type without a context means a new agent for each fire. Limits of a budget, and rights, replace those of the same
@@ -68,7 +71,7 @@ def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | N
     """
     for name in values:
         if name not in FIELDS:
-            raise FieldWrong(name, f"is not a field of a schedule: {nearest_field(name)}")
+            raise InvalidField(name, f"is not a field of a schedule: {nearest_field(name)}")
     zone = _text("timezone", values["timezone"]) if "timezone" in values else schedule.timezone
     _known_zone(zone)
     update: dict[str, Any] = {}
@@ -90,13 +93,13 @@ def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | N
 
 
 def nearest_field(name: str) -> str:
-    """Return `did you mean timezone?`, or a list of all fields."""
+    """Return `choose timezone, cron or ...`: all fields, the nearest first."""
     likely = difflib.get_close_matches(name.lower().replace("-", "_"), FIELDS, n=1, cutoff=0.5)
-    return f"did you mean {likely[0]}?" if likely else f"there are {', '.join(FIELDS)}"
+    return choose([*likely, *(field for field in FIELDS if field not in likely)])
 
 
 def read_duration(field: str, value: object) -> float:
-    """Return the seconds of `90s`, `20m`, `1h30m`, `2d`, or of a plain number. Raises `FieldWrong`."""
+    """Return the seconds of `90s`, `20m`, `1h30m`, `2d`, or of a plain number. Raises `InvalidField`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value)
     else:
@@ -107,9 +110,9 @@ def read_duration(field: str, value: object) -> float:
         elif parts and "".join(number + unit for number, unit in parts) == text:
             seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
         else:
-            raise FieldWrong(field, f"{_quoted(value)} is not a duration: write it as 90s, 20m, 1h30m or 2d")
+            raise InvalidField(field, f"{_quoted(value)} is not a duration: write it as 90s, 20m, 1h30m or 2d")
     if not 0 <= seconds <= LONGEST_SECONDS:
-        raise FieldWrong(field, f"{_quoted(value)} is out of range: write 0 to ten years (3650d)")
+        raise InvalidField(field, f"{_quoted(value)} is out of range: write 0 to ten years (3650d)")
     return seconds
 
 
@@ -123,19 +126,29 @@ def duration_words(seconds: float) -> str:
     return text or "0s"
 
 
+def rough_duration(seconds: float) -> str:
+    """Return a duration for a person, in its two largest units: `1824d19h` for 157,663,559 seconds."""
+    for first, second in pairwise(_UNITS.values()):
+        if seconds >= first:
+            return duration_words(seconds - seconds % second)
+    return duration_words(seconds)
+
+
 def _checked(schedule: Schedule) -> Schedule:
-    """Check the schedule as a whole and return it. Raises `FieldWrong`."""
+    """Check the schedule as a whole and return it. Raises `InvalidField`."""
     try:
         when = parse_when(schedule.cron, schedule.timezone)
     except CronInvalid as wrong:
-        raise FieldWrong("cron", str(wrong)) from wrong
-    if isinstance(when, Once) and schedule.recurring:
+        raise InvalidField("cron", str(wrong)) from wrong
+    if isinstance(when, OneTime) and schedule.recurring:
         schedule = schedule.model_copy(update={"recurring": False})
     if not schedule.prompt.strip():
-        raise FieldWrong("prompt", "is empty: say what is to be done when it fires")
+        raise InvalidField("prompt", "is empty: say what is to be done when it fires")
     if schedule.context == "lead" and schedule.target != "lead":
-        problem = "is for agents of its own: write context fresh (an agent for each fire) or own (one that goes on)"
-        raise FieldWrong("agent_type", problem)
+        problem = (
+            "is for separate agents: write context fresh (an agent for each fire) or own (one agent for all fires)"
+        )
+        raise InvalidField("agent_type", problem)
     return schedule
 
 
@@ -143,22 +156,24 @@ def _known_zone(zone: str) -> None:
     try:
         parse_cron("@daily", zone)
     except CronInvalid as wrong:
-        raise FieldWrong("timezone", str(wrong).removeprefix("timezone: ")) from wrong
+        raise InvalidField("timezone", str(wrong).removeprefix("timezone: ")) from wrong
 
 
 def _text(field: str, value: object, _: _Around | None = None) -> str:
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        raise FieldWrong(field, f"{_quoted(value)} is not text")
+        raise InvalidField(field, f"{_quoted(value)} is not text")
     text = str(value).strip()
     if "\0" in text:
-        raise FieldWrong(field, "holds a NUL character: take it out")
+        raise InvalidField(field, "holds a NUL character: take it out")
     return text
 
 
 def _prompt(field: str, value: object, around: _Around) -> str:
     text = _text(field, value)
     if len(text) > LONGEST_PROMPT:
-        raise FieldWrong(field, f"has {len(text):,} characters: write at most {LONGEST_PROMPT:,}, or name a file in it")
+        raise InvalidField(
+            field, f"has {len(text):,} characters: write at most {LONGEST_PROMPT:,}, or name a file in it"
+        )
     return text
 
 
@@ -168,7 +183,7 @@ def _name(field: str, value: object, around: _Around) -> str:
         return ""
     if not _NAME.fullmatch(text) or text.startswith("cron_"):
         problem = "write letters, digits, dots, hyphens and underscores, at most 64, and not cron_ in front"
-        raise FieldWrong(field, f"{_quoted(text)} is not a valid name for a schedule: {problem}")
+        raise InvalidField(field, f"{_quoted(text)} is not a valid name for a schedule: {problem}")
     return text
 
 
@@ -177,7 +192,7 @@ def _agent_type(field: str, value: object, around: _Around) -> str:
     if text in _NONE:
         return "lead"
     if not _AGENT_TYPE.fullmatch(text):
-        raise FieldWrong(field, f"{_quoted(text)} is not an agent type: write lower-case letters, digits and hyphens")
+        raise InvalidField(field, f"{_quoted(text)} is not an agent type: write lower-case letters, digits and hyphens")
     return text
 
 
@@ -187,7 +202,7 @@ def _choice(*choices: str) -> Callable[[str, object, _Around], str]:
         if text not in choices:
             likely = difflib.get_close_matches(text, choices, n=1)
             hint = f"; did you mean {likely[0]}?" if likely else ""
-            raise FieldWrong(field, f"{_quoted(text)} is not one of {', '.join(choices)}{hint}")
+            raise InvalidField(field, f"{_quoted(text)} is not one of {', '.join(choices)}{hint}")
         return text
 
     return read
@@ -201,7 +216,7 @@ def _flag(field: str, value: object, around: _Around) -> bool:
         return True
     if text in {"false", "no", "off"}:
         return False
-    raise FieldWrong(field, f"{_quoted(value)} is neither true nor false")
+    raise InvalidField(field, f"{_quoted(value)} is neither true nor false")
 
 
 def _once(field: str, value: object, around: _Around) -> bool:
@@ -215,7 +230,7 @@ def _span(field: str, value: object, around: _Around) -> float | None:
 def _above_zero(field: str, value: object, around: _Around) -> float | None:
     seconds = _span(field, value, around)
     if seconds == 0:
-        raise FieldWrong(field, "0 leaves no time: write a span such as 20m, or none for no limit")
+        raise InvalidField(field, "0 leaves no time: write a span such as 20m, or none for no limit")
     return seconds
 
 
@@ -223,7 +238,7 @@ def _whole(low: int, high: int) -> Callable[[str, object, _Around], int]:
     def read(field: str, value: object, around: _Around) -> int:
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
-            raise FieldWrong(field, f"{_quoted(value)} is out of range: write a whole number from {low} to {high:,}")
+            raise InvalidField(field, f"{_quoted(value)} is out of range: write a whole number from {low} to {high:,}")
         return int(text)
 
     return read
@@ -244,9 +259,9 @@ def _expires(field: str, value: object, around: _Around) -> float | None:
         at = (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(around.zone))).timestamp()
     except (ValueError, OverflowError) as wrong:
         hint = "2026-12-01T09:00, with an offset or in its time zone"
-        raise FieldWrong(field, f"{_quoted(value)} is not a time: write it as {hint}") from wrong
+        raise InvalidField(field, f"{_quoted(value)} is not a time: write it as {hint}") from wrong
     if around.now is not None and at <= around.now:
-        raise FieldWrong(field, f"{_quoted(value)} is past: write a moment that is still to come")
+        raise InvalidField(field, f"{_quoted(value)} is past: write a future time")
     return at
 
 
@@ -258,7 +273,7 @@ def _mode(field: str, value: object, around: _Around) -> str:
     if mode not in _MODES:
         likely = difflib.get_close_matches(text, _MODES, n=1)
         hint = f"; did you mean {likely[0]}?" if likely else ""
-        raise FieldWrong(field, f"{_quoted(text)} is not one of {', '.join(_MODES)}{hint}")
+        raise InvalidField(field, f"{_quoted(text)} is not one of {', '.join(_MODES)}{hint}")
     return mode
 
 
@@ -269,7 +284,7 @@ def _rules(field: str, value: object, around: _Around) -> tuple[str, ...]:
         try:
             parse_rule(rule)
         except ValueError as wrong:
-            raise FieldWrong(field, str(wrong)) from wrong
+            raise InvalidField(field, str(wrong)) from wrong
         rules.append(rule)
     return tuple(rules)
 
@@ -294,14 +309,14 @@ def _budget(field: str, value: object, around: _Around) -> Budget:
         if limit is None:
             continue
         if kind not in _KINDS:
-            raise FieldWrong(field, f"{_quoted(kind)}: no such kind; there are {', '.join(_KINDS)}, as in cost_usd=1.5")
+            raise InvalidField(field, f"unknown kind {_quoted(kind)}: {choose(_KINDS)}, as in cost_usd=1.5")
         whole = _KINDS[kind]
         try:
             limits[kind] = int(text) if whole else float(text)
         except ValueError:
             limits[kind] = math.nan
         if isinstance(limit, bool) or not 0 <= limits[kind] < math.inf:
-            raise FieldWrong(field, f"{kind}: {_quoted(limit)} is not a {'whole ' if whole else ''}number from 0 on")
+            raise InvalidField(field, f"{kind}: {_quoted(limit)} is not a {'whole ' if whole else ''}number from 0 on")
     return Budget.model_validate(limits)
 
 
@@ -309,7 +324,7 @@ def _pairs(field: str, value: object) -> list[tuple[str, str]]:
     items = _items(value)
     for item in items:
         if "=" not in item:
-            raise FieldWrong(field, f"{_quoted(item)} is not a limit: write KIND=N, as in cost_usd=1.5")
+            raise InvalidField(field, f"{_quoted(item)} is not a limit: write KIND=N, as in cost_usd=1.5")
     return [(kind, limit) for kind, _, limit in (item.partition("=") for item in items)]
 
 

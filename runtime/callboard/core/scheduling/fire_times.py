@@ -1,11 +1,11 @@
 """Fire times of an expression: local minutes converted to moments, with clock changes.
 
-A job whose minute or hour begins with a star follows the real clock: nothing is made up inside a gap, and both passes
-of a repeated hour run. Any other job that was due in a gap runs once right after it, and only in the first pass of a
+The next matching local minute in the calendar is computed without zones and clock changes.
+
+A job whose minute or hour begins with a star follows the real clock: nothing runs for a gap, and both passes of a
+repeated hour run. Any other job that was due in a gap runs once right after it, and only in the first pass of a
 repeated hour. `every` counts real seconds, and `at` is one moment, so clock changes do not affect them. Moments are
 unix seconds.
-
-Also the next matching local minute in the calendar, without zones and clock changes.
 
 The days are croniter's: months, leap years and the two day fields. The time within a day is computed from the fields,
 which costs microseconds where croniter needs half a millisecond: most next times are on the same day or the next.
@@ -30,7 +30,7 @@ from callboard.core.scheduling.timezones import (
     offset_at,
     seconds_of,
 )
-from callboard.core.scheduling.trigger import Every, Once, When
+from callboard.core.scheduling.trigger import Interval, OneTime, When
 
 _LONGEST_PASS = 2 * DAY
 """Upper bound for setting the clocks back: Alaska's change of 1867 was a day and an hour, all later ones less."""
@@ -46,9 +46,9 @@ def next_fire(when: When, after: datetime | float) -> float | None:
     if begin >= LAST_MOMENT:
         return None
     match when:
-        case Once():
+        case OneTime():
             return float(when.at) if when.at > begin else None
-        case Every():
+        case Interval():
             return float(when.anchor + when.period * (max(0, begin - when.anchor) // when.period + 1))
         case Cron():
             return float(_next_by_clock(when, begin) if when.follows_clock else _next_once(when, begin))
@@ -66,8 +66,10 @@ def fires_between(when: When, after: datetime | float, until: datetime | float, 
 
 
 def last_fire(when: When, after: datetime | float, until: datetime | float) -> float | None:
-    """Return the last fire time after `after` and not past `until`. Uses bisection, so that a long absence costs no
-    more."""
+    """Return the last fire time after `after` and not past `until`.
+
+    Uses bisection, so that a long absence costs no more.
+    """
     end = _unix(until)
     low = next_fire(when, after)
     if low is None or low > end:
@@ -97,8 +99,9 @@ def _unix(moment: datetime | float) -> float:
 
 
 def _next_by_clock(cron: Cron, begin: int) -> int:
-    """Find the next time by the real clock, segment by segment. A segment is the time between two changes of the zone's
-    offset.
+    """Find the next time by the real clock, segment by segment.
+
+    A segment is the time between two changes of the zone's offset.
 
     Only a near change can contain a second pass that precedes the next local minute on the calendar: for a later
     change, the first pass comes first. So a distant minute is computed directly, and skipped if it is in a gap.
@@ -111,7 +114,7 @@ def _next_by_clock(cron: Cron, begin: int) -> int:
         candidate = seconds_of(local) - offset
         change = first_change(cron.zone, stretch, min(candidate, stretch + _LONGEST_PASS))
         if change is not None:
-            # the first second of the new stretch may itself be due
+            # the first second of the new segment may itself be due
             at = change - 1
             stretch = change
         elif candidate <= stretch + _LONGEST_PASS:
@@ -128,8 +131,10 @@ def _shown_next(cron: Cron, local: datetime) -> int:
 
 
 def _next_once(cron: Cron, begin: int) -> int:
-    """Map each local minute to one moment, in order. `moment_of` never runs backwards, so the first moment after is
-    next."""
+    """Map each local minute to one moment, in order.
+
+    `moment_of` never runs backwards, so the first moment after is next.
+    """
     local = next_local(cron, local_at(begin, offset_at(cron.zone, begin)))
     while (at := moment_of(cron.zone, local)) <= begin:
         local = next_local(cron, local)
@@ -175,7 +180,7 @@ def _day_from(cron: Cron, day: date) -> date:
         return day
     days = _written(cron.days, 31)
     weekdays = _written(cron.weekdays, 7)
-    if not cron.both_days and "*" in (days, weekdays):  # either is enough: croniter would leave out the one with a star
+    if not cron.both_days and "*" in (days, weekdays):  # either is enough: croniter would ignore the field with a star
         days = weekdays = "*"
     walk = croniter(
         f"0 0 {days} {_written(cron.months, 12)} {weekdays}",

@@ -1,9 +1,9 @@
-"""The course of a fire, from its slot to the end of its turn, and what it means for its schedule. Pure.
+"""Course of a fire, from its slot to the end of its turn, its consequences, and statistics of a schedule's fires. Pure.
 
-An agent's journal is folded into the `FireProgress` of the fire's envelope, live and after a crash alike; from its end
-follow the outcome in the history, another try, and the schedule's failures.
+The next times of a schedule are here too.
 
-What a schedule will do and has done, for a person: its next times, and its fires counted. Pure.
+An agent's journal is folded into the `FireProgress` of the fire's envelope, in the same way live and after a crash. The
+end of the course determines the outcome in the history, another attempt, and the schedule's failures.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ outage."""
 
 
 def decided(session: str, slot: Slot, *, now: float, outcome: FireOutcome, reason: str = "", missed: int = 0) -> Fire:
-    """Return the history entry of a slot after its decision. A slot that was neither sent nor held has already
-    ended."""
+    """Return the history entry of a slot after its decision.
+
+    A slot that was neither sent nor held has already ended.
+    """
     over = outcome not in ("waiting", "running")
     return Fire(
         id=slot.id,
@@ -100,8 +102,10 @@ def retry_at(fire: Fire) -> float | None:
 
 
 def wait_after(schedule: Schedule, failed_at: float) -> float:
-    """Return the time before which a schedule does not fire because its newest fires failed (unix seconds); 0: none
-    failed."""
+    """Return the time before which a schedule does not fire because its newest fires failed.
+
+    The time is in unix seconds; 0: none failed.
+    """
     wait = backoff(schedule.failures) if schedule.failures > 0 else None
     return failed_at + wait if wait is not None else 0.0
 
@@ -126,8 +130,10 @@ class FireProgress:
 
     @property
     def failed(self) -> bool:
-        """Return True if the work itself failed: not because of the service, and not because a person or another fire
-        interrupted it."""
+        """Return True if the work itself failed.
+
+        Return False for a failure of the service, and an interruption by a person or another fire.
+        """
         return self.reason != "interrupted" and not self.unserved
 
 
@@ -194,8 +200,9 @@ def ended(
     *,
     rules: ScheduleDefaults = DEFAULT_RULES,
 ) -> Fire:
-    """Return the history entry after the end of the newest attempt: ended, or waiting for the next attempt. `used`: by
-    the turn and by the turns that it started.
+    """Return the history entry after the end of the newest attempt: ended, or waiting for the next attempt.
+
+    `used`: by the turn and by the turns that it started.
 
     An attempt that failed because of the model service is repeated as long as the slot is not too late by the
     schedule's rule for missed runs. It does not count as a retry.
@@ -223,8 +230,10 @@ def ended(
 
 
 def _tried_again(fire: Fire, update: Mapping[str, object], schedule: Schedule, rules: ScheduleDefaults) -> Fire:
-    """Return the fire after an attempt that failed because of the model service: waiting for the next, or ended if the
-    next would be too late."""
+    """Return the fire after an attempt that failed because of the model service.
+
+    The fire waits for the next attempt, or has ended if the next would be too late.
+    """
     over = fire.model_copy(update={**update, "unserved": fire.unserved + 1})
     again_at = (over.ended_at or 0.0) + min(retry_wait(over.unserved), LONGEST_SERVICE_WAIT)
     if again_at - fire.nominal > latest(schedule, rules):
@@ -246,7 +255,7 @@ def _outcome(fire: Fire, course: FireProgress) -> tuple[FireOutcome, str]:
 _WORDS: Mapping[str, str] = {
     "interrupted": "it was interrupted",
     "stopped": "its agent was stopped",
-    "withdrawn": "it was taken back before its turn began",
+    "withdrawn": "it was withdrawn before its turn began",
 }
 
 

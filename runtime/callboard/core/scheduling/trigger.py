@@ -1,4 +1,4 @@
-"""Triggers of a schedule, in each notation: a cron expression, `every 20m`, `at 2026-12-01T09:00`.
+"""Triggers of a schedule: a cron expression, `every 20m`, or `at 2026-12-01T09:00`.
 
 `every` counts real seconds from an anchor, the creation of the schedule: clock changes do not move it. `at` is one
 moment in the schedule's zone, or with an explicit offset: a time inside a gap means the end of the gap, and an
@@ -45,7 +45,7 @@ _AT_HELP = "write a date and a time such as at 2026-12-01T09:00, with Z or +01:0
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class Interval:
     """A period, counted from an anchor."""
 
     text: str
@@ -58,7 +58,7 @@ class Every:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class OneTime:
     """One moment."""
 
     text: str
@@ -68,13 +68,14 @@ class Once:
     zone: ZoneInfo = field(compare=False, repr=False)
 
 
-When = Cron | Every | Once
+When = Cron | Interval | OneTime
 """Parsed `Schedule.cron`. Frozen: frequent callers keep it, and parse the text again when it changes."""
 
 
 def parse_when(text: str, timezone: str = "UTC", anchor: float = 0.0) -> When:
-    """Parse the text of a schedule and its zone. Raises `CronInvalid`, and nothing else, for any text; `field` is
-    `expression` if `every` or `at` is invalid.
+    """Parse the text of a schedule and its zone.
+
+    Raises `CronInvalid`, and nothing else, for any text; `field` is `expression` if `every` or `at` is invalid.
 
     `anchor`: creation time of the schedule in unix seconds; only `every` counts from it.
     """
@@ -82,10 +83,10 @@ def parse_when(text: str, timezone: str = "UTC", anchor: float = 0.0) -> When:
     first, _, argument = stripped.replace("\t", " ").partition(" ")
     match first.lower():
         case "every":
-            return Every(stripped, timezone, _period(argument.strip(" ")), math.floor(anchor), zone_named(timezone))
+            return Interval(stripped, timezone, _period(argument.strip(" ")), math.floor(anchor), zone_named(timezone))
         case "at":
             zone = zone_named(timezone)
-            return Once(stripped, timezone, _moment(argument.strip(" "), zone), zone)
+            return OneTime(stripped, timezone, _moment(argument.strip(" "), zone), zone)
         case _:
             return parse_cron(text, timezone)
 

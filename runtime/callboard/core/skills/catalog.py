@@ -2,9 +2,8 @@
 
 The catalogue lists every name. If the descriptions together are too long, those of the least used skills are dropped
 first, and of these the longest (docs/skills.md, "The catalogue"). A summary can remove the text of a skill from a
-conversation: this module chooses the texts to restore.
-
-The rules are those of the open Agent Skills specification (agentskills.io/specification, 2026-08-09).
+conversation; then this module chooses the texts to restore. The rules are those of the open Agent Skills specification
+(agentskills.io/specification, 2026-08-09).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from callboard.types.choices import choose
 from callboard.types.messages import Injection, ViewMessage
 from callboard.types.records import Json
 from callboard.types.skills import SkillText
@@ -32,8 +32,10 @@ def budget_of(window: int, share: float = SHARE) -> int:
 
 
 def listed(skills: Sequence[SkillText], uses: Mapping[str, int], budget: int) -> list[tuple[str, str]]:
-    """Return name and description of each skill, in their order; the description is empty if it was dropped. `uses`:
-    how often each was loaded; `budget`: characters."""
+    """Return name and description of each skill, in their order; the description is empty if it was dropped.
+
+    `uses`: how often each was loaded; `budget`: characters.
+    """
     whole = sum(_cost(skill) for skill in skills)
     dropped = set[str]()
     for skill in sorted(skills, key=lambda skill: (uses.get(skill.name, 0), -len(skill.description), skill.name)):
@@ -56,19 +58,23 @@ MOST = 100_000
 CARRIED_SHARE = 0.5
 """Characters of all texts per token of the window: an eighth of the window."""
 _CUT = "[The rest is cut: load the skill again for all of it.]"
-_HEAD = "The conversation was summarised. These skills were loaded in it and hold on:"
+_HEAD = "The conversation was summarised. These skills were loaded in it and still apply:"
 
 
 def lost(texts: Mapping[str, str], messages: Iterable[ViewMessage]) -> list[str]:
-    """Return the skills whose text is in none of these messages, newest first. `texts`: skill -> its text's blob, in
-    the order of loading."""
+    """Return the skills whose text is in none of these messages, newest first.
+
+    `texts`: skill -> its text's blob, in the order of loading.
+    """
     visible_text = "\n".join(_block_text(block.data) for message in messages for block in message.blocks)
     return [name for name in reversed(list(texts)) if f"Skill {name}, folder " not in visible_text]
 
 
-def carried(texts: Sequence[str], window: int) -> Injection | None:
-    """Return the reminder that restores these texts, newest first, as many as fit; None if none fits. `window`: tokens
-    of the model's window."""
+def restored_texts(texts: Sequence[str], window: int) -> Injection | None:
+    """Return the reminder that restores these texts, newest first, as many as fit; None if none fits.
+
+    `window`: tokens of the model's window.
+    """
     remaining = min(MOST, round(window * CARRIED_SHARE))
     parts: list[str] = []
     for text in texts:
@@ -121,9 +127,9 @@ def problems(fields: Mapping[str, object], folder: str, body: str = "") -> Itera
     yield from _metadata(fields.get("metadata"))
     for name in fields:
         if name not in FIELDS:
-            yield Problem(name, f"is not a field of the specification: there are {', '.join(FIELDS)}")
+            yield Problem(name, f"is not a field of the specification: {choose(FIELDS)}")
     if not body.strip():
-        yield Problem("", "has no instructions behind its front matter", fatal=False)
+        yield Problem("", "has no instructions after its front matter", fatal=False)
     if body.count("\n") > BODY_LINES:
         yield Problem("", f"is longer than {BODY_LINES} lines: move what is not always needed into references/", False)
 

@@ -1,22 +1,20 @@
-r"""Substitution of arguments and session values in a skill's text. Pure.
+r"""Texts of skills: slash commands that start a message, their arguments, and the replacement of placeholders. Pure.
+
+Commands in the text are replaced as well.
 
     $ARGUMENTS      everything after the name, as it was typed
-    $ARGUMENTS[1]   one argument, counted from 0 and split as a shell splits; a missing one stays as it is written
-    $1              the same
+    $ARGUMENTS[1]   one argument, counted from 0 and split as a shell splits; a missing one stays as written
+    $1              the same, if no letter, digit or underscore follows: `$1k` and `$100 000` stay as written
     $issue          one that the front matter names (`arguments: [issue, branch]`); a missing one is empty
-    ${CLAUDE_...}   a value of the session; an unknown one stays as it is written
-    \$1            a literal dollar, before any of these
+    ${CLAUDE_...}   a value of the session; an unknown one stays as written
+    \$1             a literal dollar, before any of these
 
 All replacements happen in one pass: inserted text is never substituted again. If arguments are given and no placeholder
 uses one, they are appended in a last line `ARGUMENTS: ...` (docs/skills.md).
 
-Also commands in a skill's text that are replaced by their output: their positions, and the exit codes that count as
-failures. Pure.
-
-`` !`git diff` `` at the beginning of a line or after a space, and fences that open with ```` ```! ````. All are found
-in the text as its author wrote it, with its arguments inserted. Output of a command is never searched again.
-
-Also the slash commands at the start of a person's message, and their arguments. Pure.
+Commands are replaced by their output: `` !`git diff` `` at the beginning of a line or after a space, and fences that
+open with ```` ```! ````. They are found in the text as its author wrote it, with its arguments inserted. Output of a
+command is never searched again.
 """
 
 from __future__ import annotations
@@ -80,19 +78,25 @@ class _Filling:
 
 
 def _places(names: Sequence[str]) -> re.Pattern[str]:
-    """Return the pattern of placeholders, longest names first, so that `$issue` does not match a part of
-    `$issue-number`."""
+    """Return the pattern of placeholders, longest names first.
+
+    The order ensures that `$issue` does not match a part of `$issue-number`.
+    """
     alternatives = sorted((re.escape(name) for name in names), key=len, reverse=True)
     named = f"|(?P<name>{'|'.join(alternatives)})(?![A-Za-z0-9_])" if alternatives else "|(?P<name>(?!))"
     index = r"ARGUMENTS\[(?P<index>\d{1,6})\]|(?P<whole>ARGUMENTS)(?![A-Za-z0-9_])"
-    return re.compile(rf"\\?\$(?:{index}|(?P<number>\d{{1,6}})|\{{(?P<variable>[A-Z][A-Z0-9_]*)\}}{named})")
+    return re.compile(
+        rf"\\?\$(?:{index}|(?P<number>\d{{1,6}})(?![A-Za-z0-9_])|\{{(?P<variable>[A-Z][A-Z0-9_]*)\}}{named})"
+    )
 
 
 def filled(
     body: str, arguments: str = "", names: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> tuple[str, bool]:
-    """Return the text with all substitutions, and True if a placeholder used an argument (or there were no
-    arguments)."""
+    """Return the text with all substitutions, and True if a placeholder used an argument.
+
+    Also True if there were no arguments.
+    """
     filling = _Filling(arguments, names, variables or {}, split_arguments(arguments))
     text = _places(names).sub(filling.place, body)
     return text, filling.taken or not arguments.strip()
@@ -104,8 +108,10 @@ def with_arguments(text: str, arguments: str) -> str:
 
 
 def argument_names(written: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the argument names from a front matter (a list, or words separated by spaces or commas), and the invalid
-    ones."""
+    """Return the argument names from a front matter, and the invalid ones.
+
+    The front matter has a list, or words separated by spaces or commas.
+    """
     listed = isinstance(written, list | tuple)
     items = cast("Sequence[object]", written) if listed else str(written or "").replace(",", " ").split()
     names = tuple(str(name).strip() for name in items)
@@ -128,7 +134,7 @@ _COMMAND = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class InText:
+class CommandInText:
     """One command, and its position in the text."""
 
     command: str
@@ -136,15 +142,16 @@ class InText:
     end: int
 
 
-def commands_in(text: str) -> tuple[InText, ...]:
+def commands_in(text: str) -> tuple[CommandInText, ...]:
     """Return the commands of a text, in order. Empty commands are skipped."""
     commands = (
-        InText((match["line"] or match["block"] or "").strip(), *match.span()) for match in _COMMAND.finditer(text)
+        CommandInText((match["line"] or match["block"] or "").strip(), *match.span())
+        for match in _COMMAND.finditer(text)
     )
     return tuple(command for command in commands if command.command)
 
 
-def with_outputs(text: str, commands: Sequence[InText], outputs: Sequence[str]) -> str:
+def with_outputs(text: str, commands: Sequence[CommandInText], outputs: Sequence[str]) -> str:
     """Return the text with each command replaced by its output."""
     parts = list[str]()
     at = 0
@@ -155,7 +162,7 @@ def with_outputs(text: str, commands: Sequence[InText], outputs: Sequence[str]) 
 
 
 def exit_counts(command: str, code: int | None) -> bool:
-    """Return True if this exit of the command is a failure."""
+    """Return True if this exit code of the command means a failure."""
     if code == 0:
         return False
     return code != 1 or not _searches(command)
@@ -193,14 +200,14 @@ _NAMED = re.compile(r"/(?P<name>[A-Za-z0-9_][\w.:@-]*)(?=\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedCommands:
     """The commands at the start of a message, and the text after them."""
 
     names: tuple[str, ...]
     arguments: str
 
 
-def typed(text: str, is_command: Callable[[str], bool]) -> Typed | None:
+def typed(text: str, is_command: Callable[[str], bool]) -> TypedCommands | None:
     """Return the known commands that a message begins with, at most `MOST_STACKED`; None if there are none.
 
     A following word that is not a command (`/etc/hosts`) begins the arguments. Each command counts once.
@@ -214,7 +221,7 @@ def typed(text: str, is_command: Callable[[str], bool]) -> Typed | None:
         if match["name"] not in names:
             names.append(match["name"])
         at = _blanks(text, match.end())
-    return Typed(tuple(names), text[at:].strip()) if names else None
+    return TypedCommands(tuple(names), text[at:].strip()) if names else None
 
 
 def first_name(text: str) -> str:
@@ -234,7 +241,7 @@ def unknown_command(name: str, command_names: Iterable[str]) -> str:
     alike = [name for name in names if name.rpartition(":")[2].lower() == last]
     near = list(dict.fromkeys((*alike, *get_close_matches(name, names, n=3, cutoff=0.6))))[:3]
     hint = f" Did you mean {' or '.join(f'/{other}' for other in near)}?" if near else ""
-    return f"there is no command /{name}.{hint} To say it to the model as it stands, begin with a backslash: \\/{name}"
+    return f"there is no command /{name}.{hint} To send it to the model unchanged, begin with a backslash: \\/{name}"
 
 
 def _blanks(text: str, at: int) -> int:

@@ -1,21 +1,21 @@
-"""Rules of the task board: which agent may claim, complete, fail, release and change a task, and the effects. Pure.
+"""Rules of the task board: changes and their effects, the ready task for an agent, and the agents to wake. Pure.
+
+The rules name the agents that may claim, complete, fail, release and change a task.
 
 1. A task in progress has one owner, a life of a name. Only that life completes, fails or releases it. The lead and the
-   user may take it away and give it to another.
+   user may take it away and give it to another agent.
 2. A teammate has one task in progress at a time.
 3. Only a completed task unblocks others. A completed or cancelled task never changes again.
 4. `blocked_by` names existing tasks and never forms a cycle.
 5. A task with a check is completed only by a caller that states that this very command passed. The owner that has to
    pass it never changes it, and no one changes a check that a higher rank set (user, lead, creator).
-6. A task reserved for an agent is claimed by no other.
+6. A task that is reserved for one agent cannot be claimed by another.
 
 Each change returns the new task, to be written with the revision that was read: of two claims one loses the
-compare-and-swap. A violation raises `ToolRefused` that says what to do instead.
+compare-and-swap. A violation raises `ToolRefused` with advice on the next step.
 
     pending -> in_progress (claim) -> completed | failed | pending (release, assign, its owner is gone)
     pending -> cancelled        failed -> pending (reopen) | cancelled
-
-Also selects the ready task for an agent, and the agents to wake. Pure.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from callboard.types.errors import ToolRefused
 from callboard.types.records import Cause, Task
 
 Tasks = Mapping[str, Task]
-"""The board: every task of the session by id."""
+"""Board: every task of the session by id."""
 MOST_ATTEMPTS = 3
 """Claims of one task before an owner that could not continue leaves it failed, so that the lead or the user looks at
 it."""
 ENDED = frozenset({"completed", "cancelled"})
 """Final states of a task."""
+MOST_ENDED = 50
+"""Ended tasks in a list for a model: the newest. A long session has thousands, which would hide the open ones."""
 PERSON = "person"
 LEAD = "lead"
 _LONGEST_CHECK = 4_000
@@ -82,6 +84,21 @@ def by_id(tasks: Iterable[Task]) -> dict[str, Task]:
     return {task.id: task for task in tasks}
 
 
+def without_old(tasks: Iterable[Task], most: int = MOST_ENDED) -> list[Task]:
+    """Return these tasks in their order, without all but the `most` newest of those that have ended."""
+    tasks = list(tasks)
+    ended = sorted((task for task in tasks if task.status in ENDED), key=lambda task: (task.updated_at, task.id))
+    old = {task.id for task in ended[: max(0, len(ended) - most)]}
+    return [task for task in tasks if task.id not in old]
+
+
+def some_ids(tasks: Iterable[Task], most: int = 20) -> str:
+    """Return the ids of these tasks for an error message, open ones first, and the number of the others."""
+    tasks = sorted(tasks, key=lambda task: task.status in ENDED)
+    ids = ", ".join(task.id for task in tasks[:most])
+    return f"{ids} and {len(tasks) - most:,} more" if len(tasks) > most else ids
+
+
 def blockers(task: Task, board: Tasks) -> tuple[str, ...]:
     """Return the tasks that `task` still waits for: those in its `blocked_by` that are not completed."""
     return tuple(other for other in task.blocked_by if other not in board or board[other].status != "completed")
@@ -99,8 +116,9 @@ def ready(board: Tasks) -> list[Task]:
 
 
 def fits(task: Task, holder: Holder) -> bool:
-    """Return True if this agent may take the task: it is not reserved for another agent, and this agent can run its
-    check.
+    """Return True if this agent may take the task.
+
+    The task is not reserved for another agent, and this agent can run its check.
     """
     return task.reserved_for in {"", holder.name} and (holder.shell or not task.check)
 
@@ -123,7 +141,7 @@ def waiting_for(task: Task, board: Tasks) -> list[Task]:
 
 
 def behind(blocked_by: Iterable[str], board: Tasks) -> tuple[str, ...]:
-    """Return all tasks that these wait for, including themselves, in a fixed order.
+    """Return all tasks that these wait for, directly or not, and these tasks themselves, in a fixed order.
 
     A writer of a dependency also writes these rows, unchanged: two changes that together would close a cycle then
     conflict in a row, and one of them loses.
@@ -139,8 +157,11 @@ def behind(blocked_by: Iterable[str], board: Tasks) -> tuple[str, ...]:
 
 
 def create(task: Task, board: Tasks) -> Task:
-    """Return a new pending task. Refused: no subject, an unknown id in `blocked_by`, an existing id, files that are not
-    paths of the workspace, a check that is not a command line."""
+    """Return a new pending task.
+
+    Refused: no subject, an unknown id in `blocked_by`, an existing id, files that are not paths of the workspace, a
+    check that is not a command line.
+    """
     if task.id in board:
         raise ToolRefused(f"{task.id} is on the board already")
     updates = {
@@ -188,9 +209,9 @@ def assign(task: Task, to: str, by: str, now: float) -> Task:
         raise ToolRefused(f"{task.id} has failed: open it for another try (status 'pending') to give it to somebody")
     if task.status == "in_progress":
         if by not in _ABOVE:
-            raise ToolRefused(f"{task.id} is in the hands of {task.owner}: only the lead or the person takes it away")
+            raise ToolRefused(f"{task.id} is held by {task.owner}: only the lead or the person may take it away")
         if to == task.owner:
-            raise ToolRefused(f"{task.id} is in the hands of {to} already")
+            raise ToolRefused(f"{task.id} is held by {to} already")
         task = free(task, now, f"{by} took it from {task.owner} before it was done.")
     else:
         _refuse_stranger(task, by, "give away")
@@ -207,8 +228,10 @@ def cancel(task: Task, by: str, now: float) -> Task:
 
 
 def reopen(task: Task, by: str, now: float) -> Task:
-    """Allow another attempt at a failed task: by the lead or its creator. `result` keeps the text of the last
-    attempt."""
+    """Allow another attempt at a failed task: by the lead or its creator.
+
+    `result` keeps the text of the last attempt.
+    """
     if task.status != "failed":
         raise ToolRefused(f"{task.id} is {task.status}: only a failed task is reopened")
     _refuse_stranger(task, by, "reopen")
@@ -225,9 +248,9 @@ def claim(task: Task, holder: Holder, board: Tasks, now: float, *, one_at_a_time
     if waits := blockers(task, board):
         raise ToolRefused(f"{task.id} waits for {', '.join(waits)}{_others(board)}")
     if task.reserved_for not in {"", holder.name}:
-        raise ToolRefused(f"{task.id} is kept for {task.reserved_for}{_others(board)}")
+        raise ToolRefused(f"{task.id} is reserved for {task.reserved_for}{_others(board)}")
     if not fits(task, holder):
-        raise ToolRefused(f"{task.id} has a check, which is a command, and you may run none{_others(board)}")
+        raise ToolRefused(f"{task.id} has a check, which is a command, and you may not run commands{_others(board)}")
     held = held_by(board, holder)
     if one_at_a_time and held:
         raise ToolRefused(f"you have {held[0].id} in progress: complete, fail or release it before you claim another")
@@ -245,7 +268,7 @@ def claim(task: Task, holder: Holder, board: Tasks, now: float, *, one_at_a_time
 
 
 def may_complete(task: Task, holder: Holder) -> None:
-    """Raise `ToolRefused` if this life may not complete the task, whatever its check says."""
+    """Raise `ToolRefused` if this life may not complete the task, apart from its check."""
     _refuse_foreign(task, holder, "complete")
 
 
@@ -275,7 +298,7 @@ def release(task: Task, holder: Holder, now: float, note: str = "") -> Task:
 
 
 def free(task: Task, now: float, note: str = "") -> Task:
-    """Free a task whose owner is gone: an act of the runtime, never of a tool."""
+    """Free a task whose owner is gone. Only the runtime calls this function, no tool does."""
     if task.status != "in_progress":
         raise ToolRefused(f"{task.id} is {task.status}: nobody holds it")
     updates: dict[str, object] = {"status": "pending", "updated_at": now, **_NOBODY}
@@ -285,8 +308,10 @@ def free(task: Task, now: float, note: str = "") -> Task:
 
 
 def give_back(task: Task, now: float, note: str) -> Task:
-    """Take a task from an owner that could not continue: back to the board, or failed after too many attempts. A
-    reopened task has the initial number of attempts again."""
+    """Take a task from an owner that could not continue: back to the board, or failed after too many attempts.
+
+    A reopened task has the initial number of attempts again.
+    """
     if task.attempts % MOST_ATTEMPTS:
         return free(task, now, note)
     return task.model_copy(update={"status": "failed", "result": note, "updated_at": now, **_NO_LEASE})
@@ -310,14 +335,16 @@ def _subject(text: str) -> str:
 
 
 def _blocked_by(task_id: str, requested: Sequence[str], board: Tasks) -> tuple[str, ...]:
-    """Return the ids without duplicates, in the given order. Refused: the task itself, and ids that are not on the
-    board."""
+    """Return the ids without duplicates, in the given order.
+
+    Refused: the task itself, and ids that are not on the board.
+    """
     ids = tuple(dict.fromkeys(requested))
     if task_id in ids:
         raise ToolRefused(f"blocked_by: {task_id} cannot wait for itself")
     unknown = [other for other in ids if other not in board]
     if unknown:
-        existing = ", ".join(board) or "none yet: create those it waits for first"
+        existing = some_ids(board.values()) or "none yet: create those it waits for first"
         raise ToolRefused(f"blocked_by: no task {', '.join(unknown)}; on the board: {existing}")
     return ids
 
@@ -355,7 +382,7 @@ def _check(text: str) -> str:
 
 def _refuse_check(task: Task, by: str) -> None:
     if task.status == "in_progress" and by == task.owner and by != PERSON:
-        raise ToolRefused(f"{task.id} is in your hands: who is to pass a check does not change it")
+        raise ToolRefused(f"{task.id} is held by you: an owner may not change the check that it has to pass")
     _refuse_stranger(task, by, "change the check of")
     if task.check and _rank(task.check_by) > _rank(by):
         raise ToolRefused(f"cannot change the check of {task.id}: {task.check_by} has set it")
@@ -372,7 +399,7 @@ def _refuse_stranger(task: Task, by: str, act: str) -> None:
 
 
 def _others(board: Tasks) -> str:
-    """Return a hint for a claimer that came too late."""
+    """Return a hint for an agent whose claim came too late."""
     tasks = ready(board)[:5]
     return "; ready now: " + ", ".join(task.id for task in tasks) if tasks else "; no task is ready now"
 
@@ -386,7 +413,7 @@ def ready_for(board: Tasks, holder: Holder) -> list[Task]:
 def offers(board: Tasks, waiting: Iterable[Holder], offered: Collection[str] = ()) -> dict[str, str]:
     """Choose the agents to wake for ready tasks: one waiting agent for each task that an agent claims by itself.
 
-    `offered`: tasks for which an agent was already woken. `waiting` is read no further than needed.
+    `offered`: tasks for which an agent was already woken. `waiting` is iterated only as far as needed.
     """
     coming = iter(waiting)
     passed = list[Holder]()

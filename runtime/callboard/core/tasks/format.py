@@ -67,14 +67,14 @@ def owner_words(task: Task, board: Tasks) -> str:
     return "\n\n".join(paragraphs)
 
 
-def taken_words(task: Task, by: str, to: str) -> str:
+def reassigned_text(task: Task, by: str, to: str) -> str:
     """Return the text for an agent whose task was taken away."""
-    whose = f"It is kept for {to} now" if to else "It is open to anybody now"
+    whose = f"It is now reserved for {to}" if to else "Any agent may claim it now"
     if task.status == "cancelled":
-        whose = "It is cancelled: nobody needs it any more"
+        whose = "It is cancelled: it is no longer needed"
     return (
         f"{by} took {task.id} from you: {task.subject}. {whose}. Stop working on it, and leave what you have changed "
-        "as it is; you cannot complete it any more. Go on with what else you have to do."
+        "as it is; you can no longer complete it. Continue with your other work."
     )
 
 

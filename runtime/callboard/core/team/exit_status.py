@@ -1,5 +1,4 @@
-"""Descriptions of the end of a command, and the check whether a record of a command still identifies a process.
-Pure."""
+"""Descriptions of the end of a command, and a check that a record of a command still identifies a process. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import signal
 from typing import Literal
 
 LOST = (
-    "nobody knows how it ended: its process is gone and left no exit code (killed, or the machine went down). Look at "
+    "its end is unknown: its process is gone and left no exit code (killed, or the machine went down). Look at "
     "what it has done before you run it again"
 )
 
@@ -20,8 +19,10 @@ def status_of(code: int | None) -> Literal["completed", "failed", "lost"]:
 
 
 def exit_words(code: int | None) -> str:
-    """Return `exit code 137 (killed by SIGKILL)`: a shell reports 128 + n for a process killed by signal n (man 1 bash,
-    EXIT STATUS)."""
+    """Return the exit code as text: `exit code 137 (killed by SIGKILL)`.
+
+    A shell reports 128 + n for a process killed by signal n (man 1 bash, EXIT STATUS).
+    """
     if code is None:
         return "exit code unknown"
     try:
@@ -32,8 +33,8 @@ def exit_words(code: int | None) -> str:
 
 
 def process_of(pid: int, started: float, boot: str, current_boot: str) -> tuple[int, float]:
-    """Return the process of a record as pid and start time; a pid of 0 if it ran in another boot.
+    """Return the process of a record as pid and start time; a pid of 0 if it ran before the current boot.
 
-    An empty boot was not recorded: only the pid and its start time identify the process.
+    If no boot was recorded, only the pid and its start time identify the process.
     """
     return (0, 0.0) if boot and current_boot and boot != current_boot else (pid, started)

@@ -1,18 +1,18 @@
-"""The states of a life, as a table: which change there is, and which event of its journal makes it. Pure.
+"""Lifecycle of an agent: its states, the changes between them, and the journal events that cause each change. Pure.
 
-A state is not kept, it is what the journal says (`life`). The agent's row has it, with what it waits for and since
-when; the row is written in the commit of the event that changed it, and in no other. Where no process hosts the
-session, the states are as they were left: `team` says so.
+A state is derived from the journal (`life`) and stored in the agent's row, with the reason and the beginning of a wait.
+The row is written only in the commit of the event that changed the state. While no process hosts the session, the
+states are those of the last host, and `team` says so.
 
-    state      what it means
+    state      meaning
     ---------  ------------------------------------------------------------------------------------------------
-    starting   it has not begun its first turn, or its code has crashed and it is about to go on
-    working    it has a turn under way
-    waiting    nothing of it can go on before what `waiting_for` names
-    idle       between turns; a message, a prompt or a task of the board wakes it
-    stopping   it was told to stop: what runs is ended, what is open is settled
-    stopped    its life is over; its name may begin another one
-    crashed    its code crashed too often in a row: parked until a person resumes it
+    starting   before the first turn, or after a crash of its code that is about to be restarted
+    working    in a turn
+    waiting    the agent cannot continue before the event that `waiting_for` names
+    idle       between turns; a message, a prompt or a task of the board wakes the agent
+    stopping   after an order to stop: running work is ended, open work is settled
+    stopped    the life is over; the same name may begin another one
+    crashed    after too many crashes of its code in a row: parked until a person resumes the agent
 
     from       to         by
     ---------  ---------  ------------------------------------------------------------------------------------------
@@ -46,8 +46,8 @@ session, the states are as they were left: `team` says so.
     crashed    idle       AgentResumed
     crashed    stopping   AgentResumed
 
-`AgentCrashed` and `AgentResumed` are of the supervisor, `TurnBegan` to `TurnEnded` of the agent's own rules;
-`EnvelopeReceived` brings a stop, an answer, or another plan that is asked for.
+The supervisor writes `AgentCrashed` and `AgentResumed`; the agent's own rules decide on the events of a turn. An
+`EnvelopeReceived` delivers a stop, an answer, or a request for another plan.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from callboard.core.agent.state import AgentState
 from callboard.types.records import AgentLife, AgentRow, AgentTotals
 
 _SAID = 200
-"""Most characters of an ended agent's final text in its row."""
+"""Most characters of an ended agent's final text to store in its row."""
 
 RESTART = "restart"
 SUBAGENTS = "subagents"
@@ -81,7 +81,7 @@ def _life(state: AgentState, waits: str) -> AgentLife:
 
 
 def waiting_for(state: AgentState) -> str:
-    """Return what the whole agent waits for; empty if some work is in progress, or all is over.
+    """Return what the whole agent waits for; empty if some work is in progress, or the life is over.
 
     `plan ID`, `permission ID`, `question ID` (of requests), `rate`, `budget`, `subagents`, `restart`.
     """
@@ -101,7 +101,7 @@ def waiting_for(state: AgentState) -> str:
 
 
 def _waiting_calls(state: AgentState) -> str:
-    """Return what the calls of a reply wait for together: permissions, or subagents."""
+    """Return the common reason why all calls of a reply wait: permissions, or subagents; empty if there is none."""
     stages = {call.stage for call in state.calls} - {"settled"}
     if stages == {"asking"}:
         return f"permission {next(call.request_id for call in state.calls if call.stage == 'asking')}"
@@ -112,9 +112,9 @@ def _waiting_calls(state: AgentState) -> str:
 
 
 def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
-    """Return the agent's row by its journal; the same object if nothing changed.
+    """Return the agent's row with the state from its journal; the same object if nothing changed.
 
-    `at`: time of the newest event (Unix seconds), from which a changed state is counted.
+    `at`: time of the newest event (Unix seconds), the beginning of a changed state.
     """
     waiting = waiting_for(state)
     word = _life(state, waiting)

@@ -24,7 +24,7 @@ class OpenAgent:
     """Lifecycle state, or how its newest turn ended."""
     reason: str = ""
     failed: bool = False
-    """True if it was stopped before its work was done, and the work was not given to it again."""
+    """True if its newest turn ended before its work was done."""
 
     def line(self) -> str:
         """Return the line for the user."""
@@ -71,8 +71,10 @@ class OpenWork:
         return bool(self.tasks or self.requests or self.agents or self.worktrees or self.denied or self.stopped)
 
     def reason(self) -> str:
-        """Return the reason why a run with this work is not done; empty if no task is open and no agent was stopped
-        before its work was done."""
+        """Return the reason for which a run with this work is not done.
+
+        Empty if no task is open and no agent was stopped before its work was done.
+        """
         if not self.tasks:
             return "; ".join(agent.line() for agent in [other for other in self.agents if other.failed][:SHOWN])
         count = "1 task is" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks are"
@@ -81,8 +83,11 @@ class OpenWork:
         return f"{count} not finished: {names}{overflow}"
 
     def lines(self) -> list[str]:
-        """Return one line for each item, for the user. A long list of one kind is cut, and the rest is counted. Denied
-        calls are left out, because each was reported when it was denied."""
+        """Return one line for each item, for the user.
+
+        A long list of one kind is cut, and the rest is counted. Denied calls are left out, because each was reported
+        when it was denied.
+        """
         kinds = (
             [_task_line(task) for task in self.tasks],
             [_request_line(request) for request in self.requests],
@@ -93,7 +98,7 @@ class OpenWork:
         return [line for lines in kinds for line in _cut(lines)]
 
     def fields(self) -> dict[str, list[dict[str, str]]]:
-        """Return short rows of text for programs, with all kinds, including empty ones."""
+        """Return rows of short texts for programs, one list for each kind of work, including empty lists."""
         return {
             "tasks": [
                 {"id": task.id, "subject": task.subject, "status": task.status, "owner": task.owner or ""}
@@ -141,7 +146,7 @@ def _open_agent(row: AgentRow, state: AgentState | None) -> OpenAgent | None:
     if state is None or state.turns.last_reason in ("", "end", "interrupted"):
         owes = state is not None and state.work.assignment
         return OpenAgent(row.name, "owes a report") if owes else None
-    status = {"limit": "stopped at a limit", "refused": "refused"}.get(state.turns.last_reason, "could not go on")
+    status = {"limit": "stopped at a limit", "refused": "refused"}.get(state.turns.last_reason, "could not continue")
     return OpenAgent(row.name, status, state.turns.last_why, failed=True)
 
 

@@ -1,12 +1,14 @@
 """Tasks that a teammate still holds when its model ends the turn: it is reminded, keeps them, or releases them. Pure.
 
-the model ends its turn and holds a task, and...            then
-----------------------------------------------------------  -------------------------------------------------------
-it asked somebody in this turn, or waits for a person or    it keeps the task; the lead reads that it is unfinished
-for its own background command
-it was not reminded in this turn                            it is reminded, and the turn continues
-it was reminded, and a message of its has no reply yet      it keeps the task; the lead is woken and reads so
-it was reminded                                             the task is released, and the lead reads so
+The first row that applies decides:
+
+    situation at the end of a turn with a held task             result
+    ----------------------------------------------------------  -----------------------------------------------------
+    the agent asked somebody in this turn, or waits for a       it keeps the task, and the lead is informed
+    person or for its own background command
+    it was not reminded in this turn                            it is reminded, and the turn continues
+    it was reminded, and one of its messages has no reply yet   it keeps the task, and the lead is woken and informed
+    it was reminded                                             it releases the task, and the lead is informed
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ def reminder_due(state: AgentState) -> bool:
 
 
 def keeps_tasks(state: AgentState) -> bool:
-    """Return True if the agent keeps its tasks at the end of the turn, because it will continue after an expected
-    event."""
+    """Return True if the agent keeps its tasks at the end of the turn.
+
+    An agent keeps its tasks if it will continue after an expected event.
+    """
     return not state.lifecycle.leaving and bool(_waits_now(state) or state.waits.replies)
 
 
@@ -38,7 +42,7 @@ def _waits_now(state: AgentState) -> bool:
 
 
 def reminder_words(tasks: Mapping[str, str]) -> str:
-    """Return what the model reads. `tasks`: id -> subject."""
+    """Return the reminder for the model. `tasks`: id -> subject."""
     return (
         f"You are about to end your turn, and {names_of(tasks)} is still in your hands, unfinished. If it is done, "
         "call complete_task. If it is not, go on with it now. If it cannot be done, call fail_task; to give it back, "
@@ -48,8 +52,8 @@ def reminder_words(tasks: Mapping[str, str]) -> str:
     )
 
 
-def kept_words(state: AgentState) -> str:
-    """Return what the lead reads of a teammate that ended its turn and keeps its tasks."""
+def kept_tasks_text(state: AgentState) -> str:
+    """Return the message to the lead about a teammate that ended its turn and keeps its tasks."""
     waits = [*sorted(state.waits.replies)]
     if state.waits.questions:
         waits.append("an answer of the person")

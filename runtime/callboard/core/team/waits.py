@@ -1,26 +1,26 @@
 """Waits of agents: operations that take too long, and agents that wait for each other forever. Pure.
 
-An operation under way may take this long before it counts as stalled:
+An operation counts as stalled after its time limit plus `GRACE`, the time to end the running work after a timeout:
 
-    operation                          longest                                            source
+    operation                          limit                                              source
     ---------------------------------  -------------------------------------------------  ------------------------
-    model call, call of a summary      the total time-out of a call, from its sending on  `AgentSpec.total`
-    tool with a time-out in its input  that time-out                                      `timeout_s` of the call
-    any other tool                     what the tool declares                             `ToolSpec.seconds`
-    hooks, wherever they are asked     the time-outs of the hooks of one moment           `HookRegistry.longest`
-    count of tokens                    the total time-out of a call                       `AgentSpec.total`
-    reminders, an answer taken up      `USUAL`                                            here
-    background command                 none: it has a deadline of its own                 `BackgroundStarted`
-    subagents (`task`)                 none: each of them is looked at by itself          `ToolSpec.seconds`
-    skills that a person typed         none: each part is looked at by itself             `core/skills/substitution.py`
+    model call, call of a summary      the total timeout of a call, from its sending      `AgentSpec.total`
+    tool with a timeout in its input   that timeout                                       `timeout_s` of the call
+    any other tool                     the limit that the tool declares                   `ToolSpec.seconds`
+    hooks of any event                 the timeouts of the hooks of one event             `HookRegistry.longest`
+    count of tokens                    the total timeout of a call                        `AgentSpec.total`
+    reminders, received answers        `USUAL`                                            this module
+    background command                 none: it has its own deadline                      `BackgroundStarted`
+    subagents (`task`)                 none: each of them is checked separately           `ToolSpec.seconds`
+    skills that a person typed         none: each part is checked separately              `core/skills/substitution.py`
 
-To each comes `GRACE`: who enforces a time-out needs a moment to end what runs. Who is idle, waits for a person, for the
-rate or for a schedule has nothing under way, and is never stalled.
+An agent that is idle, or waits for a person, for the rate limit or for a schedule, runs no operation and never counts
+as stalled.
 
 Deadlocks are found in a graph of waits over requests, messages and tasks. A waiting agent may have several waits; the
-end of any one lets it continue. A wait has needs, all of which must be met, each by any one of its names. An agent
-without waits may act. Removing every agent that can still continue leaves the deadlocks: cycles, and waits for agents
-that never act again.
+end of any one of them lets it continue. A wait has needs: all of them must be met, each by any one of its names. An
+agent without waits may act. Removing every agent that can still continue leaves the deadlocks: cycles, and waits for
+agents that never act again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from callboard.types.operations import Operation
 from callboard.types.records import Json, Request, Task
 
 GRACE = 30.0
-"""Additional seconds beyond the timeout. A process group that is ended has 2 s between TERM and KILL
-(ports/tool.py)."""
+"""Additional seconds beyond the timeout. A process group that is ended has 2 s between TERM and KILL (ports/tool.py).
+"""
 USUAL = 600.0
 """Most seconds of an operation without its own timeout: as long as a command may take (docs/tools.md)."""
 
@@ -47,7 +47,7 @@ Declared = Callable[[str], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Longest:
+class OperationLimits:
     """Time limits of the parts outside the core."""
 
     tools: Declared
@@ -55,7 +55,7 @@ class Longest:
     """Function that returns the most seconds for all hooks of one event."""
 
 
-def stall_limit(state: AgentState, operation: Operation, longest: Longest) -> float | None:
+def stall_limit(state: AgentState, operation: Operation, longest: OperationLimits) -> float | None:
     """Return the seconds after which an operation counts as stalled; None: no limit."""
     match operation.kind:
         case "model" | "summary" | "count":
@@ -82,7 +82,7 @@ def stall_key(state: AgentState, operation: Operation) -> str:
 
 
 def operation_text(state: AgentState, operation: Operation) -> str:
-    """Return a description of what an agent waits for, for users and its lead."""
+    """Return a description of the operation that an agent waits for, for users and its lead."""
     call = _call(state, operation.subject)
     name = call.call.name if call is not None else "a tool"
     match operation.kind:
@@ -109,8 +109,8 @@ def stall_text(name: str, kind: str, awaited: str, *, since: float, seconds: flo
     at = datetime.fromtimestamp(since, UTC).strftime("%H:%M:%S UTC")
     text = f"{name} is stalled: it waits for {awaited} since {at}, longer than the {seconds:.0f} s that this may take."
     if kind != "teammate":
-        return text + " It may still go on by itself; a person can end it."
-    text += " It may still go on by itself."
+        return text + " It may still continue by itself; a person can end it."
+    text += " It may still continue by itself."
     return f"{text} request_shutdown ends {name} after 120 s, whatever it does, and frees its task."
 
 
@@ -136,7 +136,7 @@ class WaitEdge:
 
     who: str
     needs: tuple[frozenset[str], ...]
-    """Needs of the wait. Each must be met by any one of its names."""
+    """Needs of the wait, each met by any one of its names."""
     why: str
     """Description of the wait."""
     key: str
@@ -178,7 +178,7 @@ class Deadlock:
             return f"{only.who} waits in vain for {only.why}: {reason}."
         following = (*self.names[1:], self.names[0])
         lines = [f"{wait.who} waits for {to}: {wait.why}" for wait, to in zip(self.waits, following, strict=True)]
-        return "; ".join(lines) + ". None of them can go on before another does."
+        return "; ".join(lines) + ". None of them can continue before another does."
 
 
 def stuck(graph: Graph, gone: Collection[str]) -> frozenset[str]:
@@ -194,8 +194,10 @@ def _ends(wait: WaitEdge, waiting: Collection[str], gone: Collection[str]) -> bo
 
 
 def deadlocks(graph: Graph, gone: Collection[str]) -> tuple[Deadlock, ...]:
-    """Return every cycle, and every agent that only waits for names that are gone, in a fixed order. Agents that wait
-    for these are stuck as well but not listed: they continue when these do."""
+    """Return every cycle, and every agent that only waits for names that are gone, in a fixed order.
+
+    Agents that wait for these are stuck as well but not listed: they continue when these do.
+    """
     waiting = stuck(graph, gone)
     towards = {name: _towards(graph[name], waiting) for name in sorted(waiting)}
     circles = [_circle(graph, towards, ring) for ring in _rings(towards)]
@@ -240,7 +242,7 @@ def _shortest(towards: Mapping[str, Sequence[str]], start: str, within: Collecti
     """Return the shortest path from a name back to itself."""
     ways: list[tuple[str, ...]] = [(start,)]
     met = {start}
-    for way in ways:  # grows while it is walked: by length
+    for way in ways:  # the list grows during the iteration, so paths come in order of length
         if start in towards[way[-1]]:
             return way
         new = [name for name in towards[way[-1]] if name in within and name not in met]
@@ -256,12 +258,13 @@ def _circle(graph: Graph, towards: Mapping[str, Sequence[str]], ring: tuple[str,
     )
 
 
-# What an agent waits for.
+# Waits of an agent
 
 
 def waits_of(state: AgentState, requests: Iterable[Request], tasks: Mapping[str, Task]) -> tuple[WaitEdge, ...]:
-    """Return the events that would let this agent continue; empty if it is working, has mail, or waits for nothing that
-    anyone owes it.
+    """Return the events that would let this agent continue.
+
+    Empty if it is working, has mail, or waits for nothing that an agent or a person could do.
 
     `requests`: of the session. `tasks`: the board.
     """
@@ -291,8 +294,10 @@ def _for_answer(request: Request) -> WaitEdge:
 
 
 def _for_replies(state: AgentState) -> Iterator[WaitEdge]:
-    """Yield waits for replies to messages of a lead, and of an agent with unfinished work. Any other agent has finished
-    and waits for nothing."""
+    """Yield waits for replies to messages of a lead, or of an agent with unfinished work.
+
+    Any other agent has finished and waits for nothing.
+    """
     if state.me.kind != "lead" and not state.work.tasks:
         return
     for to, message in sorted(state.waits.replies.items()):
@@ -316,8 +321,10 @@ def _done(tasks: Mapping[str, Task], task_id: str) -> bool:
 
 
 def _doers(tasks: Mapping[str, Task], task_id: str) -> frozenset[str]:
-    """Return the agents that can advance this task: its owner, or any agent that may claim it. No agent claims a failed
-    task by itself."""
+    """Return the agents that can advance this task: its owner, or any agent that may claim it.
+
+    No agent claims a failed task by itself.
+    """
     task = tasks.get(task_id)
     if task is None or task.status in ("failed", "cancelled"):
         return frozenset({NOBODY})

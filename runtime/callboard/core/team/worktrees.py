@@ -1,9 +1,9 @@
-"""Record of worktrees: the existing ones, acts in progress, and the outcome of calls. Pure.
+"""State of git worktrees, folded from their record: existing worktrees, acts in progress, outcomes of calls. Pure.
 
     (none) -> making -> ready -> merging -> ready        ready -> joining -> ready
                      -> (none)           ready -> removing -> (none) | ready
 
-Refuses names that git, a file system or a person could misread.
+Names that git, a file system or a person could misread are refused.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Worktree:
     name: str
     branch: str
     base: str
-    """Commit at which it began."""
+    """Commit from which it was created."""
     onto: str
-    """Branch from which it began; empty: none was checked out."""
+    """Branch from which it was created; empty: none was checked out."""
     by: str
     session: str
     call: str
@@ -55,7 +55,7 @@ class Worktrees:
 
     there: Mapping[str, Worktree] = field(default_factory=dict[str, Worktree])
     done: Mapping[str, WorktreeNoted] = field(default_factory=dict[str, WorktreeNoted])
-    """Outcome of each tool call, by the call: a call with an outcome is never done again."""
+    """Outcome of each tool call, by the call: a call with an outcome is never repeated."""
     gone: Mapping[str, WorktreeNoted] = field(default_factory=dict[str, WorktreeNoted])
     """Newest removal of each name that no longer exists."""
 
@@ -65,7 +65,7 @@ class Worktrees:
 
 
 def fold(notes: Iterable[WorktreeNoted]) -> Worktrees:
-    """Return the state of a record."""
+    """Return the state that results from a record."""
     trees: dict[str, Worktree] = {}
     done: dict[str, WorktreeNoted] = {}
     gone: dict[str, WorktreeNoted] = {}
@@ -94,7 +94,7 @@ def _after(tree: Worktree | None, note: WorktreeNoted) -> Worktree | None:
         case "merging" | "joining" | "removing":
             return replace(tree, standing=_BEGINS[note.act], intent=note)
         case "undone" if tree.standing == "making" and not (tree.intent and tree.intent.tip):
-            return None  # it never was; one that was made anew from its branch (`tip`) is still known
+            return None  # a new one never existed; one that was created again from its branch (`tip`) is still known
         case "kept":
             return replace(tree, kept=note.by)
         case "merged":
@@ -113,17 +113,20 @@ def check_name(name: str) -> None:
             "then letters, digits, '.', '_' and '-', at most 64"
         )
     if ".." in name or name.endswith(".") or name.lower().endswith(".lock"):
-        raise ToolRefused(f"name: git takes no branch wt/{name}: leave '..', a final '.' and '.lock' out")
+        raise ToolRefused(f"name: git does not accept the branch wt/{name}: leave '..', a final '.' and '.lock' out")
 
 
 def branch_of(name: str) -> str:
-    """Return the branch of a worktree."""
+    """Return the branch of the worktree with this name."""
     return f"wt/{name}"
 
 
 def free_name(base: str, call: str, worktrees: Worktrees, branches: Iterable[str]) -> str:
-    """Return the name for a new worktree: the one that this call already created, or the first free one of `base`,
-    `base-2`, ... `branches`: those of the repository."""
+    """Return the name for a new worktree.
+
+    The name is the one that this call already created, or the first free one of `base`, `base-2`, and so on.
+    `branches`: those of the repository.
+    """
     own = [tree.name for tree in worktrees.there.values() if call and tree.call == call]
     if own:
         return own[0]
@@ -140,6 +143,6 @@ def loss_words(lines: Iterable[str], branch: str) -> str:
     return "\n".join(["", *listed, f"Commits stay on the branch {branch}."])
 
 
-def shown_losses(text: str) -> tuple[str, ...]:
+def confirmed_losses(text: str) -> tuple[str, ...]:
     """Return the lines with losses from the text that the user read."""
     return tuple(line[2:] for line in text.split("\n") if line.startswith("- "))

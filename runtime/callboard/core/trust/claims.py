@@ -1,21 +1,19 @@
-"""Content of a workspace that would run something or extend rights, and the digest by which a person trusts it.
+"""Content of a workspace that would run something or extend rights (claims), and its digest. Pure.
+
+A person trusts the content by its digest.
 
 Trust applies to a pair: the real path of a workspace, and the digest of its content. The digest covers every file that
 is read as configuration, byte for byte, every script that a command in them names, and the git settings that are not
 known to be harmless. A change to any of them changes the digest, and the person is asked again (docs/trust.md).
 
-No text is shown as it is: `printable` escapes everything that would be invisible, or would look like something else.
+Claims are hooks, servers, rules, variables and commands of configuration files, each in full with its line. Everything
+that a person would want to see is listed, including settings that this version ignores: trust applies to the content,
+and the next version may use more of it. Rules that only tighten (deny, ask) are not claims. `printable` escapes
+everything in a text that would be invisible, or would look like something else.
 
-Also the words of a command that may name a file of the workspace that it runs: that file's content counts as well.
-Pure.
-
-Words are found generously: every run of characters that a path can contain, at any position. The existence of such a
-file is checked elsewhere. Commands inside such a file are not followed.
-
-Claims of configuration files: hooks, servers, rules, variables, commands, each in full with its line. Pure.
-
-Everything that a person would want to see is listed, including settings that this version ignores: trust applies to the
-content, and the next version may use more of it. Rules that only tighten (deny, ask) are not claims.
+The words of a command that may name a file are found generously: every run of characters that a path can contain, at
+any position. Other code checks that such a file exists; its content is then part of the digest. Commands inside such a
+file are not followed.
 """
 
 from __future__ import annotations
@@ -74,9 +72,11 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
-    """Configuration, scripts and claims of a workspace, read once. This content is shown, trusted and used, not later
-    versions of the files."""
+class WorkspaceClaims:
+    """Configuration, scripts and claims of a workspace, read once.
+
+    This content is shown, trusted and used, not later versions of the files.
+    """
 
     workspace: str
     """Real path of the workspace."""
@@ -145,7 +145,7 @@ def hash_of(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def changes_since(before: TrustDecision, now: Brought) -> ClaimChanges:
+def changes_since(before: TrustDecision, now: WorkspaceClaims) -> ClaimChanges:
     """Return the changes that a person who trusted `before` has not seen yet."""
     old = set(before.claims)
     new = set(now.claims)
@@ -159,8 +159,10 @@ def changes_since(before: TrustDecision, now: Brought) -> ClaimChanges:
 
 
 def printable(text: str) -> str:
-    """Return the text with invisible characters and terminal controls escaped: controls, bidirectional marks, unusual
-    spaces."""
+    """Return the text with invisible characters and terminal controls escaped.
+
+    Escaped characters are controls, bidirectional marks, and unusual spaces.
+    """
     if text.isprintable() and not _BLANK & set(text):
         return text
     return "".join(
@@ -199,8 +201,10 @@ _RECIPES: Mapping[str, tuple[str, ...]] = {
 
 
 def recipe_files(command: str) -> list[str]:
-    """Return the files of the workspace whose recipes the command may run (`npm run x`, `make x`), each once,
-    in order."""
+    """Return the files of the workspace whose recipes the command may run, each once, in order.
+
+    Such commands are `npm run x` and `make x`.
+    """
     candidates = [word for word in _SEPARATORS.split(command) if word]
     recipes: dict[str, None] = {}
     for word, after in zip_longest(candidates, candidates[1:], fillvalue=""):
@@ -213,7 +217,7 @@ def recipe_files(command: str) -> list[str]:
 def named_files(command: str, workspace: str) -> list[str]:
     """Return the paths relative to the workspace that the command may name, each once, in order."""
     text = _PROJECT.sub("./", command).replace(workspace.rstrip("/") + "/", "./")
-    quoted = re.findall(r'"([^"]+)"|\'([^\']+)\'', text)  # a name may hold blanks where it stands in quotes
+    quoted = re.findall(r'"([^"]+)"|\'([^\']+)\'', text)  # a quoted name may contain spaces
     candidates = [*_SEPARATORS.split(text), *(first or other for first, other in quoted), text.strip()]
     paths: dict[str, None] = {}
     for word in candidates:
@@ -269,8 +273,10 @@ def _permission_claims(path: str, node: YamlNode) -> Iterator[Claim]:
 
 
 def hook_claims(path: str, hooks: YamlNode, *, of: str = "") -> list[Claim]:
-    """Return the claims of a `hooks` mapping: event -> groups of a matcher and handlers. Values of another shape are
-    listed as they are."""
+    """Return the claims of a `hooks` mapping: event -> groups of a matcher and handlers.
+
+    Values of another shape are listed as they are.
+    """
     claims: list[Claim] = []
     for event, groups in _members(hooks, otherwise="hooks"):
         for group in _items(groups):
@@ -341,8 +347,9 @@ def agent_claims(path: str, document: YamlNode) -> list[Claim]:
 
 
 def skill_claims(path: str, document: YamlNode, body: str, first_line: int) -> list[Claim]:
-    """Return the claims of a `SKILL.md`, or of a command's file: the rights that it would get, its hooks, and the
-    commands that run when it is loaded.
+    """Return the claims of a `SKILL.md`, or of a command's file.
+
+    The claims are the rights that the skill would get, its hooks, and the commands that run when it is loaded.
 
     `first_line`: line of the body in its file.
     """
@@ -378,8 +385,10 @@ def _variables(path: str, node: YamlNode, *, of: str = "") -> Iterator[Claim]:
 
 
 def _members(node: YamlNode | None, otherwise: str = "") -> Members:
-    """Return the members of a mapping. Any other value becomes the single member `otherwise`, so that it is still
-    listed."""
+    """Return the members of a mapping.
+
+    Any other value becomes the single member `otherwise`, so that it is still listed.
+    """
     if node is not None and node.members is not None:
         return node.members
     return ((otherwise, node),) if otherwise and node is not None and plain(node) is not None else ()

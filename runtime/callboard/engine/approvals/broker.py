@@ -18,7 +18,7 @@ from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.approvals.session_rules import settles
 from callboard.core.keys import request_key
 from callboard.engine.approvals.requests import NOBODY_WAITS, answer_request, overdue_request
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Approver
 from callboard.types.records import Request
 
@@ -64,7 +64,7 @@ class ApproverBroker:
                     self.handle_request(request.id)
                 await anyio.sleep_forever()
             finally:
-                self._group = None  # a commit that ends after us is for the next process's broker
+                self._group = None  # a commit that ends later is for the broker of the next process
 
     def handle_request(self, request_id: str) -> None:
         """Handle a new or changed request."""
@@ -73,7 +73,7 @@ class ApproverBroker:
             return
         request = match[0]
         open_request = self._open.get(request_id)
-        # An answer to the old content must not count for the new one
+        # An answer to the old content must not count for the new content
         # (test_a_changed_content_is_asked_anew_and_an_answered_one_no_more).
         if open_request is not None and (request.status != "pending" or request.digest != open_request.digest):
             del self._open[request_id]
@@ -111,22 +111,25 @@ class ApproverBroker:
             if match is None or _escalations(match[0]) == _escalations(request):
                 open_request.passed.append(approver)
                 return
-            request = match[0]  # put to someone else while it was asked
+            request = match[0]  # the request was put to another approver meanwhile
             answer = await approver.answer(request)
         await self._deliver(request, replace(answer, word=replace(answer.word, seen=request.digest)))
 
     async def _deliver(self, request: Request, answer: Answer) -> None:
-        with anyio.CancelScope(shield=True):  # it was given: whoever gave it hears what came of it
+        with anyio.CancelScope(shield=True):  # the answer was given: its approver must get the result
             lost = await self._give(request, answer)
             if lost is not None:
                 answer.refused(lost)
 
 
 class HostBroker(ApproverBroker):
-    """Broker of the process that hosts the session. It also applies new session rules to waiting requests, and ends
-    questions and shutdowns at their deadline. A plan or a permission request ends with its agent."""
+    """Broker of the process that hosts the session.
 
-    def __init__(self, host: Host) -> None:
+    It also applies new session rules to waiting requests, and closes questions and shutdowns at their deadline. A plan
+    or a permission request ends with its agent.
+    """
+
+    def __init__(self, host: SessionRuntime) -> None:
         super().__init__(host.board, host.ports.approvers, self._write)
         self._host = host
 
@@ -151,8 +154,10 @@ class HostBroker(ApproverBroker):
             self._start(open_request, partial(self._until_over, request.id))
 
     def _settle(self, request: Request, open_request: _Open) -> None:
-        """Allow a request that newer session rules allow, so that the user is not asked twice about one class
-        of calls."""
+        """Allow a request that newer session rules allow.
+
+        The user is then not asked twice about one class of calls.
+        """
         reason = settles(request, self._host.board.rules(), self._host.clock.now())
         if reason:
             answer = Answer("approved", "policy", reason, AnswerDetails(seen=request.digest))
@@ -174,5 +179,5 @@ def _escalations(request: Request) -> int:
 
 
 async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
-    with scope:  # cancelled already, where it was decided before this began
+    with scope:  # already cancelled if the request was decided before this began
         await work()

@@ -1,19 +1,19 @@
-"""Answers to requests: one compare-and-swap, whoever answers. `broker.py` asks the approvers of a process.
+"""Answers to requests: one compare-and-swap for every source of an answer. `broker.py` asks the approvers of a process.
 
-The row is the truth; the accompanying envelope only wakes the agent.
+The row decides; the accompanying envelope only wakes the agent.
 """
 
 from __future__ import annotations
 
 from callboard.core.approvals import requests as rules
 from callboard.core.approvals.plans import with_word
-from callboard.core.approvals.session_rules import made
+from callboard.core.approvals.session_rules import created_rules
 from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key, request_envelope_id, request_key, rule_key, screen_leases, short_id
-from callboard.core.mcp.elicitation import asked_of, read
+from callboard.core.mcp.elicitation import question_in, read
 from callboard.core.messaging.authority import answered as answered_as
 from callboard.core.messaging.envelopes import sending
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Policy
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.types.errors import Conflict
@@ -27,7 +27,7 @@ _BELLS: dict[str, EnvelopeType] = {
 }
 NOBODY_WAITS: dict[str, str] = {
     "question": "Nobody answered in time. Decide yourself, and say in your result what you assumed.",
-    "shutdown": "It has not stopped in time.",
+    "shutdown": "{teammate} has not stopped in time, and is ended.",
 }
 """Text for each kind of request that the broker withdraws at its deadline, because no call and no gate waits for it."""
 
@@ -35,8 +35,11 @@ NOBODY_WAITS: dict[str, str] = {
 async def answer_request(
     store: Store, session: str, request_id: str, answer: Answer, *, now: float, fence: Fence | None = None
 ) -> str | None:
-    """Answer a request, from any process. Return None if the answer is accepted, otherwise the reason why not: unknown
-    request, already decided, or no permission to answer it. The request's history records both."""
+    """Answer a request, from any process.
+
+    Return None if the answer is accepted, otherwise the reason why not: unknown request, already decided, or no
+    permission to answer it. The request's history records both.
+    """
     while True:
         row = await store.get(request_key(session, request_id))
         if row is None or row.value is None:
@@ -58,10 +61,9 @@ async def answer_request(
         asker = await store.get(agent_key(session, request.asked_by))
         if isinstance(answered, Request) and asker is not None and asker.value is not None:
             row_of = read_value(AgentRow, asker.value, asker.key)
-            tells_asker = (
-                asked_of(request) is None
-            )  # a server's question is answered to the server, by the call that waits
-            if tells_asker and row_of.incarnation == request.incarnation:  # a new life of the name never hears of it
+            # The call that waits passes the answer to a server's question on. A new life of the name gets no answer.
+            tells_asker = question_in(request) is None and not request.payload.get("waits")
+            if tells_asker and row_of.incarnation == request.incarnation:
                 writes.append(sending(session, _bell(answered, row_of, answer, now)))
         if not isinstance(ruled, rules.AnswerRefusal):
             writes += [Put(rule_key(session, rule.id), rule.encode()) for rule in ruled]
@@ -69,13 +71,15 @@ async def answer_request(
             await store.commit(*writes, fence=fence)
             return None if isinstance(answered, Request) else answered.text
         except Conflict:
-            continue  # somebody else changed it in between: look again, the first answer wins
+            continue  # the request changed meanwhile: read again; the first answer wins
 
 
 def _unread(request: Request, answer: Answer) -> str:
-    """Return the reason why a text does not answer the question of an MCP server; empty if it does. The user may answer
-    again."""
-    elicitation = asked_of(request)
+    """Return the reason why a text does not answer the question of an MCP server; empty if it does.
+
+    The user may answer again.
+    """
+    elicitation = question_in(request)
     reading = read(elicitation, answer.reason) if elicitation is not None else ""
     return f"{request.id}: {reading}" if isinstance(reading, str) and reading else ""
 
@@ -89,13 +93,15 @@ def _edits(answered: Request, answer: Answer) -> bool:
 def _rules_of(
     request: Request, answered: Request | rules.AnswerRefusal, answer: Answer, now: float
 ) -> tuple[SessionRule, ...] | rules.AnswerRefusal:
-    """Return the session rules that an answer creates, or the reason why it creates none. A rejected answer creates
-    none."""
+    """Return the session rules that an answer creates, or the reason why it creates none.
+
+    A rejected answer creates none.
+    """
     if answer.always is None or not isinstance(answered, Request):
         return ()
     if answered.status != "approved":
         return rules.AnswerRefusal("status", f"{request.id}: only what is allowed can be allowed for always")
-    return made(request, answer.always, answer.by, now)
+    return created_rules(request, answer.always, answer.by, now)
 
 
 def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Envelope:
@@ -122,12 +128,14 @@ def _word(answer: Answer) -> Json:
     return edited | {name: value for name, value in choices.items() if value}
 
 
-async def overdue_request(host: Host, request_id: str, seconds: float, *, attended: bool, passed: float = 0.0) -> None:
+async def overdue_request(
+    host: SessionRuntime, request_id: str, seconds: float, *, attended: bool, passed: float = 0.0
+) -> None:
     """Handle the deadline of an unanswered request: put it to the next approver for `seconds` more, or close it.
 
-    If nothing of the agent waits for a closed request, the agent is notified. If an answer comes first, it stands.
-    `attended`: a person can be asked here; a person at an attached screen counts as well. `passed`: the deadline that
-    was waited for in full, in case the clock was set back.
+    If no call or gate of the agent waits for a closed request, the agent is notified. An answer that arrives first
+    counts. `attended`: a person can be asked here; a person at an attached screen counts as well. `passed`: the
+    deadline that was waited for in full, in case the clock was set back.
     """
     match = host.board.request(request_id)
     if match is None:
@@ -138,18 +146,20 @@ async def overdue_request(host: Host, request_id: str, seconds: float, *, attend
     changed = rules.escalate(match[0], now, seconds, _reachable(host, match[0], attended))
     if not isinstance(changed, Request):
         return
-    if changed.status == "pending" and changed.expires_at is not None:  # the next one's time begins by the clock
+    if changed.status == "pending" and changed.expires_at is not None:  # the next approver's time begins by the clock
         changed = changed.model_copy(update={"expires_at": changed.expires_at - (now - clock)})
     writes: list[Write] = [Put(request_key(host.session, request_id), changed.encode(), expected=match[1])]
     asker = host.board.agent(changed.asked_by)
-    told_to_asker = changed.status == "expired" and changed.kind in NOBODY_WAITS and asked_of(changed) is None
+    waits = question_in(changed) is not None or bool(changed.payload.get("waits"))
+    told_to_asker = changed.status == "expired" and changed.kind in NOBODY_WAITS and not waits
     if (
         told_to_asker
         and asker
         and asker[0].incarnation == changed.incarnation
         and asker[0].life not in ("stopped", "crashed")
     ):
-        refusal = Answer("rejected", "runtime", NOBODY_WAITS[changed.kind])
+        text = NOBODY_WAITS[changed.kind].format(teammate=changed.payload.get("teammate"))
+        refusal = Answer("rejected", "runtime", text)
         writes.append(sending(host.session, _bell(changed, asker[0], refusal, now)))
     try:
         await host.commit(*writes)
@@ -157,7 +167,7 @@ async def overdue_request(host: Host, request_id: str, seconds: float, *, attend
         await host.refresh(lost.what)
 
 
-def _reachable(host: Host, request: Request, attended: bool) -> set[str]:
+def _reachable(host: SessionRuntime, request: Request, attended: bool) -> set[str]:
     """Return the members of the escalation chain (`person`, `lead`, `policy`) that can be asked now."""
     lead = host.board.agent("lead")
     present = {"person"} if attended else set[str]()
@@ -168,7 +178,7 @@ def _reachable(host: Host, request: Request, attended: bool) -> set[str]:
     return present
 
 
-async def _has_screen(host: Host) -> bool:
+async def _has_screen(host: SessionRuntime) -> bool:
     """Return True if a person is attached to the session from another process."""
     for lease in screen_leases(host.session):
         if await host.ports.store.holder(lease) is not None:

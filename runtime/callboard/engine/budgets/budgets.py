@@ -1,9 +1,9 @@
 """Tree of budgets of the session in this process, rebuilt from the journals at a resume.
 
-One process hosts a session at a time, so the tree lives in memory and nothing of it is stored. The usage and
-reservations of an agent are folded from its own journal (`core.budget.account`), and the tree adds them up. The tree
-refuses nothing by itself: `decide` does, by the path of the agent (`path_of`), and `reserve` checks again at the moment
-of the reservation.
+One process hosts a session at a time, so the tree is in memory and is not stored. The usage and reservations of an
+agent are folded from its own journal (`core.budgets.tree`), and the tree adds them up. The tree alone refuses
+nothing: `decide` does, by the path of the agent (`path_of`), and `reserve` checks again at the moment of the
+reservation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from callboard.core.budgets.tree import (
 )
 from callboard.core.frozen import replace
 from callboard.engine.awake_time import AwakeTime
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.notifier import Notifier
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BudgetReached
@@ -62,7 +62,7 @@ class Budgets:
 
     awake: AwakeTime
     session: Budget
-    board: SessionBoard
+    board: RowCache
     tree: dict[str, BudgetNode] = field(init=False)
     in_force: bool = field(init=False)
     """True if some budget limits calls; otherwise no path is examined."""
@@ -108,7 +108,7 @@ class Budgets:
         entry = self._lives.get(life)
         if entry is None:
             entry = self._meet(state)
-        elif entry.held is not None:  # it crashed here: what it holds is what its journal says
+        elif entry.held is not None:  # it crashed in this process: its reservations are those in its journal
             self._put(settle(self._line(entry), entry.held, NOTHING))
             entry.held = None
         entry.seen = Account()
@@ -143,16 +143,20 @@ class Budgets:
             self._hold(entry, account.held)
 
     def leave(self, name: str, incarnation: int) -> None:
-        """Release the reservations of a life that has ended or is parked: the cost of its call in flight will not be
-        reported."""
+        """Release the reservations of a life that has ended or is parked.
+
+        The cost of its call in flight will not be reported, so the whole reservation counts as spent.
+        """
         entry = self._lives.get((name, incarnation))
         if entry is not None and entry.held is not None:
             entry.spent = entry.spent.plus(entry.held)
             self._settle(entry, entry.held)
 
     def path_of(self, state: AgentState) -> tuple[BudgetNode, ...]:
-        """Return the budgets that the agent's next call is charged to, the nearest first; empty if none limits the
-        call."""
+        """Return the budgets that the agent's next call is charged to, the nearest first.
+
+        Empty if none limits the call.
+        """
         fire = self._fire(fire_of(state.turn.cause)) if state.turn else ()
         entry = self._lives.get((state.me.name, state.identity.incarnation))
         if entry is None or not self.in_force:
@@ -218,7 +222,7 @@ class Budgets:
         return entry
 
     def _enlist_anyway(self, spec: AgentSpec, name: str, began_at: float) -> None:
-        """Count an agent that the journals contain, whatever the limits are now."""
+        """Count an agent that the journals contain, whatever the current limits are."""
         above = tuple(name for name in (self._newest.get(spec.parent or "", SESSION), spec.charged_to) if name)
         self._schedules_of(above)
         node = BudgetNode(name, above, spec.budget, self.awake.at(began_at), agent=True)

@@ -1,6 +1,7 @@
-"""Reader of a session's spending, over all lives of all its agents, and of the rest of its budgets. Read-only.
+"""Reader of a session's spending, over all lives of all its agents, and of the remaining amounts of its budgets.
 
-Works while another process hosts the session: it reads the current state of the store and marks calls in progress.
+Read-only. Works while another process hosts the session: it reads the current state of the store and marks calls in
+progress.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from callboard.core.reports.spending import Life, Spending, life_spent, spending
 from callboard.engine.awake_time import AwakeTime
 from callboard.engine.budgets.budgets import Budgets
 from callboard.engine.recall import events_of, load_spec, recall_readable
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Clock
 from callboard.ports.store import Store
 from callboard.types.errors import SessionUnreadable
@@ -32,12 +33,12 @@ async def session_spending(store: Store, session: str, rows: Sequence[AgentRow])
 
 
 async def session_budgets(
-    store: Store, session: str, board: SessionBoard, *, clock: Clock, budget: Budget
+    store: Store, session: str, board: RowCache, *, clock: Clock, budget: Budget
 ) -> tuple[BudgetNode, ...]:
     """Return the budgets with a limit and the amounts charged to them, as a new host would count.
 
-    `budget`: that of the whole session. Schedules have their budget for all fires here, not that of each fire. Raises
-    `StoreDamaged`.
+    `budget`: the budget of the whole session. The result has the budget of a schedule for all its fires, not that of
+    each fire. Raises `StoreDamaged`.
     """
     budgets = Budgets(AwakeTime(clock), budget, board)
     await recall_budgets(budgets, store, session, board.agents())
@@ -48,8 +49,10 @@ async def session_budgets(
 
 
 async def recall_budgets(budgets: Budgets, store: Store, session: str, rows: Sequence[AgentRow]) -> None:
-    """Restore the usage of all agents of the session, including ended ones, from their journals. Does nothing without a
-    budget. Usage that a damaged journal no longer contains is not counted."""
+    """Restore the usage of all agents of the session, including ended ones, from their journals.
+
+    Does nothing without a budget. Usage that a damaged journal no longer contains is not counted.
+    """
     if not await _matter(budgets, store, session, rows):
         return
     above = {row.name: row.parent for row in rows}
@@ -79,11 +82,11 @@ async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[A
     except SessionUnreadable as wrong:
         if wrong.newer:
             raise
-        return True  # a spec is lost with its budget: the journals tell it
+        return True  # the budget is lost with the spec, but the journals have it
 
 
 def _depth(name: str, above: Mapping[str, str | None]) -> int:
-    """Return the number of agents above one."""
+    """Return the number of agents above an agent."""
     hops = 0
     parent = above.get(name)
     while parent is not None and hops < len(above):

@@ -1,4 +1,4 @@
-"""Helpers shared by the operations of tool calls: finding a call, naming the caller, showing messages of hooks."""
+"""Helpers for operations with hooks: finding a call, naming the caller, showing messages of hooks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import structlog
 
 from callboard.core.agent.rules.compaction import transcript_of, transcript_path
 from callboard.core.agent.state import AgentState, CallState
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.types import hook_answers as hk
 
 log = structlog.get_logger("callboard.tools")
 
 
-def caller(host: Host, state: AgentState) -> hk.Caller:
+def caller(host: SessionRuntime, state: AgentState) -> hk.Caller:
     """Return an agent in the form for hooks, even if its life has ended. It must have begun."""
     me = state.me
     folders = host.ports.archive.folders(me)
@@ -31,7 +31,7 @@ def caller(host: Host, state: AgentState) -> hk.Caller:
     )
 
 
-def _main_transcript(host: Host, state: AgentState, folder: str) -> str:
+def _main_transcript(host: SessionRuntime, state: AgentState, folder: str) -> str:
     """Return the transcript of the lead or teammate above a subagent; empty for any other agent."""
     row = host.board.agent(state.me.name)
     if state.me.kind != "subagent" or row is None:
@@ -41,7 +41,7 @@ def _main_transcript(host: Host, state: AgentState, folder: str) -> str:
     return transcript_of(row[0].name, row[0].incarnation, folder) if row is not None else ""
 
 
-def notice(host: Host, agent: str, notices: Sequence[str]) -> None:
+def notice(host: SessionRuntime, agent: str, notices: Sequence[str]) -> None:
     """Show messages of hooks about an agent to the user: a fault that lets a call proceed, or a hook's own message."""
     for text in notices:
         log.warning("hook", agent=agent, notice=text)
@@ -53,7 +53,7 @@ def find_call(state: AgentState, call_id: str) -> CallState | None:
     return next((call for call in state.calls if call.call.id == call_id), None)
 
 
-def gone_from(call_id: str, stage: str) -> Callable[[AgentState], bool]:
+def left_stage(call_id: str, stage: str) -> Callable[[AgentState], bool]:
     """Return a condition that is true when the call has left `stage`, so that its record is void."""
 
     def gone(state: AgentState) -> bool:

@@ -1,12 +1,11 @@
-"""Notification of hooks that only inform: nothing waits for their answer, and it changes nothing.
+"""Notification of hooks that only inform, and delivery of the output of background hooks.
 
-Each hook is notified at most once: a notification in flight when a process dies is not repeated. At the end of a
-process they have a bounded time and are then cancelled. Notifications follow from journal events; other callers use
-`tell`.
+Nothing waits for a notified hook, and its answer changes nothing. Each hook is notified at most once: a notification in
+flight when a process dies is not repeated. At the end of a process the notifications have a bounded time and are then
+cancelled. Notifications follow from journal events; other callers use `tell`.
 
-Output of background hooks, delivered to their agent as mail, which waits for the next turn or wakes it.
-
-Mail is journalled, survives a crash once it is sent, and reaches an idle agent without a separate turn.
+Output of background hooks is delivered to their agent as mail, which waits for the next turn or wakes the agent. The
+mail is journalled, survives a crash once it is sent, and reaches an idle agent without a separate turn.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
 
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
@@ -28,8 +26,8 @@ from callboard.core.messaging.envelopes import sending
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.runtime import Host
-from callboard.ports.hooks import Late
+from callboard.engine.runtime import SessionRuntime
+from callboard.ports.hooks import LateHookOutput
 from callboard.ports.notifier import Notifier
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -37,7 +35,7 @@ from callboard.types.errors import CallboardError
 from callboard.types.records import Envelope, Request
 
 AT_ONCE = 8
-"""Most notifications of a session in progress at once; further ones wait."""
+"""Most notifications of a session in progress at once. Further ones wait."""
 USUAL_END = 5.0
 LONGEST_END = 60.0
 """Most seconds for all hooks together at the end of a process, even if a file sets more for `SessionEnd`."""
@@ -64,46 +62,54 @@ _FAILURES: Mapping[str, hk.FailureKind] = {
 _NEEDED: Mapping[str, str] = {"plan": "approval of a plan", "question": "an answer"}
 
 
-class Informer:
-    """Notifier of the hooks of one session. `agent_of(name)`: the agent that lives in this process. `state_of(name)`:
-    its state, also after its end."""
+class HookNotifier:
+    """Notifier of the hooks of one session.
+
+    `agent_of(name)` returns the agent that lives in this process, `state_of(name)` its state, also after its end.
+    """
 
     def __init__(
         self,
-        host: Host,
+        host: SessionRuntime,
         agent_of: Callable[[str], AgentRuntime | None],
         state_of: Callable[[str], AgentState | None],
+        start_task: Callable[..., bool],
     ) -> None:
+        """`start_task` runs a function beside the agents; it returns False before the team runs."""
         self._host = host
         self._agent_of = agent_of
         self._state_of = state_of
+        self._start_task = start_task
         self._slots = anyio.Semaphore(AT_ONCE)
         self._open = 0
         self._finished = Notifier()
         self._pending: set[str] = set()
         """Requests known to be pending. Hooks are notified only of the end of these."""
-        self._heeded: dict[type, Callable[[str, Any], None]] = {
+        self._handlers: dict[type, Callable[[str, Any], None]] = {
             ev.BudgetReached: self._budget,
             ev.TurnEnded: self._turn_ended,
             ev.Reported: self._reported,
             ev.AgentStopped: self._stopped,
         }
-        self.group: TaskGroup | None = None
 
     def tell(self, event: hk.HookEvent) -> None:
         """Notify the hooks of an event, if there are any, without waiting for them."""
-        if self.group is not None and self._host.ports.hooks.has(type(event).__name__):
-            self._start(partial(self._tell, event))
+        if self._host.ports.hooks.has(type(event).__name__) and self._start_task(
+            self._counted, partial(self._notify, event)
+        ):
+            self._open += 1
 
     def handle_event(self, name: str, event: ev.Event) -> None:
         """Handle a journalled event of an agent."""
-        handler = self._heeded.get(type(event))
+        handler = self._handlers.get(type(event))
         if handler is not None:
             handler(name, event)
 
     async def transcribe(self, event: hk.HookEvent) -> str:
-        """Append new entries to the transcripts that the event names. Return a description of any failure, for the
-        user."""
+        """Append new entries to the transcripts that the event names.
+
+        Return a description of any failure, for the user.
+        """
         by = event.by
         paths = {by.main_transcript or by.transcript, *((by.transcript,) if isinstance(event, hk.SubagentStop) else ())}
         for path in sorted(paths):
@@ -149,7 +155,10 @@ class Informer:
             )
 
     async def end(self) -> None:
-        """Notify of `SessionEnd` and finish outstanding notifications. Bounded in time; cancellation waits for it."""
+        """Notify hooks of `SessionEnd` and finish outstanding notifications.
+
+        Bounded in time; cancellation waits for the end.
+        """
         hooks = self._host.ports.hooks
         if not hooks.has("SessionEnd") and not self._open:
             return
@@ -162,11 +171,6 @@ class Informer:
                 self._notice("lead", verdict.notices)
             await self._finished.until(lambda: not self._open)
 
-    def _start(self, work: Callable[[], Any]) -> None:
-        assert self.group is not None, "told while the team runs"
-        self._open += 1
-        self.group.start_soon(self._counted, work)
-
     async def _counted(self, work: Callable[[], Any]) -> None:
         try:
             async with self._slots:
@@ -175,19 +179,18 @@ class Informer:
             self._open -= 1
             self._finished.notify()
 
-    async def _tell(self, event: hk.HookEvent) -> None:
+    async def _notify(self, event: hk.HookEvent) -> None:
         verdict = await self._host.ports.hooks.fire(event)
         self._notice(event.by.name, verdict.notices)
 
     def _later(self, seconds: float, work: Callable[[], None]) -> None:
-        if self.group is not None:
-            self.group.start_soon(self._after, self._host.clock.now() + seconds, work)
+        self._start_task(self._after, self._host.clock.now() + seconds, work)
 
     async def _after(self, when: float, work: Callable[[], None]) -> None:
         await self._host.clock.sleep_until(when)
         work()
 
-    # What is told of
+    # Notifications of requests, budgets, turns, reports and ends
 
     def _waits_still(self, request_id: str) -> None:
         match = self._host.board.request(request_id)
@@ -209,8 +212,24 @@ class Informer:
         fields = (event.budget, event.kind, event.limit, event.spent, event.wanted, event.winds_down)
         self.tell(hk.BudgetReached(*fields, by=self.caller(name)))
 
+    def share_transcript(self, agent: AgentRuntime, then: Callable[[], None] = lambda: None) -> None:
+        """Extend the agent's transcript for other programs if they read it, without waiting; then call `then`."""
+        if self._host.ports.archive.shares and self._start_task(self._counted, partial(self._share, agent, then)):
+            self._open += 1
+        else:
+            then()
+
+    async def _share(self, agent: AgentRuntime, then: Callable[[], None]) -> None:
+        try:
+            await transcripts.write(agent)
+        except (CallboardError, OSError) as failed:  # the journal has everything; the next turn tries again
+            log.warning("transcript not written", agent=agent.name, error=str(failed))
+        then()
+
     def _turn_ended(self, name: str, event: ev.TurnEnded) -> None:
         agent = self._agent_of(name)
+        if agent is not None and agent.row.kind != "subagent":  # that of a subagent is written at its end
+            self.share_transcript(agent)
         has = self._host.ports.hooks.has
         if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
             fault = agent.state.model.last_fault if agent is not None and event.reason == "failed" else event.reason
@@ -255,11 +274,11 @@ class Informer:
 log = structlog.get_logger("callboard.hooks")
 
 
-async def tend_hooks(host: Host) -> None:
+async def tend_hooks(host: SessionRuntime) -> None:
     """Run the session's background hooks until cancelled."""
     numbers = count(1)
 
-    async def tell(late: Late) -> None:
+    async def tell(late: LateHookOutput) -> None:
         for text in late.notices:
             log.warning("hook", agent=late.by.name, notice=f"{late.hook}: {text}")
             host.notice(late.by.name, f"{late.hook}: {text}")
@@ -278,7 +297,7 @@ async def tend_hooks(host: Host) -> None:
             mode="wake" if late.wake else "queue",
             cause="tool"
             if late.wake
-            else "person",  # a turn that it begins has nobody's word; one that it joins, its own
+            else "person",  # a turn begun by it has no user's authority; a turn joined by it keeps its own
             sent_at=now,
         )
         await host.commit(sending(host.session, envelope))

@@ -1,9 +1,9 @@
 """Registry of hooks: it calls the hooks of an event in order and combines their answers.
 
-One registry guards every agent of a session, whatever its kind. Handlers that are not callables start together, on the
+One registry serves every agent of a session, whatever its kind. Handlers that are not callables start together, on the
 original input. Then the callables run one by one, in the order of their sources, each on the input as rewritten so far.
 All of them run, and `core/hooks/merge.py` combines the answers. A failing hook never raises into the loop: its failure
-is a `Heard`.
+is a `HookOutcome`.
 
 Background hooks decide nothing, and their output arrives later. They run in one task group for as long as the session
 is hosted.
@@ -25,9 +25,9 @@ from anyio.abc import TaskGroup
 
 from callboard.core.hooks.matching import MATCHED, subjects_of
 from callboard.core.hooks.merge import (
-    Heard,
+    HookOutcome,
+    InvalidHook,
     Matcher,
-    Misfit,
     capped,
     moment_verdict,
     permission_verdict,
@@ -39,8 +39,9 @@ from callboard.core.hooks.merge import (
     stop_verdict,
     understood,
 )
-from callboard.core.hooks.payloads import event_json, in_our_fields, told_to_handlers
-from callboard.ports.hooks import HookHandler, Late, Terms
+from callboard.core.hooks.payloads import event_json, in_our_fields, reaches_handlers
+from callboard.ports.hooks import HookHandler, HookTerms, LateHookOutput
+from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.hook_answers import (
     FITTING,
@@ -65,21 +66,21 @@ from callboard.types.hook_answers import (
 )
 
 THREADS = 40
-"""Most callables of all agents that run at once. Further ones wait, and their timeout has not begun."""
+"""Most callables of all agents that run at once. The timeout of a further one starts when it runs."""
 
 Hook = Callable[[Any], object] | HookHandler
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """One registered hook. After `remove`, it still answers events that it has received."""
+    """One registered hook. Even after `remove` it answers events that it has already received."""
 
     registry: HookRegistry
     event: str
     handler: Hook
     matcher: Matcher
     source: HookSource
-    terms: Terms
+    terms: HookTerms
 
     def remove(self) -> None:
         """Remove the hook. May be called from any thread, and repeatedly."""
@@ -102,18 +103,26 @@ class HookRegistry:
     """All hooks of a session. `add`, `include` and `remove` may be called from any thread."""
 
     def __init__(self, timeout: float = 60, grace: float = 5) -> None:
-        """Set the default timeout of one hook in seconds, and the grace period after which a handler that should
-        enforce its own timeout is cancelled."""
+        """Set the default timeout of one hook, and the grace period, in seconds.
+
+        After the grace period, a handler that should enforce its own timeout is cancelled.
+        """
         self._timeout = timeout
         self._grace = grace
         self._threads = anyio.CapacityLimiter(THREADS)
         self._lock = threading.Lock()
-        """Held during a copy-and-swap. Readers see one whole tuple and never wait."""
+        """Held during a copy-and-swap. Readers see one complete tuple and never wait."""
         self._hooks: dict[str, tuple[Registration, ...]] = dict.fromkeys(FITTING, ())
         self._background = BackgroundHooks()
-        self.transcribe: Callable[[HookEvent], Awaitable[str]] = _nothing_to_transcribe
-        """Function that updates the file of an event's `transcript_path` and returns a description of any failure. Set
-        by the host of the agents."""
+        self._transcribe: Callable[[HookEvent], Awaitable[str]] = _nothing_to_transcribe
+
+    def update_transcripts_by(self, transcribe: Callable[[HookEvent], Awaitable[str]]) -> None:
+        """Call a function before the handlers of an event.
+
+        It updates the file of the event's `transcript_path`, and returns a description of any failure. The host of the
+        agents registers it.
+        """
+        self._transcribe = transcribe
 
     def add(
         self,
@@ -123,25 +132,25 @@ class HookRegistry:
         *,
         source: HookSource = "person",
         fail_open: bool = False,
-        terms: Terms | None = None,
+        terms: HookTerms | None = None,
     ) -> Registration:
         """Register a callable or a handler. `terms` has more options than `fail_open`.
 
         Raises `UsageError` for an unknown event, source or matcher.
         """
         if event not in FITTING:
-            raise UsageError(f"there is no hook event {event!r}: there are {', '.join(sorted(FITTING))}")
+            raise UsageError(unknown("hook event", event, sorted(FITTING)))
         if source not in SOURCES:
-            raise UsageError(f"there is no source of hooks {source!r}: there are {', '.join(SOURCES)}")
+            raise UsageError(unknown("source of hooks", source, SOURCES))
         if matcher and event not in MATCHED:
             raise UsageError(f"{event} has no matcher: leave out {matcher!r}")
         if not callable(handler) and not hasattr(cast("object", handler), "run"):
             raise UsageError(f"{handler!r} is neither a callable nor a hook handler")
         try:
             read = read_matcher(matcher)
-        except Misfit as error:
+        except InvalidHook as error:
             raise UsageError(str(error)) from error
-        registration = Registration(self, event, handler, read, source, terms or Terms(fail_open))
+        registration = Registration(self, event, handler, read, source, terms or HookTerms(fail_open))
         with self._lock:
             together = (*self._hooks[event], registration)
             self._hooks[event] = tuple(sorted(together, key=lambda member: SOURCES.index(member.source)))
@@ -161,8 +170,10 @@ class HookRegistry:
         return [self.add(mark.event, function, mark.matcher, source=source) for mark in marks]
 
     def longest(self) -> float:
-        """Return the most seconds that the hooks of one event may take together: callables run one by one, handlers in
-        parallel."""
+        """Return the most seconds that the hooks of one event may take together.
+
+        Callables run one by one, handlers in parallel.
+        """
         moments = (self._longest(registrations) for registrations in self._hooks.values())
         return max(moments, default=self._timeout)
 
@@ -196,8 +207,11 @@ class HookRegistry:
         """Return True if any hook is registered for this event."""
         return bool(self._hooks.get(event))
 
-    async def tend(self, tell: Callable[[Late], Awaitable[None]]) -> None:
-        """Run background hooks until cancelled, and pass their output to `tell`. None of them outlives this call."""
+    async def tend(self, tell: Callable[[LateHookOutput], Awaitable[None]]) -> None:
+        """Run background hooks until cancelled, and pass their output to `tell`.
+
+        No background hook outlives this call.
+        """
         await self._background.tend(tell)
 
     async def pre_tool_use(self, event: PreToolUse) -> PreVerdict:
@@ -230,7 +244,7 @@ class HookRegistry:
         replies, _ = await self._ask_all(event)
         return moment_verdict(type(event).__name__, replies)
 
-    async def _ask_all(self, event: HookEvent) -> tuple[list[Heard], HookEvent]:
+    async def _ask_all(self, event: HookEvent) -> tuple[list[HookOutcome], HookEvent]:
         """Run every hook that matches the event. Return their results in order, and the event as rewritten."""
         hooks = self._about(event)
         replies = await self._ask_handlers(
@@ -256,24 +270,24 @@ class HookRegistry:
         return tuple(
             registration
             for registration in hooks
-            if registration.terms.heard_by(by) and (callable(registration.handler) or told_to_handlers(event))
+            if registration.terms.heard_by(by) and (callable(registration.handler) or reaches_handlers(event))
         )
 
     def _about(self, event: HookEvent) -> tuple[Registration, ...]:
-        """Return the hooks that match the event, to be run now. Hooks that run only once are removed."""
+        """Return the hooks that match the event, to be run now. Remove hooks that run only once."""
         concerned = self.about(event)
         for registration in concerned:
             if registration.terms.once:
                 registration.remove()
         return concerned
 
-    async def _ask_handlers(self, hooks: list[Registration], event: HookEvent) -> dict[Registration, Heard]:
+    async def _ask_handlers(self, hooks: list[Registration], event: HookEvent) -> dict[Registration, HookOutcome]:
         """Run all handlers in parallel. The same handler from several settings files runs once."""
-        replies: dict[Registration, Heard] = {}
+        replies: dict[Registration, HookOutcome] = {}
         if not hooks:
             return replies
-        begun: list[tuple[object, Terms]] = []
-        stale = await self.transcribe(event)
+        begun: list[tuple[object, HookTerms]] = []
+        stale = await self._transcribe(event)
         async with anyio.create_task_group() as group:
             for registration in hooks:
                 same = (registration.handler, registration.terms)
@@ -283,23 +297,23 @@ class HookRegistry:
                 if registration.terms.background:
                     replies[registration] = self._begin(registration, event)
                     continue
-                replies[registration] = Heard(registration.by)
+                replies[registration] = HookOutcome(registration.by)
                 group.start_soon(self._ask_handler, registration, event, replies)
         if stale:
             first = next(iter(replies))
             replies[first] = replace(replies[first], notices=(stale, *replies[first].notices))
         return replies
 
-    def _begin(self, registration: Registration, event: HookEvent) -> Heard:
-        """Start a background handler. It decides nothing, even if it cannot be started."""
+    def _begin(self, registration: Registration, event: HookEvent) -> HookOutcome:
+        """Begin a background handler. It decides nothing, even if it cannot be started."""
         handler = cast("HookHandler", registration.handler)
         timeout = self._timeout if handler.timeout is None else handler.timeout
         wakes = registration.terms.wakes
         fault = self._background.begin(registration.by, handler, event, timeout, wakes=wakes)
-        return Heard(registration.by, (), fault, fail_open=True)
+        return HookOutcome(registration.by, (), fault, fail_open=True)
 
     async def _ask_handler(
-        self, registration: Registration, event: HookEvent, replies: dict[Registration, Heard]
+        self, registration: Registration, event: HookEvent, replies: dict[Registration, HookOutcome]
     ) -> None:
         handler = cast("HookHandler", registration.handler)
         timeout = self._timeout if handler.timeout is None else handler.timeout
@@ -307,18 +321,18 @@ class HookRegistry:
         with anyio.move_on_after(timeout + self._grace):
             try:
                 result = await handler.run(event_json(event), timeout)
-            except Exception as error:  # noqa: BLE001 - a handler that raises has failed, and the loop goes on
+            except Exception as error:  # noqa: BLE001 - a handler that raises has failed, and the loop continues
                 result = HandlerResult(fault=_described(error))
         by = registration.by
         fail_open = registration.terms.fail_open
         try:
             answers = in_our_fields(event, result.answers)
-        except Misfit as error:
-            replies[registration] = Heard(by, (), str(error), fail_open, result.notices)
+        except InvalidHook as error:
+            replies[registration] = HookOutcome(by, (), str(error), fail_open, result.notices)
         else:
-            replies[registration] = Heard(by, answers, capped(result.fault), fail_open, result.notices)
+            replies[registration] = HookOutcome(by, answers, capped(result.fault), fail_open, result.notices)
 
-    async def _ask_callable(self, registration: Registration, event: HookEvent) -> Heard:
+    async def _ask_callable(self, registration: Registration, event: HookEvent) -> HookOutcome:
         """Call one callable with a copy of the event, so that only its answer has an effect."""
         by = registration.by
         fail_open = registration.terms.fail_open
@@ -327,13 +341,13 @@ class HookRegistry:
             with anyio.move_on_after(self._timeout) as scope:
                 value, fault = await _called(function, event)
                 if fault:
-                    return Heard(by, (), fault, fail_open)
+                    return HookOutcome(by, (), fault, fail_open)
                 try:
-                    return Heard(by, understood(type(event).__name__, value))
-                except Misfit as error:
-                    return Heard(by, (), capped(str(error)), fail_open)
+                    return HookOutcome(by, understood(type(event).__name__, value))
+                except InvalidHook as error:
+                    return HookOutcome(by, (), capped(str(error)), fail_open)
         assert scope.cancelled_caught
-        return Heard(by, (), f"no answer within {self._timeout:g} s", fail_open)
+        return HookOutcome(by, (), f"no answer within {self._timeout:g} s", fail_open)
 
 
 async def _nothing_to_transcribe(event: HookEvent) -> str:
@@ -341,12 +355,14 @@ async def _nothing_to_transcribe(event: HookEvent) -> str:
 
 
 async def _called(function: Callable[[Any], object], event: HookEvent) -> tuple[object, str]:
-    """Return the function's result, or the description of its failure. A blocking function runs in a thread, which is
-    abandoned at a timeout."""
+    """Return the function's result, or the description of its failure.
+
+    A blocking function runs in a thread, which is abandoned at a timeout.
+    """
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         made, fault = _tried(function, copy.deepcopy(event))
     else:
-        own = anyio.CapacityLimiter(1)  # the registry's own limit holds already; the tools' threads are not ours
+        own = anyio.CapacityLimiter(1)  # the registry has its own limit; the threads of tools are separate
         made, fault = await anyio.to_thread.run_sync(
             _tried_on_copy, function, event, abandon_on_cancel=True, limiter=own
         )
@@ -354,7 +370,7 @@ async def _called(function: Callable[[Any], object], event: HookEvent) -> tuple[
         return made, fault
     try:
         return await cast("Awaitable[object]", made), ""
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a hook raises is its fault, and never ours
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception of a hook is a fault of that hook
         return None, _described(error)
 
 
@@ -365,7 +381,7 @@ def _tried_on_copy(function: Callable[[Any], object], event: HookEvent) -> tuple
 def _tried(function: Callable[[Any], object], event: HookEvent) -> tuple[object, str]:
     try:
         return function(event), ""
-    except BaseException as error:  # noqa: BLE001 - in a thread of its own not even an exit or a cancellation is ours
+    except BaseException as error:  # noqa: BLE001 - in its thread even an exit or a cancellation is the hook's
         return None, _described(error)
 
 
@@ -382,7 +398,7 @@ log = structlog.get_logger("callboard.hooks")
 @dataclass(slots=True)
 class _Tended:
     group: TaskGroup
-    tell: Callable[[Late], Awaitable[None]]
+    tell: Callable[[LateHookOutput], Awaitable[None]]
 
 
 class BackgroundHooks:
@@ -392,7 +408,7 @@ class BackgroundHooks:
         self._tended: _Tended | None = None
         self._running = 0
 
-    async def tend(self, tell: Callable[[Late], Awaitable[None]]) -> None:
+    async def tend(self, tell: Callable[[LateHookOutput], Awaitable[None]]) -> None:
         """Run background hooks until cancelled."""
         async with anyio.create_task_group() as group:
             self._tended = _Tended(group, tell)
@@ -403,7 +419,7 @@ class BackgroundHooks:
                 group.cancel_scope.cancel()
 
     def begin(self, by: str, handler: HookHandler, event: HookEvent, timeout: float, *, wakes: bool) -> str:
-        """Start a background hook. Return the reason if that is impossible; empty if it runs."""
+        """Begin a background hook. Return the reason if it cannot run; empty if it runs."""
         if self._tended is None:
             return "nothing runs in the background here"
         if self._running >= MOST:
@@ -432,15 +448,17 @@ class _Begun:
     async def result(self) -> HandlerResult:
         try:
             return await self.handler.run(event_json(self.event), self.timeout)
-        except Exception as error:  # noqa: BLE001 - as in the registry: whatever it raises is its fault
+        except Exception as error:  # noqa: BLE001 - as in the registry: any exception is a fault of the hook
             return HandlerResult(fault=f"{type(error).__name__}: {error}")
 
 
-def _late(by: str, begun: _Begun, result: HandlerResult) -> Late:
-    """Return the late output of a result: texts for the model, messages and faults for the user. Decisions are
-    dropped."""
+def _late(by: str, begun: _Begun, result: HandlerResult) -> LateHookOutput:
+    """Return the late output of a result: texts for the model, messages and faults for the user.
+
+    Decisions are dropped.
+    """
     context = tuple(answer.text for answer in result.answers if isinstance(answer, AddContext))
     notices = (*result.notices, *([f"failed: {capped(result.fault)}"] if result.fault else []))
     if begun.wakes and result.blocked:
-        return Late(by, begun.event.by, (result.blocked,), notices, wake=True)
-    return Late(by, begun.event.by, context, notices)
+        return LateHookOutput(by, begun.event.by, (result.blocked,), notices, wake=True)
+    return LateHookOutput(by, begun.event.by, context, notices)

@@ -3,9 +3,9 @@
 Receipts are read from mailboxes and journals, in any process, also while another process hosts the session.
 
 A key for each ended life stores the position up to which its mailbox was processed. It is written in one commit with
-the dead letters, so that processing continues there after a crash; the ids of the letters make them arrive once. A lead
-that began again (`/new`) has a next life, which gets its mail. A crashed teammate that is parked keeps its mail and
-reads it when the user resumes it.
+the dead letters, so that processing continues there after a crash. The ids of the letters prevent duplicates. If a lead
+began again (`/new`), its next life gets the mail. A crashed teammate that is parked keeps its mail and reads it when
+the user resumes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
-from anyio.abc import TaskGroup
 from pydantic import BaseModel, ConfigDict
 
 from callboard.core.decoding import read_envelope, read_event
@@ -23,7 +22,7 @@ from callboard.core.messaging.dead_letters import dead_letter, over, teller
 from callboard.core.messaging.envelopes import sending
 from callboard.core.reports.receipts import Receipt, newest, receipts
 from callboard.engine.recall import PAGE, recall
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.team.renew import moved
 from callboard.ports.store import Put, Record, Store, Write
 from callboard.ports.store_reading import records_of
@@ -44,7 +43,7 @@ class DeadLetterPosition(BaseModel):
 
 
 @dataclass(slots=True)
-class Over:
+class EndedLife:
     """Ended life in this process."""
 
     name: str
@@ -54,15 +53,14 @@ class Over:
 
 
 class DeadLetters:
-    """Processor of the mailboxes of all ended lives of a session. `group` runs its tasks; the supervisor sets it."""
+    """Processor of the mailboxes of all ended lives of a session."""
 
-    group: TaskGroup
-
-    def __init__(self, host: Host, touched: Callable[[], None]) -> None:
-        """Store `touched`, which is called after each change."""
+    def __init__(self, host: SessionRuntime, touched: Callable[[], None], start_task: Callable[..., bool]) -> None:
+        """`touched` is called after each change. `start_task` runs a function beside the team."""
         self._host = host
         self._touched = touched
-        self._lives: dict[tuple[str, int], Over] = {}
+        self._start_task = start_task
+        self._lives: dict[tuple[str, int], EndedLife] = {}
         self._recalled = False
 
     async def recall(self) -> None:
@@ -81,7 +79,7 @@ class DeadLetters:
         """
         if row.kind == "subagent" or (row.name, life) in self._lives:
             return
-        life_over = self._lives[row.name, life] = Over(row.name, life)
+        life_over = self._lives[row.name, life] = EndedLife(row.name, life)
         stored = await self._host.ports.store.get(dead_key(self._host.session, row.name, life))
         if stored is not None and stored.value is not None:
             life_over.seen = DeadLetterPosition.model_validate_json(stored.value)
@@ -96,7 +94,7 @@ class DeadLetters:
                 or bool((await recall(self._host.ports.store, self._host.session, row.name, life)).lifecycle.renew)
             )
             await self._see_to(life_over, unread, DeadLetterPosition(position=position, moves=has_next))
-        self.group.start_soon(self._follow, life_over)
+        self._start_task(self._follow, life_over)
 
     async def empty(self) -> bool:
         """Return True if no unread mail waits to be reported."""
@@ -106,7 +104,7 @@ class DeadLetters:
                 return False
         return self._recalled
 
-    async def _follow(self, life_over: Over) -> None:
+    async def _follow(self, life_over: EndedLife) -> None:
         assert life_over.seen is not None, "what was left comes first"
         async with self._host.ports.store.follow(self._stream(life_over), life_over.seen.position) as records:
             async for record in records:
@@ -114,16 +112,16 @@ class DeadLetters:
                 unread = [read_envelope(each.data, self._stream(life_over), each.seq) for each in together]
                 await self._see_to(life_over, unread, life_over.seen.model_copy(update={"position": together[-1].seq}))
 
-    async def _see_to(self, life_over: Over, unread: Sequence[Envelope], seen: DeadLetterPosition) -> None:
+    async def _see_to(self, life_over: EndedLife, unread: Sequence[Envelope], seen: DeadLetterPosition) -> None:
         """Notify the senders or move the mail, and store the new position, in one commit."""
         host = self._host
         writes, for_person = (moved(host.session, life_over.life, unread), []) if seen.moves else self._letters(unread)
         key = dead_key(host.session, life_over.name, life_over.life)
-        # The position and the letters in one commit, so that a crash neither loses nor repeats one
+        # The position and the letters are one commit, so that a crash neither loses nor repeats a letter
         # (test_a_crash_round_the_telling_tells_once).
         await host.commit(Put(key, seen.model_dump_json().encode()), *writes)
         for letter in for_person:
-            host.mailed(letter)  # on the screen: a person has no mailbox
+            host.mailed(letter)  # on the screen, because a person has no mailbox
         life_over.seen = seen
         self._touched()
 
@@ -143,7 +141,7 @@ class DeadLetters:
                 for_person.append(dead_letter(dead, 0, now))
         return letters, for_person
 
-    def _stream(self, life_over: Over) -> str:
+    def _stream(self, life_over: EndedLife) -> str:
         return mailbox(self._host.session, life_over.name, life_over.life)
 
 
@@ -162,8 +160,10 @@ _TELLING = tuple(
 
 
 async def mail_of(store: Store, session: str, rows: Sequence[AgentRow]) -> list[Receipt]:
-    """Return a receipt for every envelope ever sent to these agents, in all their lives, in sending order. Damaged
-    records are left out. Raises `SessionUnreadable` for a record of a newer version."""
+    """Return a receipt for every envelope ever sent to these agents, in all their lives, in sending order.
+
+    Damaged records are left out. Raises `SessionUnreadable` for a record of a newer version.
+    """
     lives = [await mail_of_life(store, session, row, life) for row in rows for life in range(1, row.incarnation + 1)]
     return newest(lives)
 

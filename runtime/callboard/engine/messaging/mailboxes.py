@@ -1,8 +1,10 @@
-"""Bounds of the mailboxes: how many unread envelopes each may hold, and how many of them from one sender.
+"""Limits of the mailboxes: how many unread envelopes each may hold, and how many of them from one sender.
 
-The counts cover envelopes that this process has sent or read, those about to be committed, and those that the
-recipient has received but not delivered. A tool that would exceed a bound is refused (`adapters/tools/team.py`). How
-fast an agent may send is bounded elsewhere (`core/messaging/floods.py`).
+A mailbox is full when it holds `limit` envelopes that were sent, but are not yet in the recipient's conversation. A
+tool that would send to a full mailbox is refused (`adapters/tools/team.py`), and so is an agent with `MOST_UNREAD`
+unread messages in the mailbox: it cannot send faster than its messages are read. Envelopes of the user and of the
+runtime count as well, but are always accepted. Envelopes about to be committed already count, so that simultaneous
+calls cannot exceed a limit together. The sending rate of an agent is limited elsewhere (`core/messaging/floods.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from contextlib import contextmanager
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import MAILBOXES
 from callboard.ports.store import Append, Write
-from callboard.ports.tool import MailLoad
+from callboard.ports.tool import MailboxLoad
 from callboard.types.records import Envelope
 
-MAILBOX_LIMIT = 1_000
-"""Most envelopes in a mailbox: far more than an agent can use in one message, far fewer than would fill a window."""
+UNCONFIGURED_LIMIT = 1_000
+"""Most envelopes in a mailbox of a session without settings; sessions pass `team.mailbox` (`types/settings.py`). Far
+more than an agent can use in one message, far fewer than would fill a window."""
 MOST_UNREAD = 20
 """Most unread envelopes of one sender in one mailbox."""
 
@@ -26,7 +29,7 @@ MOST_UNREAD = 20
 class Mailboxes:
     """Counters of mailboxes, by the names of their streams (`callboard.core.keys.mailbox`)."""
 
-    def __init__(self, limit: int = MAILBOX_LIMIT) -> None:
+    def __init__(self, limit: int = UNCONFIGURED_LIMIT) -> None:
         self.limit = limit
         self._last: dict[str, int] = {}
         """Newest number in each mailbox that this process has sent or read."""
@@ -38,7 +41,7 @@ class Mailboxes:
         """Number and sender of envelopes from this process that may not have been received yet."""
 
     def join(self, stream: str, owner: Callable[[], AgentState]) -> None:
-        """Read the received and delivered envelopes of a mailbox from its owner's state from now on."""
+        """From now on read the received and delivered envelopes of a mailbox from its owner's state."""
         self._owners[stream] = owner
 
     def sent(self, stream: str, number: int, sender: str = "") -> None:
@@ -49,7 +52,7 @@ class Mailboxes:
         if sender:
             self._unheard.setdefault(stream, deque()).append((number, sender))
 
-    def load(self, stream: str, sender: str = "") -> MailLoad:
+    def load(self, stream: str, sender: str = "") -> MailboxLoad:
         """Return the unread envelopes of a mailbox, and the number of those from `sender`."""
         owner = self._owners.get(stream)
         state = owner() if owner is not None else AgentState()
@@ -57,8 +60,8 @@ class Mailboxes:
         since = state.inbox.mail[0].sent_at if state.inbox.mail else None
         waiting = unheard + len(state.inbox.mail) + self._coming[stream]
         if not sender:
-            return MailLoad(waiting, self.limit, since)
-        return MailLoad(waiting, self.limit, since, self._of(stream, sender, state), MOST_UNREAD)
+            return MailboxLoad(waiting, self.limit, since)
+        return MailboxLoad(waiting, self.limit, since, self._of(stream, sender, state), MOST_UNREAD)
 
     def _of(self, stream: str, sender: str, state: AgentState) -> int:
         """Return the number of unread envelopes of one sender."""

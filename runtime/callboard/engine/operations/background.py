@@ -1,9 +1,10 @@
-"""Background commands: watched until their end or deadline. The commit that records the end also sends the
-notification.
+"""Background commands, watched until their end or deadline.
 
-The journal is their registry. A process that takes over an agent watches the commands that its journal lists as
-running, by pid, start time and boot; if the process is gone, the exit code that it left counts. A command without one
-is reported as `lost`.
+The commit that records the end also sends the notification.
+
+The journal is their registry. A process that takes over an agent watches the commands that the journal lists as
+running, by pid, start time and boot. If the process of a command is gone, the exit code that it left counts; without an
+exit code the command is reported as `lost`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from callboard.core.messaging.envelopes import sending
 from callboard.core.team.exit_status import LOST, exit_words, process_of, status_of
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import notice
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Write
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -39,8 +40,8 @@ async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
 
 
 async def _end(agent: AgentRuntime, background_id: str) -> None:
-    """End all processes of a command, then record its end. No notification is sent, because its agent is ending."""
-    ended = await ended_now(agent.host, agent.state.work.background[background_id].began)
+    """End all processes of a command, then record its end. No notification is sent, because the agent is ending."""
+    ended = await end_command(agent.host, agent.state.work.background[background_id].began)
     await agent.record(ended, unless=lambda state: state.work.background[background_id].status != "running")
 
 
@@ -52,7 +53,7 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
     agent.operations[operation] = anyio.CancelScope()
     try:
         began = agent.state.work.background[background_id].began
-        ended = await ended_now(agent.host, began)
+        ended = await end_command(agent.host, began)
         lines = await agent.host.ports.archive.ends_of(began.output)
         envelope = notification(agent.row, began, ended, lines).model_copy(update={"mode": "queue"})
         writes: list[Write] = [sending(agent.host.session, envelope)]
@@ -64,7 +65,7 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
         agent.wake()
 
 
-async def ended_now(host: Host, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
+async def end_command(host: SessionRuntime, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
     """End all processes of a command, wherever it was started. None of them runs when this returns."""
     launcher = host.ports.launcher
     pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
@@ -75,8 +76,10 @@ async def ended_now(host: Host, began: ev.BackgroundStarted) -> ev.BackgroundEnd
 
 
 def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
-    """Return True if a call of `task_stop` for the command is in progress, or the command ends with its agent's
-    life."""
+    """Return True if the command is being stopped.
+
+    A call of `task_stop` for it is in progress, or it ends with its agent's life.
+    """
     if Operation("end", background_id) in agent.operations:
         return True
     return any(
@@ -86,8 +89,10 @@ def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
 
 
 async def _watch(agent: AgentRuntime, background_id: str) -> None:
-    """Watch one background command until its end or its deadline. The commit that records the end also sends the
-    notification."""
+    """Watch one background command until its end or its deadline.
+
+    The commit that records the end also sends the notification.
+    """
     began = agent.state.work.background[background_id].began
     launcher = agent.host.ports.launcher
     code = None
@@ -100,7 +105,7 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
     # The call of `task_stop` records the end, as stopped
     # (test_a_command_that_is_stopped_ends_once_and_is_not_told_as_failed).
     while _being_stopped(agent, background_id):
-        await agent.change()  # the tool that ends it records its end, as stopped
+        await agent.change()  # the tool that ends the command records its end, as stopped
     if agent.state.work.background[background_id].status != "running":
         return
     status = "timed_out" if limit.cancelled_caught else status_of(code)
@@ -116,8 +121,10 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
 
 
 def notification(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, lines: str) -> Envelope:
-    """Return the envelope that informs an agent of the end of its command. `lines`: the ends of its output, or the
-    reason why it was ended."""
+    """Return the envelope that informs an agent of the end of its command.
+
+    `lines`: the ends of its output, or the reason why the command was ended.
+    """
     text = f"{began.id} {ended.status}, {LOST if ended.status == 'lost' else exit_words(ended.exit_code)}"
     return Envelope(
         id=short_id("env", began.id, "ended"),

@@ -1,17 +1,15 @@
-"""Claims of tasks in a store: made by compare-and-swap, held under the lease of a process, freed when that process is
-gone.
+"""Claims of tasks in a store, and the choice of the agents to wake for ready tasks.
 
+A claim is a compare-and-swap under the lease of a process, and is freed when that process is gone.
 `core/tasks/board.py` has the rules; this module turns them into writes. An agent claims in its own commit (`claim`),
 tasks of dead processes are freed (`free_abandoned`), a resumed agent's tasks move to its new process (`take_up`), and
 tasks that the board reassigned are released (`let_go`). `claimed` and `free_abandoned` need no agent: any process with
 its own lease may use them.
 
-Choice of the agents to wake for ready tasks: one for each task, and another if that one turns to other work.
-
-Waking a whole idle team for one task would make all but one lose the race. So each change of the board wakes as many
-agents as there are ready tasks (`callboard.core.tasks.board`). A woken agent has no reservation: it claims like any
-other, or finds the task gone. No task may stay unclaimed while an agent could take it: a woken agent that begins a turn
-for another reason, or ends, passes the offer on.
+Waking a whole idle team for one task would make all but one agent lose the race. So each change of the board wakes as
+many agents as there are ready tasks (`callboard.core.tasks.board`). A woken agent has no reservation: it claims like
+any other, or finds the task gone. No task may stay unclaimed while an agent could take it: if a woken agent begins a
+turn for another reason, or ends, the offer passes to another agent.
 """
 
 from __future__ import annotations
@@ -25,20 +23,22 @@ from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder, by_id, held_by, offers
 from callboard.core.tasks.format import owner_words
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.row_cache import SessionBoard
-from callboard.engine.runtime import Host
+from callboard.engine.row_cache import RowCache
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Fence, Put, Row, Store, Write
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.errors import Conflict, ToolRefused
 from callboard.types.records import AgentRow, Envelope, Task
 
-GONE = "The process that worked on it has gone, and nobody goes on where it was."
+GONE = "The process that worked on it is gone, and no agent continues its work."
 
 
-def claimed(session: str, board: SessionBoard, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
-    """Return the task as claimed by this life, and the write that claims it. Raises `ToolRefused`, also for an unknown
-    task."""
+def claimed(session: str, board: RowCache, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
+    """Return the task as claimed by this life, and the write that claims it.
+
+    Raises `ToolRefused`, also for an unknown task.
+    """
     row = board.task(task_id)
     if row is None:
         raise ToolRefused(f"no task {task_id} on the board")
@@ -49,21 +49,22 @@ def claimed(session: str, board: SessionBoard, task_id: str, *, holder: Holder, 
 async def free_abandoned(
     store: Store,
     session: str,
-    board: SessionBoard,
+    board: RowCache,
     *,
     own_fence: Fence | None,
     now: float,
     resumed: Callable[[Task], bool],
 ) -> list[Task]:
-    """Free the tasks whose owner's process is gone: no process holds the lease of the claim, and `resumed` does not say
-    that the owner continues here. Return the freed tasks.
+    """Free the tasks whose owner's process is gone, and return them.
+
+    No process holds the lease of the claim, and `resumed` does not say that the owner continues here.
 
     `own_fence`: this process's own lease. If another process frees a task at the same time, the compare-and-swap fails
     here, and nothing is freed twice.
     """
     freed: list[Task] = []
     for task_id in [task.id for task in board.open_tasks()]:
-        row = board.task(task_id)  # as it stands now: others change the board while this one waits
+        row = board.task(task_id)  # read now: other agents change the board while this function waits
         if row is None or row[0].status != "in_progress" or resumed(row[0]) or await _alive(store, row[0], own_fence):
             continue
         free = laws.free(row[0], now, GONE)
@@ -87,7 +88,7 @@ async def _alive(store: Store, task: Task, own_fence: Fence | None) -> bool:
     return bool(task.lease) and await store.holder(task.lease) is not None
 
 
-async def free_at_start(host: Host, resumed: Callable[[AgentRow], bool]) -> None:
+async def free_at_start(host: SessionRuntime, resumed: Callable[[AgentRow], bool]) -> None:
     """Free tasks before a session's agents are resumed: its own agents keep theirs, all others are freed."""
 
     def goes_on(task: Task) -> bool:
@@ -100,8 +101,10 @@ async def free_at_start(host: Host, resumed: Callable[[AgentRow], bool]) -> None
 
 
 async def take_up(agent: AgentRuntime) -> None:
-    """Align an agent's tasks with the board at the start of a life or at a resume, under this process's lease. Tasks
-    given with its assignment are added; tasks freed by parking are dropped."""
+    """Align an agent's tasks with the board at the start of a life or at a resume, under this process's lease.
+
+    Tasks given with the agent's assignment are added; tasks freed by parking are dropped.
+    """
     host = agent.host
     now = agent.host.clock.now()
     held_before = agent.state.work.tasks
@@ -120,7 +123,7 @@ async def take_up(agent: AgentRuntime) -> None:
         return
     try:
         await agent.record(*events, writes=writes)
-    except Conflict as lost:  # somebody changed a task at this very moment: look again
+    except Conflict as lost:  # a task was changed at this moment: read again
         await host.refresh(lost.what)
         await take_up(agent)
 
@@ -147,7 +150,7 @@ async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
         await host.refresh(task_key(session, step.task))
 
 
-async def let_go(agent: AgentRuntime, step: st.LetGo) -> None:
+async def let_go(agent: AgentRuntime, step: st.ReleaseTasks) -> None:
     """Release tasks that the board reassigned to another agent."""
     subjects = agent.state.work.tasks
     now = agent.host.clock.now()
@@ -171,10 +174,10 @@ def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
     )
 
 
-class Offers:
+class TaskOffers:
     """Ready tasks of a hosted session, and the agent woken for each. `living`: the agents that live here."""
 
-    def __init__(self, host: Host, living: Callable[[], Iterable[AgentRuntime]]) -> None:
+    def __init__(self, host: SessionRuntime, living: Callable[[], Iterable[AgentRuntime]]) -> None:
         self._host = host
         self._living = living
         self._offered = host.offered
@@ -189,7 +192,7 @@ class Offers:
     def offer(self) -> None:
         """Wake the agents for the ready tasks."""
         idle = {agent.name: agent for agent in self._living() if agent.state.identity.spec and agent.state.turn is None}
-        if self._host.ports.script is not None:  # a replay: each takes what it took then, and only it knows
+        if self._host.ports.script is not None:  # a replay: each agent claims its recorded tasks
             for agent in idle.values():
                 agent.wake()
             return
@@ -203,7 +206,7 @@ class Offers:
             idle[name].wake()
 
     def moved_on(self, agent: AgentRuntime) -> None:
-        """Handle a change of an agent. If it was woken and is now working or over, its offer passes to others."""
+        """Handle a change of an agent. If it was woken and is now working or has ended, its offer passes to others."""
         if agent.name in self._offered and (agent.state.turn is not None or agent.state.lifecycle.ended is not None):
             del self._offered[agent.name]
             self.offer()
@@ -213,7 +216,7 @@ class Offers:
         return task is not None and task.status == "pending" and agent is not None and self._waits(agent)
 
     def _takers(self, idle: Iterable[AgentRuntime]) -> Iterable[Holder]:
-        """Yield idle agents one by one: no more of a large team are examined than there are tasks."""
+        """Yield idle agents one by one, so that no more agents of a large team are examined than there are tasks."""
         return (self._host.holder(agent.state) for agent in idle if self._waits(agent))
 
     def _waits(self, agent: AgentRuntime) -> bool:

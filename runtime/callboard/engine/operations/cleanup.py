@@ -1,7 +1,7 @@
 """Cleanup after an agent that ends, is parked or gives up: its tasks are freed, its requests withdrawn.
 
-Returned as writes for the commit that records the end. Each names the revision that was read; after a lost race the
-caller reads again.
+The functions return writes for the commit that records the end. Each write names the revision that was read. After a
+lost race the caller reads again.
 """
 
 from __future__ import annotations
@@ -13,40 +13,42 @@ from callboard.core.keys import request_key, short_id, subagent_suffix, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Put, Write
 from callboard.types.records import AgentRow, Cause, Envelope, Request, Task
 
 
-def all_given_back(host: Host, row: AgentRow, note: str) -> list[Write]:
-    """Return the writes for everything that an ended life leaves: its tasks and reservations, its requests, its
-    subagents."""
+def release_all(host: SessionRuntime, row: AgentRow, note: str) -> list[Write]:
+    """Return the writes that release everything of an ended life.
+
+    An ended life releases its tasks and reservations, its requests, and its subagents.
+    """
     return [
         *tasks_freed(host, Holder(row.name, row.incarnation), note),
-        *tasks_kept_freed(host, row.name),
+        *free_reserved_tasks(host, row.name),
         *requests_withdrawn(host, row.name, note),
         *children_stopped(host, row.name, note),
     ]
 
 
-def tasks_freed(host: Host, holder: Holder, note: str) -> list[Write]:
+def tasks_freed(host: SessionRuntime, holder: Holder, note: str) -> list[Write]:
     """Return the writes that return this life's tasks to the board. A task that was tried three times has failed."""
-    return task_writes(host, given_back(host, holder, note))
+    return task_writes(host, returned_tasks(host, holder, note))
 
 
-def given_back(host: Host, holder: Holder, note: str) -> list[Task]:
+def returned_tasks(host: SessionRuntime, holder: Holder, note: str) -> list[Task]:
     """Return the tasks of this life as they are after their return to the board."""
     now = host.clock.now()
     return [laws.give_back(task, now, note) for task in host.board.open_tasks() if holder.holds(task)]
 
 
-def tasks_kept_freed(host: Host, name: str) -> list[Write]:
+def free_reserved_tasks(host: SessionRuntime, name: str) -> list[Write]:
     """Return the writes that let any agent claim the tasks reserved for an agent that no longer exists."""
     reserved = [task for task in host.board.open_tasks() if task.reserved_for == name and task.status == "pending"]
     return task_writes(host, (laws.assign(task, "", "lead", host.clock.now()) for task in reserved))
 
 
-def task_writes(host: Host, tasks: Iterable[Task]) -> list[Write]:
+def task_writes(host: SessionRuntime, tasks: Iterable[Task]) -> list[Write]:
     """Return the writes of changed tasks, each with the revision known to this process."""
     writes: list[Write] = []
     for task in tasks:
@@ -56,14 +58,14 @@ def task_writes(host: Host, tasks: Iterable[Task]) -> list[Write]:
     return writes
 
 
-def requests_withdrawn(host: Host, name: str, reason: str, keep: Collection[str] = ()) -> list[Write]:
+def requests_withdrawn(host: SessionRuntime, name: str, reason: str, keep: Collection[str] = ()) -> list[Write]:
     """Return the writes that withdraw this agent's unanswered requests, except the kinds to keep."""
     own = [request for request in host.board.requests() if request.asked_by == name and request.status == "pending"]
     pending = [request.id for request in own if request.kind not in keep]
     return [write for request_id in pending for write in request_withdrawn(host, request_id, reason)]
 
 
-def request_withdrawn(host: Host, request_id: str, reason: str) -> list[Write]:
+def request_withdrawn(host: SessionRuntime, request_id: str, reason: str) -> list[Write]:
     """Return the write that withdraws one request; none if it is unknown or decided."""
     row = host.board.request(request_id)
     taken_back = rq.withdraw(row[0], "runtime", reason, host.clock.now()) if row else None
@@ -72,9 +74,11 @@ def request_withdrawn(host: Host, request_id: str, reason: str) -> list[Write]:
     return [Put(request_key(host.session, request_id), taken_back.encode(), expected=row[1])]
 
 
-def children_stopped(host: Host, parent: str, reason: str, call: str = "") -> list[Write]:
-    """Return the writes that stop the living subagents of an agent, because nothing waits for their results. `call`:
-    only those of this call."""
+def children_stopped(host: SessionRuntime, parent: str, reason: str, call: str = "") -> list[Write]:
+    """Return the writes that stop the living subagents of an agent, because nothing waits for their results.
+
+    `call`: only those of this call.
+    """
     writes: list[Write] = []
     for row in host.board.agents():
         is_child = row.kind == "subagent" and row.parent == parent and row.life not in ("stopped", "crashed")
@@ -94,10 +98,12 @@ def children_stopped(host: Host, parent: str, reason: str, call: str = "") -> li
     return writes
 
 
-def lead_told(host: Host, row: AgentRow, text: str, *, status: str, at: float, cause: Cause = "tool") -> list[Write]:
+def notify_lead(
+    host: SessionRuntime, row: AgentRow, text: str, *, status: str, at: float, cause: Cause = "tool"
+) -> list[Write]:
     """Return the writes that inform the lead that a teammate no longer continues; none for other agents.
 
-    `status`: `crashed`, `stopped`. `at` (Unix seconds) distinguishes two such ends of one life.
+    `status`: `crashed` or `stopped`. `at` (Unix seconds) distinguishes two such ends of one life.
     """
     lead = host.board.agent("lead")
     if row.kind != "teammate" or lead is None:

@@ -1,8 +1,8 @@
 """Question of an MCP server during a call: one durable request to the user, answered like any other.
 
 Only the server gets the answer. It is never sent as mail, so the model does not see what the user typed. The call waits
-for the answer. Ending the call withdraws the question; if the process died, the next process does so. Never raises: if
-no one can answer, the answer is that the user declined.
+for the answer. The end of the call withdraws the question; after a crash, the next process withdraws it. Nothing here
+raises: if no one can answer, the server learns that the user declined.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import anyio
 from callboard.core.agent.authority import authority_of
 from callboard.core.approvals.requests import open_request
 from callboard.core.keys import request_key, short_id
-from callboard.core.mcp.elicitation import asked_of, payload_of, read
+from callboard.core.mcp.elicitation import payload_of, question_in, read
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.cleanup import request_withdrawn
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Put
 from callboard.types.errors import Conflict
-from callboard.types.mcp import AnsweredBack, Elicitation
+from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Request
 
 _GONE = "the call that asked has ended"
 
 
-async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> AnsweredBack:
+async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> ElicitationAnswer:
     """Ask the user and wait for the answer until the deadline of questions."""
     state = agent.state
     wait = agent.state.me.ask_deadline
     if wait == 0:
-        return AnsweredBack("decline")
+        return ElicitationAnswer("decline")
     now = agent.host.clock.now()
     host = agent.host
     request = open_request(
@@ -51,24 +51,42 @@ async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> Answe
         await host.commit(Put(request_key(host.session, request.id), request.encode(), expected=0))
         return await _answered(agent, request.id)
     except Conflict:
-        return AnsweredBack("decline")
+        return ElicitationAnswer("decline")
     finally:
-        # Nobody waits for the answer any more, so the question must go (test_an_interrupt_takes_the_question_back).
+        # The call has ended, so the question is withdrawn (test_an_interrupt_takes_the_question_back).
         with anyio.CancelScope(shield=True):
-            await _taken_back(host, request.id)
+            await _withdraw(host, request.id)
 
 
-async def _answered(agent: AgentRuntime, request_id: str) -> AnsweredBack:
+async def _answered(agent: AgentRuntime, request_id: str) -> ElicitationAnswer:
     while (match := agent.host.board.request(request_id)) is not None and match[0].status == "pending":
         await agent.change()
     if match is None or match[0].status != "answered":
-        return AnsweredBack("cancel")
-    question = asked_of(match[0])
+        return ElicitationAnswer("cancel")
+    question = question_in(match[0])
     back = read(question, match[0].reason) if question is not None else ""
-    return back if isinstance(back, AnsweredBack) else AnsweredBack("decline")
+    return back if isinstance(back, ElicitationAnswer) else ElicitationAnswer("decline")
 
 
-async def _taken_back(host: Host, request_id: str) -> None:
+async def ask(agent: AgentRuntime, question: Request) -> str | None:
+    """Put a question of the agent itself to the user and wait for the answer; None: nobody answered in time.
+
+    A question that an earlier process has put is not put again.
+    """
+    host = agent.host
+    question = open_request(question)
+    try:
+        if host.board.request(question.id) is None:
+            await host.commit(Put(request_key(host.session, question.id), question.encode(), expected=0))
+        while (match := host.board.request(question.id)) is not None and match[0].status == "pending":
+            await agent.change()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _withdraw(host, question.id)
+    return match[0].reason if match is not None and match[0].status == "answered" else None
+
+
+async def _withdraw(host: SessionRuntime, request_id: str) -> None:
     """Withdraw a question that nothing waits for."""
     while writes := request_withdrawn(host, request_id, _GONE):
         try:
@@ -77,15 +95,15 @@ async def _taken_back(host: Host, request_id: str) -> None:
             await host.refresh(lost.what)
 
 
-async def take_back_orphans(host: Host, name: str) -> None:
+async def take_back_orphans(host: SessionRuntime, name: str) -> None:
     """Withdraw questions of servers whose calls died with their process."""
     own = [request for request in host.board.requests() if request.asked_by == name and request.status == "pending"]
     for request in own:
-        if asked_of(request) is not None:
-            await _taken_back(host, request.id)
+        if question_in(request) is not None:
+            await _withdraw(host, request.id)
 
 
-def _new_id(host: Host, call: str) -> str:
+def _new_id(host: SessionRuntime, call: str) -> str:
     """Return a new request id, because a call may ask several times."""
     number = 0
     while host.board.request(request_id := short_id("req", call, "elicit", number)) is not None:

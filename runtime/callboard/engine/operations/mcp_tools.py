@@ -1,7 +1,7 @@
 """Tools of MCP servers for agents: tools in the prompt, deferred tools, and later changes.
 
 A prompt is composed once, from the servers connected by then. Later changes do not alter its bytes: a reminder reports
-them, and `call_tool` reaches the new tools. Connecting is the job of the port.
+them, and `call_tool` reaches the new tools. The port connects the servers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from callboard.core.mcp.tool_names import has_any, may_have, sees
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.core.tool_access import names_of
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.mcp import Servers
 from callboard.ports.tool import Tool, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import InjectionQueued
-from callboard.types.mcp import ServerNow
+from callboard.types.mcp import ServerStatus
 from callboard.types.messages import Injection
 
 
@@ -35,12 +35,12 @@ class PromptTools:
     lines: tuple[str, ...] = ()
 
 
-def reaches(host: Host, me: AgentSpec) -> bool:
-    """Return True if there are servers and the agent may have tools of theirs."""
+def reaches(host: SessionRuntime, me: AgentSpec) -> bool:
+    """Return True if there are servers and the agent may have tools of a server."""
     return host.ports.servers is not None and bool(host.ports.servers.now()) and has_any(me)
 
 
-def has_tool(host: Host, me: AgentSpec, name: str) -> bool:
+def has_tool(host: SessionRuntime, me: AgentSpec, name: str) -> bool:
     """Return True if the agent may call the tool of this name now."""
     if name not in host.ports.tools:
         return False
@@ -49,13 +49,13 @@ def has_tool(host: Host, me: AgentSpec, name: str) -> bool:
     return name in names_of(me.tools, me.own, host.ports.own) or name in _of_servers(host, me)
 
 
-def tool_names(host: Host, me: AgentSpec) -> tuple[str, ...]:
+def tool_names(host: SessionRuntime, me: AgentSpec) -> tuple[str, ...]:
     """Return the names of all tools that the agent may call now."""
     access = (SEARCH, CALL) if reaches(host, me) else ()
     return (*names_of(me.tools, me.own, host.ports.own), *access, *sorted(_of_servers(host, me)))
 
 
-def _of_servers(host: Host, me: AgentSpec) -> dict[str, Tool]:
+def _of_servers(host: SessionRuntime, me: AgentSpec) -> dict[str, Tool]:
     servers = host.ports.servers
     if servers is None:
         return {}
@@ -64,7 +64,7 @@ def _of_servers(host: Host, me: AgentSpec) -> dict[str, Tool]:
 
 
 def hidden_tools(servers: Servers, private: Mapping[str, Collection[str]], agent: str) -> frozenset[str]:
-    """The tools of servers that other agents brought for themselves. `private`: see `Host.private`."""
+    """Return the server tools that only other agents may use. `private`: see `SessionRuntime.private`."""
     if not private:
         return frozenset()
     return frozenset(tool for now in servers.now() if _is_others(private, now.name, agent) for tool in now.tools)
@@ -75,23 +75,25 @@ def _is_others(private: Mapping[str, Collection[str]], server: str, agent: str) 
 
 
 async def bring(agent: AgentRuntime) -> None:
-    """Add the servers that the agent's type defines, for agents of this type only. They end with the last of these
-    agents."""
+    """Add the servers that the agent's type defines, for agents of this type only.
+
+    They end with the last of these agents.
+    """
     host = agent.host
     me = agent.state.me
     if host.ports.servers is None:
         return
-    for entry in host.ports.brought(me):
+    for entry in host.ports.own_servers(me):
         if entry.name in host.private:
             host.private[entry.name].add(agent.name)
-        elif all(now.name != entry.name for now in host.ports.servers.now()):  # else it is everybody's already
+        elif all(now.name != entry.name for now in host.ports.servers.now()):  # else every agent already has it
             host.private[entry.name] = {agent.name}
             host.servers_until = None  # its prompt waits for them
             await host.ports.servers.add(entry)
 
 
 async def take_along(agent: AgentRuntime) -> None:
-    """End the servers that only this agent uses, because its life here is over."""
+    """End the servers that only this agent uses, because its life in this process is over."""
     host = agent.host
     for name in [name for name, owners in host.private.items() if agent.name in owners]:
         host.private[name].discard(agent.name)
@@ -101,7 +103,7 @@ async def take_along(agent: AgentRuntime) -> None:
                 await host.ports.servers.remove(name)
 
 
-async def until_ready(host: Host) -> None:
+async def until_ready(host: SessionRuntime) -> None:
     """Wait for the servers of the start, at most as long as the first prompt may wait."""
     servers = host.ports.servers
     if servers is None or not servers.now():
@@ -113,10 +115,10 @@ async def until_ready(host: Host) -> None:
         await servers.ready()
 
 
-def offer(host: Host, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptTools:
+def offer(host: SessionRuntime, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptTools:
     """Return the tools and server lines for the agent's prompt now.
 
-    `before`: the server tools in its list in an earlier process, which it keeps; None: there was none.
+    `before`: the server tools in its list in an earlier process, which it keeps; None: it had no list.
     """
     ports = host.ports
     own = [ports.tools[name].spec for name in names_of(me.tools, me.own, ports.own) if name in ports.tools]
@@ -138,11 +140,11 @@ def offer(host: Host, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> P
     return PromptTools((*own, *access, *specs), tuple(_lines(host, me, by_name, listed).values()))
 
 
-def _servers(host: Host) -> Sequence[ServerNow]:
+def _servers(host: SessionRuntime) -> Sequence[ServerStatus]:
     return host.ports.servers.now() if host.ports.servers is not None else ()
 
 
-def _lines(host: Host, me: AgentSpec, by_name: dict[str, Tool], listed: set[str]) -> dict[str, str]:
+def _lines(host: SessionRuntime, me: AgentSpec, by_name: dict[str, Tool], listed: set[str]) -> dict[str, str]:
     connects = CONNECT in me.tools
     lines: dict[str, str] = {}
     for now in _servers(host):
@@ -152,9 +154,11 @@ def _lines(host: Host, me: AgentSpec, by_name: dict[str, Tool], listed: set[str]
     return lines
 
 
-async def tell_news(agent: AgentRuntime) -> None:
-    """Queue a reminder during a turn if the servers have changed since the agent was last informed. In a recording this
-    happens at the start of the next turn, as in its replay."""
+async def remind_of_changes(agent: AgentRuntime) -> None:
+    """Queue a reminder during a turn if the servers have changed since the agent was last informed.
+
+    In a recording this happens at the start of the next turn, as in its replay.
+    """
     ports = agent.host.ports
     if ports.servers is None or ports.script is not None or agent.servers_seen == ports.servers.revision:
         return
@@ -163,8 +167,10 @@ async def tell_news(agent: AgentRuntime) -> None:
 
 
 async def news(agent: AgentRuntime) -> tuple[Injection, ...]:
-    """Return a reminder of differences between the agent's prompt and the current servers; none if there are none, or
-    the newest reminder has them."""
+    """Return a reminder of differences between the agent's prompt and the current servers.
+
+    None if nothing differs, or the newest reminder has the differences.
+    """
     servers = agent.host.ports.servers
     previous = agent.state.context.reminders.get(SERVERS_NOW, "")
     if servers is None or not agent.state.context.system:

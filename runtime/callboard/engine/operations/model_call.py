@@ -1,9 +1,10 @@
-"""Model calls of turns as operations, and token counts by the service. Retry and fallback are rules, not loops here;
-summaries are in `summarize`.
+"""Model calls of turns as operations, and token counts by the service.
 
-Only the next model call waits for a count. Nothing is journalled before its end, so that `decide` simply asks again
-after a crash. The service limits counts separately from messages, so counts have a separate limiter, and a refused
-count delays no message.
+Retry and fallback are rules, not loops here; summaries are in `summarize`.
+
+Only the next model call waits for a count. Nothing is journalled before the end of the count, so `decide` simply asks
+again after a crash. The service limits counts separately from messages, so counts have a separate limiter, and a
+refused count delays no message.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import anyio
 
 from callboard.core.agent.decide import MODEL, SUMMARY
 from callboard.core.agent.rules.compaction import COUNT, may_later
+from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import Amount
 from callboard.core.context.cache.breakpoints import anchored, marks, unmarked
 from callboard.core.context.cache.health import Sent
+from callboard.core.context.view.messages import is_result, is_thinking
 from callboard.core.keys import call_id
 from callboard.core.mcp.catalog import unwrapped
 from callboard.core.rate_limits.key_state import TRY_AGAIN, counts_of
@@ -38,16 +41,15 @@ from callboard.types.records import Fault, Json, ToolCall, Usage
 
 
 async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
-    """Note that the call is made, then make it: it changes nothing outside, and its end is recorded with this.
+    """Note the call, then make it. The call changes nothing outside; its end is recorded together with the note.
 
-    Where a budget holds, the worst that it may cost is held back first, and the note is durable before the call: what
-    is in flight when the process dies counts as spent.
+    If a budget applies, the highest possible cost is reserved first, and the note is durable before the call.
     """
     if await _limits_of_others(agent, step.model):
-        return  # `decide` looks again, with what the service said to another agent
+        return  # `decide` runs again with the limits that another agent learned
     worst = Amount(step.reserved_tokens, step.reserved_usd, 1)
     if step.reserved_tokens and agent.host.budgets.reserve(agent.state, worst):
-        return  # another agent was faster: `decide` sees it
+        return  # another agent was faster: `decide` sees its reservation
     called = ev.ModelCalled(
         at=agent.host.clock.now(),
         ordinal=step.ordinal,
@@ -58,7 +60,7 @@ async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
         reserved_usd=step.reserved_usd,
         wind_down=step.wind_down,
     )
-    # Durable before the call if a budget holds: what is in flight at a crash counts as spent
+    # Durable before the call if a budget applies: a call in flight at a crash counts as spent
     # (test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survives_a_resume).
     await (agent.record(called) if step.reserved_tokens else agent.note(called))
     agent.start(MODEL, lambda: _turn_call(agent, step))
@@ -66,8 +68,8 @@ async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
 
 async def learn_limits(agent: AgentRuntime, step: st.LearnLimits) -> None:
     """Record limits that the service stated, and inform the other agents with the same key."""
-    stated = agent.host.governor.stated.get(step.model, (None, None))
-    agent.host.governor.stated[step.model] = (step.max_output or stated[0], step.window or stated[1])
+    stated = agent.host.key_limiter.stated.get(step.model, (None, None))
+    agent.host.key_limiter.stated[step.model] = (step.max_output or stated[0], step.window or stated[1])
     now = agent.host.clock.now()
     await agent.record(
         ev.LimitsLearned(at=now, model=step.model, max_output=step.max_output, window=step.window, why=step.why)
@@ -76,7 +78,7 @@ async def learn_limits(agent: AgentRuntime, step: st.LearnLimits) -> None:
 
 async def _limits_of_others(agent: AgentRuntime, model: str) -> bool:
     """Adopt limits that the service stated to another agent, if they are lower than the known ones."""
-    output, window = agent.host.governor.stated.get(model, (None, None))
+    output, window = agent.host.key_limiter.stated.get(model, (None, None))
     limits = agent.state.me.limits_of(model)
     lower = output if output is not None and output < limits.max_output else None
     smaller = window if window is not None and window < limits.window else None
@@ -88,12 +90,14 @@ async def _limits_of_others(agent: AgentRuntime, model: str) -> bool:
 
 
 async def reach_budget(agent: AgentRuntime, step: st.ReachBudget) -> None:
-    """Record that the next call exceeds a budget; the state knows whether a last call is allowed. A schedule pauses
-    when its own budget is used up."""
+    """Record that the next call exceeds a budget; the state knows whether a last call is allowed.
+
+    A schedule pauses when its own budget is used up.
+    """
     event = reached(step, agent.host.clock.now(), winds_down=step.winds_down)
     try:
         await agent.record(event, writes=pause_for(agent.host, step))
-    except Conflict as lost:  # a person has changed the schedule: `decide` sees it as it stands now
+    except Conflict as lost:  # a user has changed the schedule: `decide` sees the new row
         await agent.host.refresh(lost.what)
 
 
@@ -120,7 +124,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
 
     def on_delta(delta: Delta) -> None:
         nonlocal visible
-        # What was shown and is void must be marked in the output, and only then
+        # Shown text that is void must be marked in the output, and only such text
         # (test_partial_text_is_marked_as_dropped_whatever_follows, test_a_fault_before_any_word_drops_nothing).
         visible = delta.kind in ("text", "thinking", "tool") or (visible and delta.kind != "dropped")
         if delta.kind == "text":
@@ -133,11 +137,11 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
     try:
         reply = await complete(agent, await _request(agent, step), on_delta)
     except CallFault as failed:
-        if visible:  # whatever follows, a retry, a switch or the end: what streamed is void
+        if visible:  # the streamed text is void, whether a retry, a switch or the end follows
             on_delta(Delta("dropped", f"{failed.fault.kind}: {failed.fault.message}"))
         await agent.record(call_failed(agent, call, failed.fault))
     except anyio.get_cancelled_exc_class():
-        # The end of the process also cancels: the call then stays open in the journal, and the next process makes it
+        # The end of the process also cancels. The call then stays open in the journal, and the next process makes it
         # again (test_a_call_whose_process_died_is_made_again_and_says_that_the_first_may_be_billed).
         if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
             interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text="".join(texts))
@@ -151,8 +155,8 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
     """Make one call, as the rate limits allow. Raises `CallFault`."""
     prefix = agent.watch.prefix(request, agent.state.me.limits_of(request.model))
     asking = asking_of(agent.state, request)
-    agent.urge = partial(agent.host.governor.hurry, asking)
-    async with agent.host.governor.slot(asking, prefix) as call:
+    agent.urge = partial(agent.host.key_limiter.hurry, asking)
+    async with agent.host.key_limiter.slot(asking, prefix) as call:
         if call.held > HELD:
             now = agent.host.clock.now()
             await agent.note(ev.CallHeld(at=now, ordinal=request.ordinal, seconds=call.held, why=call.why))
@@ -163,7 +167,7 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
             on_delta(delta)
 
         operation = SUMMARY if request.purpose == "summary" else MODEL
-        # Only now, because a wait for the rate limits is no stall
+        # Its time counts from here, because a wait for the rate limits is not a stall
         # (test_a_stalled_lead_is_told_to_the_person_and_a_model_call_has_its_time_from_its_sending_on).
         agent.begun(operation)
         try:
@@ -190,6 +194,7 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         model=step.model,
         max_tokens=step.max_tokens,
         effort=((state.turn.effort if state.turn else "") or state.me.effort) if limits.effort else "",
+        thinking=_thinking(state, limits, step.max_tokens),
         system=system,
         tools=tools,
         messages=anchored(state.context.conversation, state.costs.cycle, limits, reader_of(state.me, step.model)),
@@ -197,6 +202,20 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
     )
+
+
+def _thinking(state: AgentState, limits: ModelLimits, max_tokens: int) -> Json | None:
+    """Return the thinking to request. In a tool loop that began without thinking, a budget would be refused."""
+    choice = state.me.thinking
+    wire = None if choice is None else choice.wire(limits, max_tokens)
+    if wire is None or wire["type"] != "enabled":
+        return wire
+    messages = state.context.conversation.messages
+    last = messages.last
+    if last is None or not any(map(is_result, last.blocks)):
+        return wire
+    before = messages[len(messages) - 2] if len(messages) > 1 else None
+    return wire if before is not None and is_thinking(before.blocks[0].data) else None
 
 
 async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -> None:
@@ -208,23 +227,23 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         full = "the context window is full"
         agent.stream(Delta("dropped", full))
         fault = Fault(kind="too_long", type=reply.stop_reason, message=full, usage=usage, may_bill=True)
-        # Shown to the user if the turn ends by it
+        # Shown to the user if the turn ends with it
         # (test_the_text_of_a_reply_that_a_full_window_cut_is_kept_if_the_turn_ends_by_it).
         text = "\n".join(str(block.get("text", "")) for block in reply.blocks if block.get("type") == "text").strip()
         await agent.record(call_failed(agent, call, fault).model_copy(update={"text": text}))
         return
     blocks = list(reply.blocks)
     stop = reply.stop_reason
-    # Calls that precede a refusal are part of what is refused
+    # Calls that precede a refusal belong to the refused reply
     # (test_a_refusal_ends_the_turn_and_what_it_had_begun_to_call_never_runs).
-    if stop == "refusal":  # what it had begun to call before it refused never runs
+    if stop == "refusal":  # these calls never run
         blocks = [block for block in blocks if block.get("type") == "text"]
     if stop == "max_tokens":
-        # One that a budget allowed less output than the agent would ask for is cut for good: more is not to be had.
+        # If a budget allowed less output than the agent would ask for, no higher limit is available.
         lowered = call.max_tokens < output_limit(state.model.recovery, state.me)
         higher = None if lowered else next_output_limit(state.model.recovery, state.me)
         name, characters = reply.cut_call or ("", 0)
-        # A call whose input grows with the limit is never asked for again with more
+        # A call whose input grows with the limit is not asked for again with a higher limit
         # (test_an_input_that_grows_with_the_limit_is_asked_for_in_smaller_parts).
         if higher is not None and not grows(state.model.recovery, name, characters):
             agent.stream(Delta("dropped", "cut at the output limit"))
@@ -253,8 +272,10 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
 
 
 def _sendable(blocks: list[Json]) -> tuple[list[Json], str]:
-    """Return the blocks in a form that may be sent back (no empty text, no white space at the end), and the white space
-    removed."""
+    """Return the blocks in a form that may be sent back, and the removed white space.
+
+    The sent form has no empty text, and no white space at the end.
+    """
     sent = [block for block in blocks if block.get("type") != "text" or str(block.get("text", "")).strip()]
     if not sent or sent[-1].get("type") != "text":
         return sent, ""
@@ -316,10 +337,11 @@ def call_failed(agent: AgentRuntime, call: ev.ModelCalled, fault: Fault) -> ev.C
 
 
 LONGEST_COUNT = 20.0
-"""Seconds after which the estimate is used instead."""
+"""Most seconds to wait for a count. After that the estimate is used."""
 
 
 async def count_tokens(agent: AgentRuntime, step: st.CountTokens) -> None:
+    """Start the operation that has the service count the tokens of the next request."""
     agent.start(COUNT, lambda: _count(agent, step))
 
 
@@ -333,13 +355,13 @@ async def _count(agent: AgentRuntime, step: st.CountTokens) -> None:
 
 
 async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int | None, str, bool]:
-    """Return the count; or None, the reason, and whether it may be available later."""
+    """Return the count; or None, the reason, and True if it may be available later."""
     if _parked_until(agent) > agent.host.clock.now() + LONGEST_COUNT:
         return None, "counts of tokens are parked", True
     sent = False
     with anyio.move_on_after(LONGEST_COUNT):
         try:
-            async with agent.host.governor.counting(asking_of(agent.state, request)):
+            async with agent.host.key_limiter.counting(asking_of(agent.state, request)):
                 sent = True
                 return await agent.host.ports.model.count(request), "", False
         except CannotCount as no:
@@ -351,7 +373,7 @@ async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int
 
 def _parked_until(agent: AgentRuntime) -> float:
     """Return the time until which counts of the current model are parked."""
-    return agent.host.governor.parked_until(counts_of(model_in_use(agent.state.model.recovery, agent.state.me)))
+    return agent.host.key_limiter.parked_until(counts_of(model_in_use(agent.state.model.recovery, agent.state.me)))
 
 
 async def _count_request(agent: AgentRuntime) -> ModelRequest:
@@ -360,9 +382,8 @@ async def _count_request(agent: AgentRuntime) -> ModelRequest:
     system, tools = await agent.prompt_bytes()
     model = model_in_use(state.model.recovery, state.me)
     limits = state.me.limits_of(model)
-    if (
-        len(marks(state.context.conversation, state.costs.cycle, limits)) > 2
-    ):  # as the call does: four marks are all that may be
+    # The service accepts four cache marks; the system prompt and the tools take one each, as in a call.
+    if len(marks(state.context.conversation, state.costs.cycle, limits)) > 2:
         tools = unmarked(tools)
     return ModelRequest(
         session=state.identity.session,

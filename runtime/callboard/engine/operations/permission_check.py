@@ -1,19 +1,21 @@
-"""Permission check of proposed calls: schema, PreToolUse hooks, schema again, plan gate, rules and mode, hooks in the
-user's place, question.
+"""Permission check of proposed calls, from the schema to the question.
+
+The order is: schema, PreToolUse hooks, schema again, plan gate, rules and mode, hooks in the user's place, question.
 
 A hook that allows has the effect of an allow rule: it overrides no deny rule, no ask rule, and no hard rule. This
-module runs nothing: `tool_call.py` runs the allowed calls, and each decision is an event.
+module runs nothing: `tool_call.py` runs the allowed calls. Each decision is an event.
 
-For a call that asks, hooks may answer in the person's place; else it becomes one durable request that says all of it.
+If a call needs an approval, hooks may answer in the user's place. Otherwise the call becomes one durable request with
+all the information.
 
-The check of a task is judged before `complete_task` runs it, as what it is: a shell command of that agent. So is the
-test command of `merge_worktree`. So nobody can run a command as a check who may not run it as a command. The command is
-fixed in the call's input when it is judged, the question shows it, and only that command is run
+The check command of a task is decided before `complete_task` runs it, as a shell command of that agent; so is the test
+command of `merge_worktree`. So an agent cannot run a command as a check that it may not run as a command. The command
+is fixed in the call's input at the decision, the question shows it, and only that command runs
 (`callboard.adapters.tools.board`).
 
-The agent that made a request also takes its answer here, as it does that of a plan. It first checks whether the
-situation of the plan or the call has changed; rules (`core.approvals.plans`) decide whether an approval is valid. The
-event has all the values that were used.
+The agent that made a request also receives its answer here, like that of a plan. It first checks whether the situation
+of the plan or the call has changed; rules (`core.approvals.plans`) decide whether an approval is still valid. The event
+has all the values that were used.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from functools import partial
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
-from callboard.core.approvals.plans import Now, answer_record
+from callboard.core.approvals.plans import AuthorSituation, answer_record
 from callboard.core.approvals.requests import AnswerRefusal, open_request, refused
 from callboard.core.json_schema import TOO_DEEP, check_input, too_deep
 from callboard.core.keys import request_key, short_id
@@ -34,12 +36,12 @@ from callboard.core.permissions.claude_updates import suggestions_of
 from callboard.core.permissions.network import describe
 from callboard.core.team.worktrees import branch_of, loss_words
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
-from callboard.engine.operations.lifts import in_this_turn, permission_query
+from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
+from callboard.engine.operations.permission_query import in_this_turn, permission_query
 from callboard.engine.operations.tool_context import commit_in, tool_context
 from callboard.engine.toolbox import near
-from callboard.ports.environment import Ruling
+from callboard.ports.environment import PermissionDecision
 from callboard.ports.store import Put, Write
 from callboard.ports.tool import Previews
 from callboard.types import events as ev
@@ -52,8 +54,11 @@ from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 
 
 async def judge(agent: AgentRuntime, step: st.CheckPermissions) -> None:
-    """Decide on calls. Calls with hooks or shell commands may take long, so each has its own operation. Other calls are
-    decided at once, because an operation would cost more."""
+    """Decide on calls.
+
+    Calls with hooks or shell commands may take long, so each has its own operation. Other calls are decided at once,
+    because an operation would cost more.
+    """
     hooks = agent.host.ports.hooks
     hooked = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
     for call_id in step.calls:
@@ -94,30 +99,33 @@ async def _judge(agent: AgentRuntime, call_id: str) -> None:
 async def _rule(
     agent: AgentRuntime, proposed: CallState, call: ToolCall, *, context: tuple[str, ...], hooked: hk.PreVerdict | None
 ) -> None:
-    """Apply gate, rules and mode. An allow of a hook has the effect of an allow rule; its ask always asks."""
+    """Apply the gate, the rules and the mode.
+
+    An allow of a hook has the effect of an allow rule; its ask always asks.
+    """
     gate = agent.state.work.gate
-    ruling = await ruling_of(agent, call, hooked)
-    closed = refused_by_gate(agent, call, ruling, gate)
+    decision = await ruling_of(agent, call, hooked)
+    closed = refused_by_gate(agent, call, decision, gate)
     if closed is not None:
         await _deny(agent, call.id, reason=closed, by="plan gate", context=context)
         return
-    ruling = await judge_check(agent, call, ruling)
+    decision = await judge_check(agent, call, decision)
     asks = hooked is not None and hooked.decision == "ask"
-    if hooked is not None and asks and ruling.decision == "allow":
-        ruling = replace(ruling, decision="ask", rule=hooked.by, why=hooked.why)
+    if hooked is not None and asks and decision.decision == "allow":
+        decision = replace(decision, decision="ask", rule=hooked.by, why=hooked.why)
     changed = call.input if call.input is not proposed.call.input else None
-    await _settle(agent, Proposed(call, changed, ruling, gate, context, by_hook=asks))
+    await _settle(agent, PermissionCheck(call, changed, decision, gate, context, by_hook=asks))
 
 
-async def _settle(agent: AgentRuntime, about: Proposed) -> None:
+async def _settle(agent: AgentRuntime, about: PermissionCheck) -> None:
     """Deny, allow or ask, by the decision or by the answer of hooks in the user's place."""
     always: tuple[str, ...] = ()
-    if about.ruling.decision == "ask":
+    if about.decision.decision == "ask":
         always = await always_of(agent, about)
         about = await answered_by_hook(agent, about, always)
     call = about.call
-    ruling = about.ruling
-    match ruling.decision:
+    decision = about.decision
+    match decision.decision:
         case "ask":
             preview = await previewed(agent, about)
             if isinstance(preview, str):
@@ -125,21 +133,23 @@ async def _settle(agent: AgentRuntime, about: Proposed) -> None:
             else:
                 await ask_person(agent, preview, always)
         case "deny":
-            await _refuse(agent, call.id, by=ruling.rule, reason=ruling.why, context=about.context, mode=ruling.mode)
-            await _halt(agent, ruling.rule, about.halt)
+            await _refuse(
+                agent, call.id, by=decision.rule, reason=decision.why, context=about.context, mode=decision.mode
+            )
+            await _halt(agent, decision.rule, about.halt)
         case "allow":
             judged = ev.CallJudged(
                 at=agent.host.clock.now(),
                 call=call.id,
                 verdict="allow",
-                by=ruling.rule,
+                by=decision.rule,
                 input=about.input,
                 context=about.context,
-                mode=ruling.mode or agent.state.me.permission_mode,
-                level=ruling.level,
-                grants=ruling.grants,
+                mode=decision.mode or agent.state.me.permission_mode,
+                level=decision.level,
+                grants=decision.grants,
             )
-            # Void if the plan gate has changed since: the decision took as long as its hooks.
+            # The hooks may have taken long: void if the plan gate has changed meanwhile.
             await agent.note(judged, unless=void(call.id, about.gate))
 
 
@@ -155,7 +165,7 @@ async def _deny(
     now = agent.host.clock.now()
     mode = mode or agent.state.me.permission_mode
     denied = ev.CallJudged(at=now, call=call_id, verdict="deny", by=by, why=reason, context=context, mode=mode)
-    await agent.note(denied, unless=gone_from(call_id, "proposed"))
+    await agent.note(denied, unless=left_stage(call_id, "proposed"))
 
 
 async def _halt(agent: AgentRuntime, by: str, reason: str) -> None:
@@ -164,14 +174,14 @@ async def _halt(agent: AgentRuntime, by: str, reason: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class PermissionCheck:
     """Call on its way through hooks and rules."""
 
     call: ToolCall
     """The call as it would run."""
     input: Json | None
     """Input as rewritten by hooks; None: as the model wrote it."""
-    ruling: Ruling
+    decision: PermissionDecision
     gate: PlanGate
     """Plan gate at the time of the decision."""
     context: tuple[str, ...] = ()
@@ -185,7 +195,7 @@ class Proposed:
 
 
 def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
-    """Return the reason why the call is impossible: an unknown tool, or an invalid input. None if it is possible."""
+    """Return the reason why the call is impossible: an unknown tool, or an invalid input; None if it is possible."""
     host = agent.host
     me = agent.state.me
     tools = host.ports.tools
@@ -193,57 +203,59 @@ def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
         return f"There is no tool `{call.name}` for you.{near(call.name, tool_names(host, me))}"
     if call.bad_input is not None:
         return f"The input of {call.name} cannot be used: {call.bad_input}. Send the call again."
-    if too_deep(call.input):  # a hook or a person may have given it
+    if too_deep(call.input):  # a hook or a user may have given it
         return f"The input of {call.name} cannot be used: {TOO_DEEP}. Send the call again."
     spec = tools[call.name].spec
     wrong = check_input(spec.input_schema, spec.named_as_shown(call.input))
     return f"The input of {call.name} does not fit: {wrong}. Send the call again." if wrong else None
 
 
-async def ruling_of(agent: AgentRuntime, call: ToolCall, *hooked: hk.PreVerdict | None) -> Ruling:
-    """Decide on a call by rules and mode, session rules, and the hooks that allow it."""
+async def ruling_of(agent: AgentRuntime, call: ToolCall, *hooked: hk.PreVerdict | None) -> PermissionDecision:
+    """Decide on a call by the rules, the mode, the session rules, and the hooks that allow it."""
     return await agent.host.ports.judge.judge(permission_query(agent.host, agent.state, call, *hooked))
 
 
-def refused_by_gate(agent: AgentRuntime, call: ToolCall, ruling: Ruling, gate: PlanGate) -> str | None:
-    """Return the reason why a closed gate stops the call; None if the gate lets it pass, or no plan can ever
-    allow it."""
-    reads = agent.host.ports.tools[call.name].spec.effect == "read" or ruling.reads_only
-    denied_by = ruling.rule if ruling.decision == "deny" else ""
+def refused_by_gate(agent: AgentRuntime, call: ToolCall, decision: PermissionDecision, gate: PlanGate) -> str | None:
+    """Return the reason why a closed gate stops the call; None if the gate lets it pass.
+
+    The gate also lets a call pass that no plan can ever allow.
+    """
+    reads = agent.host.ports.tools[call.name].spec.effect == "read" or decision.reads_only
+    denied_by = decision.rule if decision.decision == "deny" else ""
     return gate_refuses(gate, call.name, reads_only=reads, denied_by=denied_by)
 
 
 def void(call_id: str, gate: PlanGate) -> Callable[[AgentState], bool]:
-    """Return a condition that is true when the decision no longer holds: the call is gone, or the gate has changed."""
-    gone = gone_from(call_id, "proposed")
+    """Return a condition that is true once the decision is void: the call is gone, or the gate has changed."""
+    gone = left_stage(call_id, "proposed")
     return lambda state: gone(state) or state.work.gate != gate
 
 
-async def always_of(agent: AgentRuntime, about: Proposed) -> tuple[str, ...]:
+async def always_of(agent: AgentRuntime, about: PermissionCheck) -> tuple[str, ...]:
     """Return the rules that "always" would create; none if no rule can remove the question."""
-    ruling = about.ruling
-    if ruling.person_only or about.by_hook or ruling.rule.startswith("check, "):
+    decision = about.decision
+    if decision.person_only or about.by_hook or decision.rule.startswith("check, "):
         return ()
     return await agent.host.ports.judge.always(permission_query(agent.host, agent.state, about.call))
 
 
-async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[str, ...]) -> Proposed:
-    """Apply the answer of hooks in the user's place, or return the call unchanged if they leave it to the user.
+async def answered_by_hook(agent: AgentRuntime, about: PermissionCheck, always: tuple[str, ...]) -> PermissionCheck:
+    """Apply the answer of hooks in the user's place, or return the call unchanged if they leave the answer to the user.
 
-    Their no counts. Their yes has the effect of an allow rule, for the input that they saw.
+    A denial counts. An approval has the effect of an allow rule for the input that the hooks saw.
     """
     hooks = agent.host.ports.hooks
-    ruling = about.ruling
-    if ruling.person_only or not hooks.has("PermissionRequest"):
+    decision = about.decision
+    if decision.person_only or not hooks.has("PermissionRequest"):
         return about
     event = hk.PermissionRequest(
-        about.call, ruling.rule, ruling.why, suggestions_of(always), caller(agent.host, agent.state)
+        about.call, decision.rule, decision.why, suggestions_of(always), caller(agent.host, agent.state)
     )
     verdict = await hooks.permission_request(event)
     notice(agent.host, agent.name, verdict.notices)
     if verdict.decision == "deny" or verdict.halt:
-        no = replace(ruling, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
-        return replace(about, ruling=no, context=(*about.context, *verdict.context), halt=verdict.halt)
+        no = replace(decision, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
+        return replace(about, decision=no, context=(*about.context, *verdict.context), halt=verdict.halt)
     if verdict.decision != "allow" or about.by_hook:
         return about
     call = about.call
@@ -252,17 +264,17 @@ async def answered_by_hook(agent: AgentRuntime, about: Proposed, always: tuple[s
     if (wrong := unfit(agent, call)) is not None:
         notice(agent.host, agent.name, (f"{verdict.by}: {wrong}",))
         return about
-    hooked = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both rulings
-    lifted = await judge_check(agent, hooked, await ruling_of(agent, hooked, verdict))
-    if lifted.decision != "allow" or refused_by_gate(agent, call, lifted, about.gate) is not None:
+    hooked = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both decisions
+    by_hooks = await judge_check(agent, hooked, await ruling_of(agent, hooked, verdict))
+    if by_hooks.decision != "allow" or refused_by_gate(agent, call, by_hooks, about.gate) is not None:
         return about
     changed = call.input if verdict.input is not None else about.input
-    return replace(about, call=call, input=changed, ruling=lifted, context=(*about.context, *verdict.context))
+    return replace(about, call=call, input=changed, decision=by_hooks, context=(*about.context, *verdict.context))
 
 
 @dataclass(frozen=True, slots=True)
 class EditedInput:
-    """Input of a call as changed by the user. `void`: the reason why it still may not run."""
+    """Input of a call as changed by the user. `void`: the reason why the call still may not run."""
 
     input: Json
     void: str = ""
@@ -270,44 +282,46 @@ class EditedInput:
 
 
 async def edited_by_person(agent: AgentRuntime, call: ToolCall, tool_input: Json) -> EditedInput:
-    """Decide on the input that the user gave in place of a call's own. It is void if it does not match the schema, or a
-    rule or the mode denies it. The user's answer settles any question."""
+    """Decide on the input with which the user replaced a call's own.
+
+    It is void if it does not match the schema, or a rule or the mode denies it. The user's answer settles any question.
+    """
     call = with_check(agent, call.model_copy(update={"input": tool_input, "id": f"{call.id}.edited"}))
     if (wrong := unfit(agent, call)) is not None:
         return EditedInput(call.input, wrong)
-    ruling = await judge_check(agent, call, await ruling_of(agent, call))
-    if ruling.decision == "deny":
-        return EditedInput(call.input, f"{ruling.why} ({ruling.rule})")
-    return EditedInput(call.input, grants=ruling.grants)
+    decision = await judge_check(agent, call, await ruling_of(agent, call))
+    if decision.decision == "deny":
+        return EditedInput(call.input, f"{decision.why} ({decision.rule})")
+    return EditedInput(call.input, grants=decision.grants)
 
 
-async def previewed(agent: AgentRuntime, about: Proposed) -> Proposed | str:
+async def previewed(agent: AgentRuntime, about: PermissionCheck) -> PermissionCheck | str:
     """Return the call with a preview of its change for the question, or the reason why it would be refused anyway."""
     tool = agent.host.ports.tools[about.call.name]
     if not isinstance(tool, Previews):
         return about
     try:
-        context = replace(tool_context(agent, about.call.id), grants=about.ruling.grants)
+        context = replace(tool_context(agent, about.call.id), grants=about.decision.grants)
         diff = await tool.preview(about.call.input, context)
     except ToolRefused as refused:
         return str(refused)
     return replace(about, diff=diff)
 
 
-async def ask_person(agent: AgentRuntime, about: Proposed, always: tuple[str, ...]) -> None:
-    """Create one durable request. If no one can answer, its deadline is now and the answer is no."""
+async def ask_person(agent: AgentRuntime, about: PermissionCheck, always: tuple[str, ...]) -> None:
+    """Create one durable request. If no one can answer, its deadline is now and the answer is a denial."""
     state = agent.state
     now = agent.host.clock.now()
     call = about.call
-    ruling = about.ruling
+    decision = about.decision
     deadline = state.me.ask_deadline
-    reason = ruling.why + await about_losses(agent, call)
-    if reach := describe([grant.host for grant in ruling.grants if isinstance(grant, HostGrant)]):
+    reason = decision.why + await about_losses(agent, call)
+    if reach := describe([grant.host for grant in decision.grants if isinstance(grant, HostGrant)]):
         reason = f"{reason}. {reach}"
     payload: Json = {
         "tool": call.name,
         "input": call.input,
-        "rule": ruling.rule,
+        "rule": decision.rule,
         "why": reason,
         "call_id": call.id,
         "folder": str(agent.host.ports.archive.folders(state.me).root),
@@ -322,37 +336,39 @@ async def ask_person(agent: AgentRuntime, about: Proposed, always: tuple[str, ..
             kind="permission",
             asked_by=agent.name,
             incarnation=state.identity.incarnation,
-            may_answer=("person",) if ruling.person_only else ("person", "policy"),
+            may_answer=("person",) if decision.person_only else ("person", "policy"),
             subject=f"{agent.name} wants to run {call.name}: {reason.partition(chr(10))[0]}",
             payload=payload,
-            escalation="refuse" if ruling.person_only else "policy",
+            escalation="refuse" if decision.person_only else "policy",
             created_at=now,
             expires_at=None if deadline is None else now + deadline,
             cause=authority_of(state),
-            person_only=ruling.person_only,
+            person_only=decision.person_only,
         )
     )
     needed = ev.ApprovalNeeded(
         at=now,
         call=call.id,
         request_id=request.id,
-        rule=ruling.rule,
+        rule=decision.rule,
         why=reason,
         input=about.input,
         expires_at=request.expires_at,
         context=about.context,
         digest=request.digest,
-        mode=ruling.mode or state.me.permission_mode,
-        level=ruling.level,
-        grants=ruling.grants,
+        mode=decision.mode or state.me.permission_mode,
+        level=decision.level,
+        grants=decision.grants,
     )
     put = Put(request_key(agent.host.session, request.id), request.encode(), expected=0)
     await agent.record(needed, writes=[put], unless=void(call.id, about.gate))
 
 
 def _new_id(agent: AgentRuntime, call: str) -> str:
-    """Return a new request id: an answer is valid once, so a call that is asked about again after a change of the gate
-    needs another id."""
+    """Return a new request id.
+
+    An answer is valid once, so a call that is asked about again after a change of the gate needs another id.
+    """
     number = 0
     request_id = short_id("req", call)
     while agent.host.board.request(request_id) is not None:
@@ -362,7 +378,7 @@ def _new_id(agent: AgentRuntime, call: str) -> str:
 
 
 async def take_answer(agent: AgentRuntime, step: st.TakeAnswer) -> None:
-    """Record an answer: at once, or in an operation if it must look into a repository."""
+    """Record an answer: at once, or in an operation if the repository must be examined first."""
     request = step.request
     assert request.status != "pending", "only an answered request is taken"
     if request.kind == "plan" and request.status == "approved" and request.payload.get("base"):
@@ -380,8 +396,10 @@ def _digest(state: AgentState, request_id: str) -> str:
 async def _record(
     agent: AgentRuntime, request: Request, event: AnswerTaken, unless: Callable[[AgentState], bool] | None = None
 ) -> None:
-    """Record the answer, and in the request's history that an approval is void. After a lost race `decide` asks
-    again."""
+    """Record the answer.
+
+    If the approval is void, the request's history says so. After a lost race `decide` asks again.
+    """
     row = agent.host.board.request(request.id)
     writes = list[Write]()
     if event.void and row is not None:
@@ -407,18 +425,18 @@ async def _take_edited(agent: AgentRuntime, request: Request, tool_input: Json) 
         edited = await edited_by_person(agent, open_call.call, tool_input)
         void = {"void": f"the input was changed, and {edited.void}"}
         event = event.model_copy(update=void if edited.void else {"input": edited.input, "grants": edited.grants})
-    await _record(agent, request, event, None if open_call is None else gone_from(open_call.call.id, "asking"))
+    await _record(agent, request, event, None if open_call is None else left_stage(open_call.call.id, "asking"))
 
 
 def _waits_no_more(request_id: str, state: AgentState) -> bool:
     return (state.work.gate.gate, state.work.gate.request_id) != ("pending", request_id)
 
 
-def _now(agent: AgentRuntime, commit: str = "", digest: str = "") -> Now:
+def _now(agent: AgentRuntime, commit: str = "", digest: str = "") -> AuthorSituation:
     state = agent.state
     void = state.me.plan_moved_base == "void"
     folder = str(agent.host.ports.archive.folders(state.me).root)
-    return Now(agent.host.clock.now(), tuple(state.work.tasks), commit, void, folder, digest)
+    return AuthorSituation(agent.host.clock.now(), tuple(state.work.tasks), commit, void, folder, digest)
 
 
 _COMPLETE = "complete_task"
@@ -427,8 +445,10 @@ _ORDER = ("allow", "ask", "deny")
 
 
 def with_check(agent: AgentRuntime, call: ToolCall) -> ToolCall:
-    """Return the call with the command that it will run in its input, whatever the model or a hook wrote there; other
-    calls unchanged."""
+    """Return the call with the command of its check in its input, whatever the model or a hook wrote there.
+
+    Other calls are unchanged.
+    """
     if call.name != _COMPLETE or call.bad_input is not None:
         return call
     row = agent.host.board.task(str(call.input.get("task_id", "")))
@@ -438,24 +458,29 @@ def with_check(agent: AgentRuntime, call: ToolCall) -> ToolCall:
     return call if tool_input == call.input else call.model_copy(update={"input": tool_input})
 
 
-async def judge_check(agent: AgentRuntime, call: ToolCall, ruling: Ruling) -> Ruling:
-    """Decide on the call together with the command that it will run: return the stricter of `ruling` and the decision
-    on a call of `bash` with that command. Without a check: `ruling`."""
+async def judge_check(agent: AgentRuntime, call: ToolCall, decision: PermissionDecision) -> PermissionDecision:
+    """Decide on the call together with the command of its check.
+
+    Return the stricter of `decision` and the decision on a call of `bash` with that command, or `decision` if the call
+    has no check.
+    """
     field = {_COMPLETE: "check", _MERGE: "test_command"}.get(call.name, "")
     command = str(call.input.get(field, ""))
     if not command.strip():
-        return ruling
+        return decision
     verdict = await _judge_command(agent, call, command)
-    if _ORDER.index(verdict.decision) <= _ORDER.index(ruling.decision):
-        return replace(ruling, grants=(*ruling.grants, *verdict.grants))
-    person_only = ruling.person_only or verdict.person_only
+    if _ORDER.index(verdict.decision) <= _ORDER.index(decision.decision):
+        return replace(decision, grants=(*decision.grants, *verdict.grants))
+    person_only = decision.person_only or verdict.person_only
     reason = f"its check `{command}`: {verdict.why}"
     return replace(verdict, rule=f"check, {verdict.rule}", why=reason, reads_only=False, person_only=person_only)
 
 
 async def about_losses(agent: AgentRuntime, call: ToolCall) -> str:
-    """Return all work that would be lost with a worktree now, for the question whether to discard it. Work that is
-    added later is not lost. Empty for any other call."""
+    """Return all work that would be lost with a worktree now, for the question whether to discard it.
+
+    Only this work may be lost: work that is added later is kept. Empty for any other call.
+    """
     keeper = agent.host.ports.worktrees
     name = str(call.input.get("name", ""))
     if keeper is None or not for_person(call.name, call.input):
@@ -466,24 +491,24 @@ async def about_losses(agent: AgentRuntime, call: ToolCall) -> str:
         return f": {refusal}"
 
 
-async def _judge_command(agent: AgentRuntime, call: ToolCall, command: str) -> Ruling:
+async def _judge_command(agent: AgentRuntime, call: ToolCall, command: str) -> PermissionDecision:
     ports = agent.host.ports
     if "bash" not in ports.tools or "bash" not in in_this_turn(agent.host, agent.state).tools:
-        return Ruling("deny", "tools", "it is a command, and you have no bash: release the task")
+        return PermissionDecision("deny", "tools", "it is a command, and you have no bash: release the task")
     shell = ToolCall(id=f"{call.id}.check", use_id=call.use_id, name="bash", input={"command": command})
     by_hook = None
     if ports.hooks.has("PreToolUse"):
         by_hook = await ports.hooks.pre_tool_use(hk.PreToolUse(shell, caller(agent.host, agent.state)))
         notice(agent.host, agent.name, by_hook.notices)
         if by_hook.decision == "deny" or by_hook.halt:
-            return Ruling("deny", by_hook.by, by_hook.why or by_hook.halt)
+            return PermissionDecision("deny", by_hook.by, by_hook.why or by_hook.halt)
         if by_hook.input is not None:
-            return Ruling("deny", by_hook.by, "a hook would run another command")
+            return PermissionDecision("deny", by_hook.by, "a hook would run another command")
     query = permission_query(agent.host, agent.state, shell, by_hook)
-    if call.name == _MERGE and ports.worktrees is not None:  # it runs on what the worktree holds, not in our folder
+    if call.name == _MERGE and ports.worktrees is not None:  # it runs in the worktree, not in the session's folder
         worktree = ports.worktrees.path(str(call.input.get("name", "")))
         query = replace(query, folders=replace(query.folders, root=worktree))
-    ruling = await ports.judge.judge(query)
-    if by_hook is not None and by_hook.decision == "ask" and ruling.decision == "allow":
-        return replace(ruling, decision="ask", rule=by_hook.by, why=by_hook.why)
-    return ruling
+    decision = await ports.judge.judge(query)
+    if by_hook is not None and by_hook.decision == "ask" and decision.decision == "allow":
+        return replace(decision, decision="ask", rule=by_hook.by, why=by_hook.why)
+    return decision

@@ -1,14 +1,14 @@
 """Receiving end of the bus: an agent's listener takes envelopes from its mailbox, in order, each exactly once.
 
-Sending is a write (`core/messaging/envelopes.py`) in the commit of its cause; there is no other way to send.
+An envelope is sent only as a write (`core/messaging/envelopes.py`) in the commit of its cause.
 
-Each envelope is checked once, at its receipt, by its sender, its cause and the row of its request. A rejected envelope
-is acknowledged and kept out, the journal has the reason, and its sender and the lead are informed.
-`core.authority.refusal` has the rules. The row is read from the store, because this process's row cache may be older
-than the mailbox. A host's listener and a process that reads a mailbox while the session has no host (`undo.py`) use the
-same check.
+Each envelope is checked once, at its receipt, by its sender, its cause and the row of its request
+(`core.messaging.authority.refusal` has the rules). A rejected envelope is acknowledged and kept out, the journal has
+the reason, and its sender and the lead are informed. The row is read from the store, because this process's row cache
+may be older than the mailbox. A host's listener and a process that reads a mailbox while the session has no host
+(`undo.py`) use the same check.
 
-Envelopes that are too long for the conversation, or too many results, go to a file first.
+Envelopes that are too long for the conversation, and too many results at once, are first written to a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from callboard.core.context.oversize import file_of, too_long
 from callboard.core.decoding import read_envelope, read_value
 from callboard.core.keys import agent_key, mailbox, request_key, short_id
 from callboard.core.messaging.authority import ANSWERS, ASKS, cause_of, raises, refusal
-from callboard.core.messaging.envelopes import placed, sending
+from callboard.core.messaging.envelopes import envelope_block, sending
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.cleanup import request_withdrawn
 from callboard.engine.recall import PAGE
@@ -36,7 +36,7 @@ from callboard.types.records import AgentRow, Envelope, Request
 
 def _held_still(row: Row | None) -> list[Write]:
     """Return a write of a shutdown's unchanged row, which fails if it was answered in between."""
-    # Whoever asked may reject the shutdown while it is being received
+    # The agent that asked may reject the shutdown while the shutdown is being received
     # (test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_out).
     return [] if row is None or row.value is None else [Put(row.key, row.value, expected=row.revision)]
 
@@ -55,13 +55,13 @@ async def listen(agent: AgentRuntime) -> None:
     agent.host.mailboxes.join(stream, lambda: agent.state)
     async with agent.host.ports.store.follow(stream, agent.state.inbox.position) as records:
         async for record in records:
-            # All that arrived together in one commit, because each commit costs a sync of the disk
+            # Envelopes that arrived together share one commit, because each commit costs a sync of the disk
             # (test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order).
             together = (record, *records.at_hand())
             await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in together])
 
 
-async def hear_out(agent: AgentRuntime) -> None:
+async def receive_rest(agent: AgentRuntime) -> None:
     """Record the current content of the mailbox and return, for a life that is about to be settled."""
     stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
     while records := await records_of(agent.host.ports.store, stream, agent.state.inbox.position, PAGE):
@@ -96,15 +96,18 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     now = agent.host.clock.now()
     last = envelopes[-1].seq
     events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
-    # A killed life is heard out by a second reader of the same mailbox, so mail may already be received.
+    # The mail of a killed life is read by a second reader of the same mailbox, so some may already be received.
     await agent.record(*events, unless=lambda state: state.inbox.position >= last)
     if any(raises(envelope) for envelope in envelopes):
         agent.urge()
 
 
 async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
-    """Acknowledge one envelope. A request for another plan or a request to stop withdraws a waiting plan, because the
-    model reads nothing while a plan waits."""
+    """Acknowledge one envelope.
+
+    A request for another plan or a request to stop withdraws a waiting plan, because the model reads nothing while a
+    plan waits.
+    """
     while True:
         host = agent.host
         gate = agent.state.work.gate
@@ -120,15 +123,15 @@ async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
             await agent.record(
                 EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=fault),
                 writes=writes,
-                # The plan gate may have changed while this waited for its turn to be recorded.
+                # The plan gate may have changed while this envelope waited to be recorded.
                 unless=lambda state, seen=gate: state.inbox.position >= envelope.seq or state.work.gate != seen,
             )
         except Conflict as lost:
-            await agent.host.refresh(lost.what)  # it was answered at the same moment
+            await agent.host.refresh(lost.what)  # the request was answered at the same moment
         if agent.state.inbox.position >= envelope.seq:
             if not fault and raises(envelope):
                 agent.urge()
-            return  # else the gate moved while this waited for its turn to be recorded: look again
+            return  # else the gate changed while this envelope waited: check again
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ class Admission:
     """Decision on an envelope at its receipt."""
 
     row: Row | None
-    """Row of the request that it asks with or answers; None if it is about none, or there is none."""
+    """Row of the request that the envelope makes or answers; None if it has no request, or the request does not
+    exist."""
     refused: str
     """Reason why the envelope does not count; empty if it does."""
     notices: list[Write]
@@ -144,8 +148,10 @@ class Admission:
 
 
 async def admit(store: Store, session: str, recipient: AgentRow, envelope: Envelope, *, now: float) -> Admission:
-    """Decide whether an envelope counts, by the rows in the store: for the listener of a host, and for a process that
-    reads a mailbox while no process hosts the session."""
+    """Decide by the rows in the store whether an envelope counts.
+
+    Used by the listener of a host, and by a process that reads a mailbox while no process hosts the session.
+    """
     row = None
     if envelope.request_id is not None and envelope.type in (*ASKS, *ANSWERS):
         row = await store.get(request_key(session, envelope.request_id))
@@ -169,8 +175,10 @@ def refused(recipient: AgentRow, envelope: Envelope, row: Row | None) -> str:
 def refusal_notices(
     session: str, agents: Iterable[AgentRow], envelope: Envelope, *, reason: str, now: float
 ) -> list[Write]:
-    """Return notices to the lead and to the sender for the commit that rejects the envelope. `agents`: their rows, if
-    they exist."""
+    """Return notices to the lead and to the sender for the commit that rejects the envelope.
+
+    `agents`: their rows, if they exist.
+    """
     living = {row.name: row for row in agents if row.life not in ("stopped", "crashed")}
     text = f"A {envelope.type} of {envelope.sender} to {envelope.recipient} ({envelope.id}) does not count: {reason}."
     return [sending(session, _word(envelope, to, text, now)) for to in living.values()]
@@ -198,8 +206,7 @@ MANY = 5
 
 
 async def delivered(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple[Placed | None, ...]:
-    """Return the block of each envelope; None for one that a digest replaces. The files named in the blocks are written
-    when this returns.
+    """Return the block of each envelope; None for one that a digest replaces. Write the files that the blocks name.
 
     A file is named after its envelopes, so that the same delivery finds it after a crash. Raises `StoreFull`.
     """
@@ -216,12 +223,14 @@ async def delivered(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple
         if envelope.id in paths:
             await archive.keep(paths[envelope.id], envelope.content)
     if not older:
-        return tuple(placed(envelope, paths.get(envelope.id, "")) for envelope in envelopes)
+        return tuple(envelope_block(envelope, paths.get(envelope.id, "")) for envelope in envelopes)
     path = f"{folder}/schedule-results-{older[0].id}-{len(older)}.txt"
     await archive.keep(path, "\n\n".join(envelope.content for envelope in older))
-    digest = placed(_digest(older, path))
+    digest = envelope_block(_digest(older, path))
     blocks = {
-        envelope.id: placed(envelope, paths.get(envelope.id, "")) for envelope in envelopes if envelope.id not in hidden
+        envelope.id: envelope_block(envelope, paths.get(envelope.id, ""))
+        for envelope in envelopes
+        if envelope.id not in hidden
     }
     return tuple(digest if envelope is older[0] else blocks.get(envelope.id) for envelope in envelopes)
 

@@ -1,15 +1,15 @@
 """Skills, started by a slash command or by a model: the text, its rights for the turn, or the answer of its subagent.
 
-The text of a skill has its arguments and variables filled in, then the output of its commands. A command passes the
-same hooks, rules and sandbox as a shell call, but the user is not asked: a command that is not allowed ends the skill
-with a reason. The skill's `allowed-tools` and `disallowed-tools` apply to its own commands. After a summary the texts
-of loaded skills are restored.
+The text of a skill is completed with its arguments and variables, then with the output of its commands. A command
+passes the same hooks, rules and sandbox as a shell call, but without a question to the user: a command that is not
+allowed ends the skill with a reason. The skill's `allowed-tools` and `disallowed-tools` apply to its own commands.
+After a summary the texts of loaded skills are restored.
 
-This is the only expansion of slash commands, for every front end, process and schedule. The envelope keeps the short
-form. The expansion happens once, at delivery, and is part of that record, so that a resume repeats nothing. A command
-that was cut off and does more than read does not run again. A slash command may also name a prompt of an MCP server. A
-resource that the user names as `@server:uri` is read at delivery and follows the text as information. If it cannot be
-read, a message takes its place, and the text is delivered all the same.
+This module is the only expansion of slash commands, for every front end, process and schedule. The envelope keeps the
+short form. The expansion happens once, at delivery, and is part of that record, so that a resume repeats nothing. A
+command that was cut off does not run again unless it only reads. A slash command may also name a prompt of an MCP
+server. A resource that the user names as `@server:uri` is read at delivery and follows the text as information. If it
+cannot be read, a message takes its place, and the text is delivered all the same.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from callboard.core.mcp.tool_names import cut, mentioned
 from callboard.core.messaging.authority import raises
 from callboard.core.messaging.envelopes import defused, defused_parts
 from callboard.core.recovery.retry_policy import model_in_use
-from callboard.core.skills.catalog import carried, lost
+from callboard.core.skills.catalog import lost, restored_texts
 from callboard.core.skills.substitution import (
     LONGEST,
-    InText,
+    CommandInText,
     commands_in,
     exit_counts,
     filled,
@@ -41,8 +41,8 @@ from callboard.core.skills.substitution import (
 from callboard.core.tool_access import tools_for
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.operations.lifts import permission_query, skill_lifts, without
-from callboard.ports.environment import Ruling
+from callboard.engine.operations.permission_query import permission_query, skill_overrides, without
+from callboard.ports.environment import PermissionDecision
 from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -71,8 +71,10 @@ def headed(skill: SkillText) -> list[str]:
 
 
 async def loaded(agent: AgentRuntime, skill: SkillText, text: str) -> SkillLoaded:
-    """Return the record that the skill's text is in the conversation, with its rules for the turn. A model that the
-    session does not know, or that is already in use, changes nothing."""
+    """Return the record that the skill's text is in the conversation, with its rules for the turn.
+
+    A model that the session does not know, or that is already in use, changes nothing.
+    """
     host = agent.host
     me = agent.state.me
     blob = await host.ports.store.put_blob(text.encode("utf-8", "surrogatepass"))
@@ -107,14 +109,17 @@ async def run_fork(agent: AgentRuntime, started: StartedSkill, call: str, begin:
 
 
 def _spec_of(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
-    """Return the spec of the skill's agent type, with the rules of the skill, and never with more rights than its
-    parent."""
+    """Return the spec of the skill's agent type, with the rules of the skill.
+
+    The spec never has more rights than its parent.
+    """
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
     me = agent.state.me
     name = skill.agent[:40].replace(":", "-") + subagent_suffix(call)
     spec = agent.spawner.spec_for(skill.agent, name, me)
     rules = PermissionRules(
-        allow=tuple(lift.rule for lift in skill_lifts(agent.host, agent.state, skill.allowed)), deny=skill.disallowed
+        allow=tuple(override.rule for override in skill_overrides(agent.host, agent.state, skill.allowed)),
+        deny=skill.disallowed,
     )
     update: dict[str, object] = {
         "kind": "subagent",
@@ -139,7 +144,7 @@ async def carry_skills(agent: AgentRuntime) -> None:
     names = lost(state.work.skill_texts, state.context.conversation.messages) if state.work.skill_texts else []
     texts = [(await store.get_blob(state.work.skill_texts[name])).decode("utf-8", "replace") for name in names]
     window = state.me.limits_of(model_in_use(state.model.recovery, state.me)).window
-    injection = carried(texts, window) if texts else None
+    injection = restored_texts(texts, window) if texts else None
     if injection is not None:
         await agent.note(InjectionQueued(at=agent.host.clock.now(), injection=injection))
 
@@ -188,7 +193,7 @@ def _variables(agent: AgentRuntime, skill: SkillText) -> dict[str, str]:
 
 
 async def _outputs(
-    agent: AgentRuntime, started: StartedSkill, commands: Sequence[InText], begin: Begin | None
+    agent: AgentRuntime, started: StartedSkill, commands: Sequence[CommandInText], begin: Begin | None
 ) -> list[str]:
     """Check all commands, then run them one by one."""
     calls: list[tuple[ToolCall, tuple[Grant, ...]]] = []
@@ -196,15 +201,15 @@ async def _outputs(
     for number, command in enumerate(commands):
         key = f"{started.key}.{number}"
         call = ToolCall(id=key, use_id=key, name="bash", input={"command": command.command})
-        call, ruling = await _judged(agent, started.skill, call)
-        reads = reads and ruling.reads_only
-        calls.append((call, ruling.grants))
+        call, decision = await _judged(agent, started.skill, call)
+        reads = reads and decision.reads_only
+        calls.append((call, decision.grants))
     if begin is not None and not reads:
         await begin([str(call.input["command"]) for call, _ in calls])
     return [await _run(agent, started.skill, call, grants) for call, grants in calls]
 
 
-async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tuple[ToolCall, Ruling]:
+async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tuple[ToolCall, PermissionDecision]:
     """Return the call as it may run, and the decision of the rules. Raises `ToolRefused`."""
     host = agent.host
     state = agent.state
@@ -214,13 +219,13 @@ async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tupl
         call = await _hooked(agent, skill, call)
     query = permission_query(agent.host, agent.state, call)
     spec = without(query.spec, skill.disallowed) if skill.disallowed else query.spec
-    lifts = (*query.lifts, *skill_lifts(agent.host, agent.state, skill.allowed))
-    ruling = await host.ports.judge.judge(replace(query, spec=spec, lifts=lifts))
-    if ruling.decision != "allow":
-        raise _refusal(skill, call, f"{ruling.why} ({ruling.rule}). Allow it by a rule, or in its allowed-tools")
-    if (closed := gate_refuses(state.work.gate, call.name, reads_only=ruling.reads_only)) is not None:
+    overrides = (*query.overrides, *skill_overrides(agent.host, agent.state, skill.allowed))
+    decision = await host.ports.judge.judge(replace(query, spec=spec, overrides=overrides))
+    if decision.decision != "allow":
+        raise _refusal(skill, call, f"{decision.why} ({decision.rule}). Allow it by a rule, or in its allowed-tools")
+    if (closed := gate_refuses(state.work.gate, call.name, reads_only=decision.reads_only)) is not None:
         raise _refusal(skill, call, closed)
-    return call, ruling
+    return call, decision
 
 
 async def _hooked(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> ToolCall:
@@ -256,7 +261,7 @@ _LED = "The person started this with a slash command. Follow it; the text after 
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
+class ExpandedSkill:
     """Expansion of the short form: its blocks in the conversation, and the events recorded with them."""
 
     blocks: tuple[Placed, ...] = ()
@@ -264,9 +269,11 @@ class Expanded:
 
 
 def expands(agent: AgentRuntime, envelope: Envelope) -> bool:
-    """Return True if the envelope is from the user or a schedule, and begins with a slash command, known or not, or
-    names a resource of an MCP server."""
-    if not (raises(envelope) or envelope.type == "scheduled"):
+    """Return True if the envelope has text to expand, and is from the user or a schedule.
+
+    Such text begins with a slash command, known or unknown, or names a resource of an MCP server.
+    """
+    if not (raises(envelope) or envelope.type == "scheduled") or envelope.metadata.get("verbatim"):
         return False
     if named(agent, envelope):
         return True
@@ -279,24 +286,24 @@ def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:
     return (*ports.skills.commands(), *prompts)
 
 
-async def expanded(agent: AgentRuntime, envelope: Envelope) -> Expanded:
-    """Return the expansion. Raises `ToolRefused` that names the command and the reason for its failure."""
+async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
+    """Return the expansion. Raises `ToolRefused`, which names the command and the reason for its failure."""
     commands = _commands(agent)
     commands_typed = typed(envelope.content, lambda name: any(command.goes_by(name) for command in commands))
     if commands_typed is None:
         if name := first_name(envelope.content):
             raise ToolRefused(unknown_command(name, [command.name for command in commands]))
-        return Expanded(await brought(agent, envelope))
+        return ExpandedSkill(await mentioned_resources(agent, envelope))
     if envelope.id in agent.state.work.commands_begun:
         raise ToolRefused(
             f"/{commands_typed.names[0]}: it was cut off while its commands ran. What they did is unknown: say it again"
         )
-    whole = Expanded()
+    whole = ExpandedSkill()
     for number, name in enumerate(commands_typed.names):
         last = number == len(commands_typed.names) - 1
         part = await _expand_one(agent, envelope, name, _Place(number, commands_typed.arguments, last))
-        whole = Expanded((*whole.blocks, *part.blocks), (*whole.events, *part.events))
-    return Expanded((*whole.blocks, *await brought(agent, envelope)), whole.events)
+        whole = ExpandedSkill((*whole.blocks, *part.blocks), (*whole.events, *part.events))
+    return ExpandedSkill((*whole.blocks, *await mentioned_resources(agent, envelope)), whole.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +315,13 @@ class _Place:
     last: bool
 
 
-async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place: _Place) -> Expanded:
+async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place: _Place) -> ExpandedSkill:
     ports = agent.host.ports
     skill = ports.skills.command(name)
     if skill is None:
         assert ports.prompt_source is not None, "a name that is no skill's is a prompt's"
         parts = await ports.prompt_source.prompt(name, place.arguments)
-        return Expanded(tuple(_placed(part) for part in defused_parts(parts)))
+        return ExpandedSkill(tuple(_block_of(part) for part in defused_parts(parts)))
     if envelope.type == "scheduled" and not skill.for_model:
         raise ToolRefused(f"/{name}: it is for a person to start (disable-model-invocation), not for a schedule")
 
@@ -326,21 +333,21 @@ async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place:
     started = StartedSkill(skill, place.arguments, key, appends=place.last)
     if skill.fork:
         use = await run_fork(agent, started, key, begin)
-        return Expanded((_text(f"[The skill {name} ran in a subagent. It answered:]\n{use.text}"),))
+        return ExpandedSkill((_text(f"[The skill {name} ran in a subagent. It answered:]\n{use.text}"),))
     text = await text_of(agent, started, begin)
     return await _read(agent, skill, text)
 
 
-async def _read(agent: AgentRuntime, skill: SkillText, text: str) -> Expanded:
+async def _read(agent: AgentRuntime, skill: SkillText, text: str) -> ExpandedSkill:
     whole = "\n".join([*headed(skill), _LED, "", text or "(it has no text)"])
-    return Expanded((_text(whole),), (await loaded(agent, skill, whole),))
+    return ExpandedSkill((_text(whole),), (await loaded(agent, skill, whole),))
 
 
 def _text(text: str) -> Placed:
-    return _placed({"type": "text", "text": text})
+    return _block_of({"type": "text", "text": text})
 
 
-def _placed(part: Json) -> Placed:
+def _block_of(part: Json) -> Placed:
     return Placed(data=part, source="skill")
 
 
@@ -357,8 +364,8 @@ def named(agent: AgentRuntime, envelope: Envelope) -> tuple[tuple[str, str], ...
     return mentioned(envelope.content, resources)
 
 
-async def brought(agent: AgentRuntime, envelope: Envelope) -> tuple[Placed, ...]:
-    """Return the content of the resources that the envelope names, as blocks to follow its text."""
+async def mentioned_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[Placed, ...]:
+    """Return the content of the resources that the envelope names, as blocks that follow its text."""
     blocks: list[Json] = []
     for server, uri in named(agent, envelope):
         blocks += await _resource_blocks(agent, server, uri)

@@ -1,14 +1,12 @@
 """Summaries as operations: the transcript first, then the calls, then the edit. A summary never ends the loop.
 
-What is asked and what its answer becomes is decided in `core.context.summary`, by which form and model in
-`core.context.summary.shared_prefix`, what follows a failure in `core.agent.rules.compaction`. A summary under way when
-its process ended is made again from its beginning (`SummaryBegan` is in the journal); each wait ends with the
-operation.
+`core.context.summary` has the request and the use of its answer, `core.context.summary.shared_prefix` the form and the
+model, and `core.agent.rules.compaction` the action after a failure. A summary whose process ended is made again from
+its beginning (`SummaryBegan` is in the journal). Each wait ends with the operation.
 
-Hooks around a summary: PreCompact may skip it, PostCompact is informed.
-
-Hooks cannot skip a summary that the next request needs to fit: the only alternative would be to cut the oldest
-exchanges off. A skipped summary is not a failure; it is requested again when the view has changed.
+PreCompact hooks may skip a summary, and PostCompact hooks are notified. Hooks cannot skip a summary that the next
+request needs to fit: the only alternative would be to cut off the oldest exchanges. A skipped summary is not a failure;
+it is requested again when the view has changed.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import anyio
 
 from callboard.core.agent.decide import SUMMARY
 from callboard.core.agent.rules.compaction import (
-    Next,
+    NextSummary,
     SummaryAttempts,
     after_fault,
     after_stop,
@@ -54,7 +52,7 @@ from callboard.core.context.summary.shared_prefix import (
 from callboard.core.context.view.conversation import held, size
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.recovery.fallback import reader_of
-from callboard.core.recovery.retry_policy import learnable, model_in_use, output_limit, told_of
+from callboard.core.recovery.retry_policy import fault_line, learnable, model_in_use, output_limit
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
@@ -72,10 +70,10 @@ CALLS = 10_000
 
 
 class _NoSummary(Exception):
-    """No summary could be made; the message has the reason."""
+    """No summary could be made. The message has the reason."""
 
 
-async def summarise(agent: AgentRuntime, step: st.Summarise) -> None:
+async def summarise(agent: AgentRuntime, step: st.SummarizeView) -> None:
     """Ask the hooks, write the transcript, record the start of the summary, and make the calls."""
     if not step.begun:
         if agent.host.ports.hooks.has("PreCompact"):
@@ -86,7 +84,7 @@ async def summarise(agent: AgentRuntime, step: st.Summarise) -> None:
 
 
 async def _ask_hooks(agent: AgentRuntime, summary: SummaryWanted) -> None:
-    """Ask the hooks. If they let the summary pass, its record begins it, and `decide` continues."""
+    """Ask the hooks. If they let the summary pass, record its start, so that `decide` continues."""
     if not await skipped(agent, summary):
         await _began(agent, summary)
 
@@ -106,7 +104,7 @@ async def _summary(agent: AgentRuntime) -> None:
     try:
         now = agent.host.clock.now()
         if agent.state.compaction.summary_until > now:
-            # After a crash only the rest of the wait remains. The clock may have been set back since.
+            # After a crash only the rest of the wait remains. The clock may have been set back meanwhile.
             await agent.host.clock.sleep_until(min(agent.state.compaction.summary_until, now + agent.state.me.max_wait))
         text = await asking.text()
     except _NoSummary as none:
@@ -124,7 +122,7 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
     regional = summary.stage == REGION_STAGE
     history = await transcripts.history_of(agent, agent.state) if regional else ()
     state = agent.state
-    # An interrupt or an undo may have come while the history was read.
+    # An interrupt or an undo may have arrived while the history was read.
     if state.compaction.summary != summary:
         return
     spec = state.me
@@ -170,7 +168,7 @@ class _Asking:
         self.usage = Usage()
         self._agent = agent
         self._wanted = summary
-        # The view at its beginning: mail that comes meanwhile joins the newest message, which is not summarised.
+        # The view at the start. Mail that arrives meanwhile joins the newest message, which is not summarized.
         self._state: AgentState = agent.state
         self._models = deque(models_for_summary(agent.state))
         self._calls = 0
@@ -189,8 +187,10 @@ class _Asking:
         return await self._in_parts()
 
     async def _riding(self) -> str | None:
-        """Return the summary by the agent's own model at the end of its conversation; None if it must be requested
-        separately."""
+        """Return the summary by the agent's own model at the end of its conversation.
+
+        None if a separate request is necessary.
+        """
         state = self._state
         summary = self._wanted
         system, tools = await self._agent.prompt_bytes()
@@ -224,17 +224,17 @@ class _Asking:
                 self._models.popleft()
                 now = self._agent.host.clock.now()
                 model = self._models[0]
-                await self._tell(ev.ModelSwitched(at=now, model=model, why=answer.why, purpose="summary"))
+                await self._record_next(ev.ModelSwitched(at=now, model=model, why=answer.why, purpose="summary"))
         return text
 
     async def _pieces(self) -> list[str]:
-        """Return the input of the calls, each as large as the smallest window of the models allows."""
+        """Return the input of the calls, in pieces that fit the smallest window of the models."""
         state = self._state
         summary = self._wanted
         history: Sequence[ViewMessage] = ()
         if summary.message == FROM_THE_START:
             history = await transcripts.history_of(self._agent, state)
-        # The smallest window of all candidates: a fallback must be able to take over any piece
+        # The smallest window of all candidates, because a fallback must be able to take over any piece
         # (test_what_is_too_long_for_the_model_that_summarises_reaches_it_in_smaller_pieces_all_of_it).
         most = min(chunk_tokens(state.me.limits_of(model), summary) for model in self._models)
         prompts = summary_request(state.context.conversation, summary, most, history)
@@ -261,7 +261,7 @@ class _Asking:
             total_timeout=spec.total,
         )
 
-    async def _ask(self, request: ModelRequest, tried: SummaryAttempts) -> str | Next:
+    async def _ask(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
         """Return the text of a usable answer, or the next action. Performs the waits. Raises `_NoSummary`."""
         host = self._agent.host
         while True:
@@ -270,7 +270,7 @@ class _Asking:
             if isinstance(answer, str):
                 return answer
             if answer.do == "learned":
-                # A learned limit is no failed attempt
+                # A learned limit does not count as a failed attempt
                 # (test_an_output_limit_that_the_service_states_to_a_summary_is_learned_and_the_summary_is_made).
                 tried = replace(tried, attempts=tried.attempts - 1)
                 continue
@@ -281,19 +281,21 @@ class _Asking:
             now = host.clock.now()
             number = tried.attempts
             until = now + answer.wait
-            await self._tell(ev.RetryPlanned(at=now, until=until, attempt=number, why=answer.why, purpose="summary"))
+            await self._record_next(
+                ev.RetryPlanned(at=now, until=until, attempt=number, why=answer.why, purpose="summary")
+            )
             await host.clock.sleep_until(until)
 
     def _within(self, request: ModelRequest) -> ModelRequest:
-        """Return the request within the known output limit of its model."""
+        """Return the request, limited to the known output limit of its model."""
         most = self._agent.state.me.limits_of(request.model).max_output
         return replace(request, max_tokens=min(request.max_tokens, most))
 
-    async def _tell(self, event: ev.RetryPlanned | ev.ModelSwitched) -> None:
+    async def _record_next(self, event: ev.RetryPlanned | ev.ModelSwitched) -> None:
         """Record the next attempt or model, unless the summary is already over."""
         await self._agent.record(event, unless=lambda now: now.compaction.summary != self._wanted)
 
-    async def _once(self, request: ModelRequest, tried: SummaryAttempts) -> str | Next:
+    async def _once(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
         """Make one call. Return the text of a usable answer, or the action after its failure."""
         await self._may_call(request.model)
         await self._reserve(request, rides=tried.rides)
@@ -308,8 +310,8 @@ class _Asking:
             if learned is not None:
                 await learn_limits(self._agent, learned)
                 if fault.kind == "invalid":
-                    return Next("learned")
-            return replace(after_fault(fault, tried, self._state.me, draw), why=told_of(fault))
+                    return NextSummary("learned")
+            return replace(after_fault(fault, tried, self._state.me, draw), why=fault_line(fault))
         usage = priced(reply.usage, self._state.me.limits_of(request.model))
         self.usage = self.usage.plus(usage)
         self._agent.host.budgets.used(self._agent.state, amount_of(usage))
@@ -321,16 +323,16 @@ class _Asking:
     async def _may_call(self, model: str) -> None:
         """Wait briefly while the key is parked, because a summary has a fallback. Raises `_NoSummary`."""
         host = self._agent.host
-        until = host.governor.parked_until(model)
+        until = host.key_limiter.parked_until(model)
         if until <= host.clock.now():
             return
-        wait = max(until, host.governor.named_until(model)) - host.clock.now()
-        # There is a cheaper way out: the oldest messages are dropped instead
+        wait = max(until, host.key_limiter.named_until(model)) - host.clock.now()
+        # Dropping the oldest messages costs less than a long wait
         # (test_an_hour_is_not_waited_for_what_does_not_fit_is_dropped_instead).
         if wait > self._state.me.max_wait:
             raise _NoSummary(f"the service asks for a wait of {wait:,.0f} s")
         if wait > 0:
-            await host.clock.sleep_until(host.governor.parked_until(model))
+            await host.clock.sleep_until(host.key_limiter.parked_until(model))
 
     async def _reserve(self, request: ModelRequest, *, rides: bool) -> None:
         """Reserve the cost of the call, durably, if there is a budget. Raises `_NoSummary`."""
@@ -390,8 +392,9 @@ async def skipped(agent: AgentRuntime, request: SummaryWanted) -> bool:
 
 
 def _needed(state: AgentState, request: SummaryWanted) -> bool:
-    """Decide whether a summary is needed now: a manual one can wait, a reactive one cannot, any other is needed if the
-    view exceeds its room.
+    """Return True if a summary is needed now.
+
+    A manual one can wait, a reactive one cannot, and any other is needed if the view exceeds its room.
     """
     if request.trigger == "manual":
         return False
@@ -399,7 +402,7 @@ def _needed(state: AgentState, request: SummaryWanted) -> bool:
 
 
 def summarised(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
-    """Inform the hooks of a summary in the view, and run the SessionStart hooks again."""
+    """Notify the hooks of a summary in the view, and run the SessionStart hooks again."""
     host = agent.host
     life = (agent.name, agent.state.identity.incarnation)
     if host.begun.get(life):

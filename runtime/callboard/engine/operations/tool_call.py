@@ -3,10 +3,9 @@
 The order for one call: schema -> plan gate -> PreToolUse hooks -> schema again -> rules and mode -> ask if needed ->
 `ToolStarted` (durable) -> run -> `ToolFinished` (durable, with the tool's writes) -> PostToolUse -> `ToolSettled`.
 
-Hooks on the effects of a tool: a task added, a task completed, a plan submitted. They run before the commit, so that a
-rejected effect never happens: the result of the call says so instead.
-
-After a crash before the commit the call runs again, or is repaired, and the hooks run again.
+Hooks on the effects of a tool (a task added, a task completed, a plan submitted) run before the commit, so that a
+rejected effect never happens: the result of the call contains the rejection. After a crash before the commit the call
+runs again, or is repaired, and the hooks run again.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from callboard.core.agent.state import CallState
 from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import request_key, task_key
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.hooks.caller import caller, find_call, gone_from, notice
-from callboard.engine.operations.elicit import elicit
+from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
+from callboard.engine.operations.elicit import ask, elicit
 from callboard.engine.operations.skills import use_skill
 from callboard.engine.operations.tool_context import tool_context
 from callboard.ports.store import Put
@@ -37,7 +36,7 @@ from callboard.types.operations import Operation
 from callboard.types.records import Json, Request, Task, ToolCall
 
 CONFLICTS = 20
-"""Most attempts of a tool whose writes lose a compare-and-swap, before the model gets an error."""
+"""Most attempts of a tool whose writes lose a compare-and-swap. After that the model gets an error."""
 
 T = TypeVar("T")
 
@@ -48,7 +47,7 @@ async def run(agent: AgentRuntime, step: st.Run) -> None:
     """Prepare the calls, make their start durable, then run them. A call that `prepare` refuses never starts."""
     for call_id in step.calls:
         agent.start(Operation("tool", call_id), partial(_prepare_and_run, agent, call_id))
-    await checkpoint()  # what is done at once is done before the loop looks again
+    await checkpoint()  # immediate work is done before the loop continues
 
 
 async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
@@ -59,12 +58,12 @@ async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
     prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, _context_of(agent, call_id)))
     marks = {} if isinstance(prepared, ToolOutcome) else prepared
     started = ev.ToolStarted(at=agent.host.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
-    # Before a read or a store tool's result commits there is no effect: after a crash it would just run again.
-    # A durable start of each read would cost a sync of the disk and save nothing
+    # Before its result commits, a read or a store tool has no effect, so it simply runs again after a crash. A durable
+    # start of each read would cost a sync of the disk and save nothing
     # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
     write_down = agent.note if tool.spec.effect in ("read", "store") else agent.record
-    if not await write_down(started, unless=gone_from(call_id, "allowed")):
-        return  # in the meantime the gate closed, or the turn was interrupted
+    if not await write_down(started, unless=left_stage(call_id, "allowed")):
+        return  # meanwhile the gate closed, or the turn was interrupted
     if isinstance(prepared, ToolOutcome):
         await _finish(agent, allowed.call, prepared)
     else:
@@ -89,14 +88,17 @@ def _context_of(agent: AgentRuntime, call_id: str) -> CallContext:
     """Return the context of a running call: everything that its tool may use."""
     return replace(
         tool_context(agent, call_id),
+        ask=partial(ask, agent),
         elicit=partial(elicit, agent, call_id),
         use_skill=partial(use_skill, agent, call_id),
     )
 
 
 async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -> T | ToolOutcome:
-    """Return the outcome of a part of a tool call. Refusals and bugs of the tool are outcomes; damage and a full disk
-    raise."""
+    """Return the outcome of a part of a tool call.
+
+    Refusals and bugs of the tool are outcomes; damage and a full disk raise.
+    """
     try:
         return await work
     # A full disk or a damaged store is no result for the model.
@@ -104,14 +106,15 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
         raise
     except CallboardError as failed:
         return ToolOutcome(str(failed), is_error=True)
-    except Exception as bug:  # any other exception of a tool is told to the model; the trace goes to the log
+    except Exception as bug:  # the model gets any other exception of a tool; the trace goes to the log
         log.exception("tool failed", agent=agent.name, tool=call.name, call=call.id)
         return ToolOutcome(f"{type(bug).__name__}: {bug}", is_error=True)
 
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
     notice(agent.host, agent.name, outcome.notices)
-    # Before the commit: what a hook refuses never happens (test_a_task_that_a_hook_refuses_never_was).
+    # Before the commit, so that an effect that a hook refuses never happens
+    # (test_a_task_that_a_hook_refuses_never_was).
     outcome = await vetted(agent, call, outcome)
     content = _content(outcome.content)
     finished = ev.ToolFinished(
@@ -122,7 +125,7 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
         data=outcome.data,
         ends_turn=outcome.ends_turn,
     )
-    void = gone_from(call.id, "started")
+    void = left_stage(call.id, "started")
     events = (*outcome.events, *await touched(agent, outcome))
     if _runs_again(agent, call) and not outcome.writes:
         await agent.note(finished, *events, unless=void)
@@ -134,8 +137,9 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
 
 
 async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, ...]:
-    """Return records that queue the instructions about the files that a tool call touched. They commit with its
-    result.
+    """Return records that queue the instructions about the files that a tool call touched.
+
+    They commit with its result.
     """
     instructions = agent.host.ports.instructions
     state = agent.state
@@ -149,8 +153,10 @@ async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, 
 
 
 def _runs_again(agent: AgentRuntime, call: ToolCall) -> bool:
-    """Return True if the call can simply run again after a lost result: it only reads, and no hook acted on the
-    result."""
+    """Return True if the call can simply run again after its result was lost.
+
+    The call only reads, and no hook acted on the result.
+    """
     tool = agent.host.ports.tools.get(call.name)
     has = agent.host.ports.hooks.has
     hooked = has("PostToolUse") or has("PostToolUseFailure")
@@ -160,11 +166,11 @@ def _runs_again(agent: AgentRuntime, call: ToolCall) -> bool:
 def _content(content: str | Sequence[Json]) -> tuple[Json, ...]:
     if isinstance(content, str):
         return ({"type": "text", "text": content},) if content.strip() else ()
-    return fitting(content)  # an image that no request could carry would end the session, not the call
+    return fitting(content)  # an image that no request can carry would end the session, not only the call
 
 
 async def repair(agent: AgentRuntime, step: st.Repair) -> None:
-    """Repair each call that a process that is gone had started, by its effect class."""
+    """Repair, by effect class, each call that a dead process had started."""
     for call_id in step.calls:
         agent.start(Operation("tool", call_id), partial(_repair, agent, call_id))
 
@@ -223,7 +229,7 @@ async def _settle(agent: AgentRuntime, call_id: str) -> None:
     events: list[ev.Event] = [settled]
     if verdict.halt or failed.halt:
         events.append(ev.Interrupted(at=settled.at, by=verdict.halt or failed.halt))
-    await agent.record(*events, unless=gone_from(call_id, "finished"))
+    await agent.record(*events, unless=left_stage(call_id, "finished"))
 
 
 _EVENTS = ("TaskCreated", "TaskCompleted", "PlanSubmitted")

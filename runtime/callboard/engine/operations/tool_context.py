@@ -1,8 +1,7 @@
 """Context of a tool call (`CallContext`), made from the agent and the host at the moment of the call.
 
-Worktrees for an agent's tools, subject to hooks.
-
-WorktreeCreate may reject one before git runs; WorktreeRemove is informed afterwards. The keeper does everything else.
+A tool's worktrees are subject to hooks: WorktreeCreate may reject one before git runs, and WorktreeRemove is notified
+afterwards. The keeper does everything else.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from callboard.core.team.worktrees import Worktree
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.ports.tool import BackgroundTask, CallContext
-from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
+from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
 from callboard.types import hook_answers as hk
 from callboard.types.errors import ToolRefused
 
 
 def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
-    """Return the context of a call for a tool that only looks: it cannot ask the user, nor start a skill."""
+    """Return the context of a call for a tool that only reads: it can neither ask the user nor start a skill."""
     state = agent.state
     host = agent.host
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
@@ -55,8 +54,10 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
 
 
 async def commit_in(agent: AgentRuntime, call_id: str) -> str:
-    """Return the commit checked out in the folder of this agent's tools; empty: none or unknown. `call_id`: the id of
-    the lookup."""
+    """Return the commit checked out in the folder of this agent's tools; empty: none or unknown.
+
+    `call_id`: the id of the lookup.
+    """
     ports = agent.host.ports
     if ports.surroundings is None:
         return ""
@@ -86,18 +87,20 @@ class HookedWorktrees:
         self._keeper = keeper
         self._agent = agent
 
-    async def create(self, name: str, author: Who, base: str = "") -> Worktree:
-        """Create a worktree. Raises `ToolRefused` also with a hook's reason. The hooks run again if the same call is
-        repeated."""
+    async def create(self, name: str, author: WorktreeActor, base: str = "") -> Worktree:
+        """Create a worktree.
+
+        Raises `ToolRefused` also with a hook's reason. The hooks run again if the same call is repeated.
+        """
         hooks = self._agent.host.ports.hooks
         if hooks.has("WorktreeCreate"):
             verdict = await hooks.fire(hk.WorktreeCreate(name, caller(self._agent.host, self._agent.state)))
             notice(self._agent.host, self._agent.name, verdict.notices)
             if verdict.block:
-                raise ToolRefused(f"the worktree {name} is not made: {verdict.block} ({verdict.by})")
+                raise ToolRefused(f"the worktree {name} was not created: {verdict.block} ({verdict.by})")
         return await self._keeper.create(name, author, base)
 
-    async def remove(self, name: str, author: Who, agreed: Sequence[str] | None = None) -> Removed:
+    async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
         path = str(self._keeper.path(name))
         removed = await self._keeper.remove(name, author, agreed)
         self._agent.host.listeners.inform(hk.WorktreeRemove(path, caller(self._agent.host, self._agent.state)))
@@ -115,13 +118,13 @@ class HookedWorktrees:
     async def open(self, name: str) -> tuple[Path, str]:
         return await self._keeper.open(name)
 
-    async def keep(self, name: str, author: Who) -> Worktree:
+    async def keep(self, name: str, author: WorktreeActor) -> Worktree:
         return await self._keeper.keep(name, author)
 
     async def losses(self, name: str) -> Losses:
         return await self._keeper.losses(name)
 
-    async def merge(self, name: str, author: Who, check: Check | None = None) -> MergeEnd:
+    async def merge(self, name: str, author: WorktreeActor, check: Check | None = None) -> MergeEnd:
         return await self._keeper.merge(name, author, check)
 
     async def outcome(self, call: str) -> str:

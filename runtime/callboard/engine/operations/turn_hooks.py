@@ -1,5 +1,4 @@
-"""Hooks around a turn: on content that enters the conversation, at the beginning, on a batch of results, and at the
-end.
+"""Hooks around a turn: on content that enters the conversation, at the beginning, on a batch of results, at the end.
 
 Their decisions are part of the record of the operation that ran them. An operation that was cut off runs them again.
 """
@@ -14,12 +13,12 @@ import anyio
 
 from callboard.core.agent.apply import fold
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, START_HOOKS, STOP_HOOKS
-from callboard.core.messaging.envelopes import injected
+from callboard.core.messaging.envelopes import injected, with_attachments
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.operations.receive import delivered
-from callboard.engine.operations.skills import Expanded, expanded, expands
+from callboard.engine.operations.skills import ExpandedSkill, expanded, expands
 from callboard.engine.runtime import AT_WORK
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -38,8 +37,10 @@ _SESSION = Injection(kind="session-start-hook", text="", source="hook")
 
 
 def hooked(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
-    """Return True if hooks run before these envelopes enter the conversation, or the envelopes contain slash
-    commands."""
+    """Return True if hooks run before these envelopes enter the conversation.
+
+    Also True if an envelope contains a slash command.
+    """
     has = agent.host.ports.hooks.has
     if any(expands(agent, envelope) for envelope in envelopes):
         return True
@@ -56,13 +57,15 @@ def deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
 
 
 async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
-    """Run UserPromptSubmit for each prompt of the user or a schedule, and EnvelopeDelivered for everything accepted. A
-    blocked prompt never enters the conversation. Slash commands are expanded."""
+    """Run UserPromptSubmit for each prompt of the user or a schedule, and EnvelopeDelivered for everything accepted.
+
+    A blocked prompt never enters the conversation. Slash commands are expanded.
+    """
     now = agent.host.clock.now()
     has = agent.host.ports.hooks.has
     events: list[ev.Event] = []
     passed: list[Envelope] = []
-    skills: dict[str, Expanded] = {}
+    skills: dict[str, ExpandedSkill] = {}
     for envelope in envelopes:
         if envelope.type in PROMPTS and has("UserPromptSubmit"):
             submitted = await _submitted(agent, envelope)
@@ -71,7 +74,7 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
                 continue
         if expands(agent, envelope):
             expansion = await _expanded(agent, envelope)
-            if not isinstance(expansion, Expanded):
+            if not isinstance(expansion, ExpandedSkill):
                 events.append(expansion)
                 continue
             skills[envelope.id] = expansion
@@ -82,16 +85,19 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
         await agent.record(*events)
         return
     blocks = await delivered(agent, passed)
-    placed = [(block, *_of(skills, envelope).blocks) for envelope, block in zip(passed, blocks, strict=True)]
+    placed = [
+        (*with_attachments(envelope, block), *_of(skills, envelope).blocks)
+        for envelope, block in zip(passed, blocks, strict=True)
+    ]
     delivery = ev.EnvelopesDelivered(
-        at=now, ids=tuple(e.id for e in passed), blocks=tuple(b for row in placed for b in row if b is not None)
+        at=now, ids=tuple(e.id for e in passed), blocks=tuple(block for row in placed for block in row)
     )
     skill_events = [event for envelope in passed for event in _of(skills, envelope).events]
     while True:
         # A reminder can be queued while the hooks run. The record must contain it, or it would be lost.
         before = agent.state.context.injections
         waiting = fold(events, agent.state).context.injections
-        # What is injected stands before the words.
+        # Injections come before the words of the prompt.
         first = (
             [ev.InjectionsDelivered(at=now, blocks=tuple(injected(injection) for injection in waiting))]
             if waiting
@@ -102,13 +108,15 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
             return
 
 
-def _of(skills: Mapping[str, Expanded], envelope: Envelope) -> Expanded:
-    return skills.get(envelope.id, Expanded())
+def _of(skills: Mapping[str, ExpandedSkill], envelope: Envelope) -> ExpandedSkill:
+    return skills.get(envelope.id, ExpandedSkill())
 
 
-async def _expanded(agent: AgentRuntime, envelope: Envelope) -> Expanded | ev.EnvelopesDropped:
-    """Return the expansion of a slash command, or the record that drops it after a failure. The user is informed of a
-    failure. An interrupted command is dropped and does not start again by itself."""
+async def _expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill | ev.EnvelopesDropped:
+    """Return the expansion of a slash command, or after a failure the record that drops the command.
+
+    The user is informed of the failure. An interrupted command is dropped and does not start again by itself.
+    """
     try:
         return await expanded(agent, envelope)
     except (CallboardError, OSError, ValueError) as wrong:
@@ -178,7 +186,7 @@ async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
         model = model_in_use(state.model.recovery, state.me)
         event = hk.SessionStart(source, model, caller(agent.host, agent.state))
         form = _SESSION
-    host.begun[life] = True  # summarised meanwhile, it is asked once more
+    host.begun[life] = True  # the conversation was summarized meanwhile: the hooks run once more
     finished = False
     try:
         verdict = await host.ports.hooks.fire(event)
@@ -248,8 +256,10 @@ async def _stop_hooks(agent: AgentRuntime) -> None:
 
 
 def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
-    """Return the agent's work that continues after its turn, and work that starts by itself, in the documented
-    fields."""
+    """Return the agent's work that continues after its turn, and work that starts by itself.
+
+    Both are in the documented fields.
+    """
     board = agent.host.board
     name = agent.name
     commands: list[Json] = [
@@ -277,7 +287,7 @@ def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
 
 
 async def _stop_teammate(agent: AgentRuntime, reason: str, turn: str) -> None:
-    """End the life of an idle teammate that a hook halts, as documented."""
+    """End the life of an idle teammate that a hook stops, as documented."""
     now = agent.host.clock.now()
     events = [ev.StopHookRan(at=now, go_on=""), ev.StopAsked(at=now, by="hook", why=reason)]
     await agent.record(*events, unless=lambda state: state.turn is None or state.turn.id != turn)

@@ -1,7 +1,7 @@
 """Undo of context edits by the user, in a host's loop and for a session without a host.
 
-Reads the whole journal once for each undo, and records one event: the restored messages, or the reason why not. Makes
-no model call and continues no turn.
+Each undo reads the whole journal once, and records one event: the restored messages, or the reason for a refusal. It
+makes no model call and continues no turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from callboard.core.agent.apply import fold
 from callboard.core.agent.rules.compaction import room, spared, undoing
 from callboard.core.agent.state import AgentState, Facts
-from callboard.core.context.view.undo import asked_for, take_back
+from callboard.core.context.view.undo import take_back, undo_positions
 from callboard.core.decoding import read_envelope, read_event
 from callboard.core.frozen import replace
 from callboard.core.keys import journal, mailbox
@@ -28,14 +28,14 @@ from callboard.types.records import AgentRow
 
 
 async def undo(agent: AgentRuntime, step: st.Undo) -> None:
-    """Undo edits, or record the reason why not."""
+    """Undo edits, or record the reason for a refusal."""
     await agent.flush()
     event = await _answer(agent.host.ports.store, agent.state, step.edits, agent.host.clock.now())
     await agent.record(event, unless=lambda state: step.edits not in state.compaction.undo)
 
 
 async def undo_unhosted(store: Store, fence: Fence, session: str, row: AgentRow, *, now: float) -> None:
-    """Receive an agent's mail and perform its undo commands. Everything else waits for the next host.
+    """Receive an agent's mail and perform its undo commands. All other mail waits for the next host.
 
     The caller holds the session's lease. Raises `Conflict` if another process still writes the journal.
     """
@@ -47,7 +47,7 @@ async def undo_unhosted(store: Store, fence: Fence, session: str, row: AgentRow,
 
 
 async def _receive(store: Store, fence: Fence, row: AgentRow, state: AgentState, *, now: float) -> AgentState:
-    """Return the state with all mail received in order. Rejected mail is kept out."""
+    """Return the state after all mail was received in order. Rejected mail does not enter it."""
     stream = mailbox(state.identity.session, row.name, state.identity.incarnation)
     events = list[Event]()
     writes = list[Write]()
@@ -70,12 +70,12 @@ async def _record(
 
 
 def _settled(state: AgentState) -> AgentState:
-    """Return the state without a model call of a dead process, for which an undo need not wait."""
+    """Return the state without the model call of a dead process: an undo need not wait for that call."""
     return replace(state, model=replace(state.model, call=None), compaction=replace(state.compaction, summary=None))
 
 
 async def _answer(store: Store, state: AgentState, positions: tuple[int, ...], now: float) -> ContextEdited:
-    """Return the record of an undo: the restored messages, or the reason why not."""
+    """Return the record of an undo: the restored messages, or the reason for a refusal."""
     conv = state.context.conversation
     events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     edits = [(seq, event) for seq, event in events if isinstance(event, ContextEdited)]
@@ -89,21 +89,23 @@ async def _answer(store: Store, state: AgentState, positions: tuple[int, ...], n
         trigger="manual",
         revision=conv.revision,
         edits=() if refused else (spared(restored, edits, positions),),
-        why=restored if refused else f"taken back by a person: {named}",
+        why=restored if refused else f"undone by a person: {named}",
         undoes=positions,
     )
     return measured(state, event)
 
 
 async def undo_answer(store: Store, row: AgentRow, session: str, *, after: int, envelope: str) -> int | None:
-    """Return the journal position of the record that answers the undo of this envelope, once it exists; None: the agent
-    has ended and will not answer. `after`: a position before the envelope was received."""
+    """Return the journal position of the record that answers the undo of this envelope, once it exists.
+
+    None: the agent has ended and will not answer. `after`: a position before the envelope was received.
+    """
     asked_positions: tuple[int, ...] | None = None
     async with store.follow(journal(session, row.name, row.incarnation), after) as records:
         async for record in records:
             match read_event(record.data, journal(session, row.name, row.incarnation), record.seq):
                 case EnvelopeReceived(envelope=received) if received.id == envelope:
-                    asked_positions = asked_for(received.content)
+                    asked_positions = undo_positions(received.content)
                 case ContextEdited(undoes=undoes) if undoes and undoes == asked_positions:
                     return record.seq
                 case AgentStopped():

@@ -1,7 +1,6 @@
-"""Preparation of the folder in which an agent's tools run. If it is gone for good, the agent is informed and does not
-continue there.
+"""Preparation of the folder in which an agent's tools run, and the session's worktrees with unmerged work.
 
-Worktrees of a session with unmerged work, for the end of a run.
+If the folder was removed and cannot be restored, the agent is informed and does not continue there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from callboard.types.messages import Injection
 from callboard.types.records import Envelope
 
 
-async def move(agent: AgentRuntime, step: st.Move) -> None:
+async def move(agent: AgentRuntime, step: st.EnterFolder) -> None:
     """Start to prepare the folder, as an operation, because git may be slow."""
     agent.start(MOVE, partial(_move, agent, step.worktree))
 
@@ -51,7 +50,7 @@ async def _move(agent: AgentRuntime, name: str) -> None:
         folder = str(path)
     me = agent.state.me
     events: list[ev.Event] = []
-    if folder != me.folder:  # who begins its life in a worktree has it in its spec, and reads of it in its prompt
+    if folder != me.folder:  # an agent that begins its life in a worktree has it in its spec, and in its prompt
         events.append(ev.SpecChanged(at=host.clock.now(), spec=me.model_copy(update={"folder": folder})))
         text = "\n".join(part for part in (text, _where(name, folder)) if part)
     if text:
@@ -68,8 +67,10 @@ async def _move(agent: AgentRuntime, name: str) -> None:
 
 
 async def _without(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:
-    """Handle a folder that is gone for good. An agent that lives in it ends. An agent that worked in it for a task has
-    failed the task and continues elsewhere."""
+    """Handle a folder that was lost.
+
+    An agent that lives in it ends. An agent that worked in it for a task has failed the task and continues elsewhere.
+    """
     me = agent.state.me
     if bound:
         await _fail_tasks(agent, bound, reason)
@@ -89,7 +90,7 @@ def _where(name: str, folder: str) -> str:
 
 
 async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None:
-    """Fail the tasks that are bound to the folder: no agent does them in another one."""
+    """Fail the tasks that are bound to the folder: no agent does them in another folder."""
     host = agent.host
     while True:
         now = host.clock.now()
@@ -107,12 +108,14 @@ async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None
             await agent.record(*events, writes=writes)
             return
         except Conflict as lost:
-            await host.refresh(lost.what)  # the row moved under us, for one when the worktree was noted as gone
+            await host.refresh(lost.what)  # a row changed meanwhile, for example when the worktree was noted as gone
 
 
 async def _leave(agent: AgentRuntime, name: str, reason: str) -> None:
-    """End the turn, because its calls were meant for that folder and must not run in another. A message begins the next
-    turn, in the agent's own folder."""
+    """End the turn, because its calls were meant for that folder and must not run in another one.
+
+    A message begins the next turn, in the agent's own folder.
+    """
     host = agent.host
     now = agent.host.clock.now()
     life = agent.state.identity.incarnation
@@ -122,8 +125,7 @@ async def _leave(agent: AgentRuntime, name: str, reason: str) -> None:
         recipient=agent.name,
         incarnation=life,
         type="error",
-        content=f"You were interrupted: {reason}. What you had asked for there does not run any more. "
-        "Go on without it.",
+        content=f"You were interrupted: {reason}. Your calls in that folder no longer run. Continue without them.",
         mode="wake",
         cause="tool",
         sent_at=now,
@@ -144,7 +146,7 @@ async def _stop(agent: AgentRuntime, reason: str) -> None:
             recipient="lead",
             incarnation=lead[0].incarnation,
             type="error",
-            content=f"{agent.name} cannot go on: {reason}. Give its work to somebody else, or spawn it anew.",
+            content=f"{agent.name} cannot continue: {reason}. Give its work to another agent, or spawn it again.",
             cause="tool",
             sent_at=now,
         )
@@ -157,7 +159,7 @@ AT_ONCE = 4
 
 
 async def unmerged(keeper: WorktreeKeeper | None, session: str) -> tuple[str, ...]:
-    """Return the session's worktrees with unmerged work, and its amount, oldest first."""
+    """Return the session's worktrees with unmerged work, oldest first, each with the amount of work."""
     trees = [] if keeper is None else [tree.name for tree in await keeper.worktrees() if tree.session == session]
     if keeper is None or not trees:
         return ()
@@ -173,7 +175,7 @@ async def _look(keeper: WorktreeKeeper, name: str, limiter: anyio.CapacityLimite
     async with limiter:
         try:
             lost = await keeper.losses(name)
-        except ToolRefused:  # its folder is gone: git says nothing of it
+        except ToolRefused:  # its folder is gone, so git reports nothing
             return
     files = len(lost.changed) + len(lost.untracked)
     parts = [(len(lost.commits), "unmerged commits"), (files, "uncommitted files")]

@@ -1,15 +1,12 @@
 """I/O shell of `callboard.core.rate_limits.limiter`: calls of all sessions of a process wait here until they may go.
 
-The core decides which call may go and when; this module has the waiting tasks. Nothing polls: a call waits for its
-turn, and the first in line also sleeps until the time at which it may go. However a call ends, even cancelled, its
-place is freed: `slot` is the only way in and out.
+The core decides the order and the times of the calls; this module has the waiting tasks. Calls that a person waits for
+come first. Nothing polls: a call waits for its turn, and the first in line also sleeps until the time at which it may
+go. However a call ends, even cancelled, its place is freed: `slot` is the only way in and out.
 
-Calls are ordered by who waits for them: those that a person waits for come first.
-
-Rate state of one key, shared between processes through their common store.
-
-One row for each model has the end of a park, one for the key a refusal. A row is written when a time changes by more
-than a second, so that a flood of refusals writes one row.
+The rate state of one key is shared between processes through their common store. One row for each model has the end of
+a park, one for the key has a refusal. A row is written when a time changes by more than a second, so that a flood of
+refusals writes one row.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from callboard.core.rate_limits.key_state import (
     may_go,
     scope_of,
 )
-from callboard.core.rate_limits.limiter import CallEnd, Held, Lane, Rank
+from callboard.core.rate_limits.limiter import CallEnd, DelayReason, ModelLimiter, Rank
 from callboard.core.recovery.fallback import chain_of
 from callboard.engine.rate_limits.prefix_leader import Prefixes, PrefixPlace, SharedPrefix
 from callboard.ports.environment import Clock
@@ -53,7 +50,7 @@ HELD = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CallPriority:
-    """Order-relevant facts of a requested call."""
+    """Facts of a requested call that decide its place in the order."""
 
     model: str = ""
     rank: Rank = "teammate"
@@ -68,8 +65,8 @@ class CallPriority:
 ANY = CallPriority()
 
 
-class Governor:
-    """Rate limiter of one API key: it bounds the calls in flight, orders the waiting ones, and parks them together."""
+class KeyLimiter:
+    """Rate limiter of one API key: it limits the calls in flight, orders the waiting ones, and parks them together."""
 
     def __init__(self, clock: Clock, at_once: int = CALLS_AT_ONCE, key: str = "") -> None:
         """Create a limiter. `key`: a digest of the API key, shared by the processes of one store."""
@@ -78,12 +75,12 @@ class Governor:
         self.notices: dict[str, RateNotice] = {}
         """Newest notice from the service itself, for each model and for the key."""
         self.news = Notifier()
-        """Notifier of changes of `notices` and of the knowledge of a park."""
+        """Notifier of changes of `notices` and of the known end of a park."""
         self.stated: dict[str, tuple[int | None, int | None]] = {}
         """Model -> the output limit and the window that the service stated in a refusal."""
         self._clock = clock
         self._at_once = at_once
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, ModelLimiter] = {}
         self._places: dict[int, _Place] = {}
         """Waiting calls by number."""
         self._refusals: dict[str, KeyRefusal] = {}
@@ -96,8 +93,8 @@ class Governor:
     async def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> AsyncGenerator[LimitedCall]:
         """Hold a place among the calls in flight, once it is this call's turn.
 
-        Of calls with a common prefix that the service has not cached, the first goes and the others wait: until its
-        reply begins, it fails and the next one goes, or `LONGEST_WAIT` has passed. Raises `CallFault` with the known
+        Of calls with a common prefix that the service has not cached, the first goes and the others wait until its
+        reply begins, or it fails and the next one goes, or `LONGEST_WAIT` has passed. Raises `CallFault` with the known
         fault, without a call, if the key is at fault.
         """
         call = LimitedCall(self, asking, prefix)
@@ -114,14 +111,16 @@ class Governor:
 
     @asynccontextmanager
     async def counting(self, asking: CallPriority) -> AsyncGenerator[None]:
-        """Hold a place among the token counts for this model. They have a separate limiter: their refusals delay no
-        message, and their success says nothing about messages. Raises `CallFault` with the known fault if the key is at
-        fault: no count is used as a probe."""
-        lane = counts_of(asking.model)
-        # A count is no probe of the key (test_no_count_goes_out_with_a_refused_key_and_none_says_that_it_is_good).
+        """Hold a place among the token counts for this model.
+
+        Counts have a separate limiter: their refusals delay no message, and their success says nothing about messages.
+        Raises `CallFault` with the known fault if the key is at fault: no count is used as a probe.
+        """
+        limiter = counts_of(asking.model)
+        # A count does not probe the key (test_no_count_goes_out_with_a_refused_key_and_none_says_that_it_is_good).
         for refusal in self._refused(asking.model).values():
             raise CallFault(known_fault(refusal))
-        number, _ = await self.wait(CallPriority(lane, asking.rank, asking.tokens), self._clock.now())
+        number, _ = await self.wait(CallPriority(limiter, asking.rank, asking.tokens), self._clock.now())
         end = CallEnd("gone")
         try:
             yield
@@ -130,21 +129,23 @@ class Governor:
             end = rate.end_of(no.fault) if no.fault else CallEnd("answered")
             raise
         finally:
-            self.ended(lane, number, end)
+            self.ended(limiter, number, end)
 
     def parked_until(self, model: str) -> float:
         """Return the time until which no call goes to this model (Unix seconds); a past time: it is not parked."""
-        lane = self._lanes.get(model)
-        return rate.parked(lane, self._clock.now()) if lane else 0.0
+        limiter = self._lanes.get(model)
+        return rate.parked(limiter, self._clock.now()) if limiter else 0.0
 
     def named_until(self, model: str) -> float:
-        """Return the end of the wait that the service named for this model; a past moment: none."""
-        lane = self._lanes.get(model)
-        return lane.named_until if lane and rate.parked(lane, self._clock.now()) else 0.0
+        """Return the end of the wait that the service named for this model; a past time: none."""
+        limiter = self._lanes.get(model)
+        return limiter.named_until if limiter and rate.parked(limiter, self._clock.now()) else 0.0
 
     def handle_notice(self, notice: RateNotice) -> None:
-        """Apply a notice from another or an earlier process. A notice that is not newer than the known state changes
-        nothing."""
+        """Apply a notice from another or an earlier process.
+
+        A notice that is not newer than the known state changes nothing.
+        """
         # The watch also delivers the notices of this process.
         if notice.at <= self._known_at.get(notice.model, 0.0):
             return
@@ -153,9 +154,9 @@ class Governor:
             self._refusals.pop(notice.model, None)
         else:
             self._refuse(notice.model, KeyRefusal(notice.fault, notice.at, self._newest))
-        lane = self._lane(notice.model)
+        limiter = self._limiter_of(notice.model)
         parked = notice.parked_until > self._clock.now()
-        self._lanes[notice.model] = rate.apply_notice(lane, notice) if parked else rate.lift(lane)
+        self._lanes[notice.model] = rate.apply_notice(limiter, notice) if parked else rate.lift(limiter)
         self.news.notify()
         self.turn()
 
@@ -171,7 +172,7 @@ class Governor:
         for refusal in refusals.values():
             if not may_go(refusal, asking.person, now):
                 return known_fault(refusal)
-        for scope, refusal in refusals.items():  # this one sees whether it is still so
+        for scope, refusal in refusals.items():  # this call finds out if the refusal still applies
             self._refusals[scope] = replace(refusal, tried_at=now)
         return None
 
@@ -182,7 +183,7 @@ class Governor:
         """
         self._newest += 1
         waiter = rate.waiter(self._newest, asking.rank, arrived, asking.tokens, person=asking.person)
-        self._lanes[asking.model] = rate.join(self._lane(asking.model), waiter)
+        self._lanes[asking.model] = rate.join(self._limiter_of(asking.model), waiter)
         place = self._places[waiter.number] = _Place(asking)
         try:
             self.turn()
@@ -197,7 +198,7 @@ class Governor:
             if place.went:
                 self.ended(asking.model, waiter.number, CallEnd("gone"))
             else:
-                self._lanes[asking.model] = rate.leave(self._lane(asking.model), waiter.number)
+                self._lanes[asking.model] = rate.leave(self._limiter_of(asking.model), waiter.number)
             raise
         finally:
             self._places.pop(waiter.number, None)
@@ -205,53 +206,57 @@ class Governor:
         return waiter.number, reason
 
     def headed(self, model: str, number: int, rates: Rates) -> None:
-        self._lanes[model] = rate.headed(self._lane(model), number, rates, self._clock.now())
+        self._lanes[model] = rate.headed(self._limiter_of(model), number, rates, self._clock.now())
         self.turn()
 
     def hurry(self, asking: CallPriority) -> None:
         """Let this call try a parked model at once if it is still in line, because the user sent a new prompt."""
         for number, place in self._places.items():
             if place.asking is asking and not place.went:
-                self._lanes[asking.model] = rate.hurry(self._lane(asking.model), number)
+                self._lanes[asking.model] = rate.hurry(self._limiter_of(asking.model), number)
                 break
         self.turn()
 
     def answered(self, model: str, number: int) -> None:
-        before = self._lane(model)
-        lane = self._lanes[model] = rate.answered(before, number)
-        if before.parked_until and not lane.parked_until:
-            self._tell(RateNotice(model=model, at=self._clock.now()))
+        before = self._limiter_of(model)
+        limiter = self._lanes[model] = rate.answered(before, number)
+        if before.parked_until and not limiter.parked_until:
+            self._publish(RateNotice(model=model, at=self._clock.now()))
         self._is_good(model, number)
         self.turn()
 
     def ended(self, model: str, number: int, end: CallEnd, fault: Fault | None = None) -> None:
         now = self._clock.now()
-        before = self._lane(model)
-        lane = self._lanes[model] = rate.ended(before, number, end, now)
-        if lane.parked_until > before.parked_until:
-            named = lane.named_until
-            self._tell(RateNotice(model=model, at=now, parked_until=lane.parked_until, named_until=named, why=lane.why))
-            self._give_up_waiting(model, lane, now)
-        elif before.parked_until and not lane.parked_until:
-            self._tell(RateNotice(model=model, at=now))
+        before = self._limiter_of(model)
+        limiter = self._lanes[model] = rate.ended(before, number, end, now)
+        if limiter.parked_until > before.parked_until:
+            named = limiter.named_until
+            self._publish(
+                RateNotice(model=model, at=now, parked_until=limiter.parked_until, named_until=named, why=limiter.why)
+            )
+            self._give_up_waiting(model, limiter, now)
+        elif before.parked_until and not limiter.parked_until:
+            self._publish(RateNotice(model=model, at=now))
         scope = scope_of(fault, model) if fault is not None else None
         if fault is not None and scope is not None:
             self._refuse(scope, KeyRefusal(fault, now, self._newest))
-            self._tell(RateNotice(model=scope, at=now, why=end.why, fault=known_fault(self._refusals[scope])))
+            self._publish(RateNotice(model=scope, at=now, why=end.why, fault=known_fault(self._refusals[scope])))
         elif end.how in ("replied", "answered"):
             self._is_good(model, number)
         self.turn()
 
     def turn(self, at_least: float = 0.0) -> None:
-        """Release the calls that may go now, in order, and set how long the first in each line sleeps. `at_least`: a
-        time that was slept until, and counts as now despite clock rounding."""
-        # A sleep may end just before its time by this clock, and the call would go back to sleep for nothing.
+        """Release the calls that may go now, in order, and set how long the first in each line sleeps.
+
+        `at_least`: a time that was slept until, and counts as now despite clock rounding.
+        """
+        # By this clock a sleep may end just before its time. The call would then sleep again without reason.
         now = max(self._clock.now(), at_least)
         while True:
-            blocked: dict[str, Held | None] = {
-                m: rate.held(lane, now) for m, lane in self._lanes.items() if lane.waiters
+            blocked: dict[str, DelayReason | None] = {
+                m: rate.held(limiter, now) for m, limiter in self._lanes.items() if limiter.waiters
             }
-            room = sum(len(lane.flights) for lane in self._lanes.values()) < self._at_once
+            room = sum(len(limiter.flights) for limiter in self._lanes.values()) < self._at_once
             free = [(self._lanes[model].waiters[0], model) for model, held in blocked.items() if held is None]
             if not room or not free:
                 break
@@ -261,11 +266,11 @@ class Governor:
         for model, held in blocked.items():
             self._places[self._lanes[model].waiters[0].number].sleep(held.until if held else None)
 
-    def _lane(self, model: str) -> Lane:
-        return self._lanes.get(model) or Lane(self._at_once)
+    def _limiter_of(self, model: str) -> ModelLimiter:
+        return self._lanes.get(model) or ModelLimiter(self._at_once)
 
     def _reason_to_wait(self, model: str) -> str:
-        held = rate.held(self._lane(model), self._clock.now())
+        held = rate.held(self._limiter_of(model), self._clock.now())
         return held.why if held else f"{count_words(self._at_once, 'call')} in flight"
 
     def _refuse(self, scope: str, refusal: KeyRefusal) -> None:
@@ -273,16 +278,19 @@ class Governor:
         self._refusals[scope] = refusal
         for number, place in self._places.items():
             if scope in (ALL_MODELS, place.asking.model) and not place.went:
-                self._lanes[place.asking.model] = rate.leave(self._lane(place.asking.model), number)
+                self._lanes[place.asking.model] = rate.leave(self._limiter_of(place.asking.model), number)
                 place.refuse(known_fault(refusal))
 
-    def _give_up_waiting(self, model: str, lane: Lane, now: float) -> None:
-        """Refuse waiting calls that do not accept the wait that the service named, because they have another model."""
-        wait = lane.named_until - now
-        fault = Fault(kind="rate_limited", message=lane.why, retry_after=wait)
+    def _give_up_waiting(self, model: str, limiter: ModelLimiter, now: float) -> None:
+        """Refuse waiting calls that do not accept the wait that the service named.
+
+        Such calls can use another model.
+        """
+        wait = limiter.named_until - now
+        fault = Fault(kind="rate_limited", message=limiter.why, retry_after=wait)
         for number, place in self._places.items():
             if place.asking.model == model and not place.went and wait > place.asking.patience:
-                self._lanes[model] = rate.leave(self._lane(model), number)
+                self._lanes[model] = rate.leave(self._limiter_of(model), number)
                 place.refuse(fault)
 
     def _refused(self, model: str) -> dict[str, KeyRefusal]:
@@ -290,74 +298,74 @@ class Governor:
         return {scope: refusal for scope in (ALL_MODELS, model) if (refusal := self._refusals.get(scope)) is not None}
 
     def _is_good(self, model: str, number: int) -> None:
-        """Clear known refusals, because the service accepted the key for this call. A count proves nothing."""
+        """Clear known refusals, because the service accepted the key for this call. A count clears nothing."""
         if model.startswith(COUNTS):
             return
         for scope, refusal in self._refused(model).items():
-            # A call that was sent before the refusal proves nothing about it
+            # A call that was sent before the refusal does not disprove it
             # (test_an_answer_to_a_call_that_was_under_way_before_lifts_no_refusal).
             if refusal.outdated_by(number):
                 del self._refusals[scope]
-                self._tell(RateNotice(model=scope, at=self._clock.now()))
+                self._publish(RateNotice(model=scope, at=self._clock.now()))
 
-    def _tell(self, notice: RateNotice) -> None:
+    def _publish(self, notice: RateNotice) -> None:
         self.notices[notice.model] = notice
         self._known_at[notice.model] = notice.at
         self.news.notify()
 
 
-class Governors:
+class KeyLimiters:
     """Rate limiters of a process: one for each key, shared by all sessions of the process."""
 
     def __init__(self, clock: Clock, at_once: int = CALLS_AT_ONCE) -> None:
         self._clock = clock
         self._at_once = at_once
-        self._by_key: dict[str, Governor] = {}
+        self._by_key: dict[str, KeyLimiter] = {}
 
-    def of(self, key: str) -> Governor:
+    def of(self, key: str) -> KeyLimiter:
         """Return the limiter of a key, by its digest."""
         if key not in self._by_key:
-            self._by_key[key] = Governor(self._clock, self._at_once, key)
+            self._by_key[key] = KeyLimiter(self._clock, self._at_once, key)
         return self._by_key[key]
 
 
 class LimitedCall:
-    """A call in flight, or about to be."""
+    """Call in flight, or about to be sent."""
 
-    def __init__(self, governor: Governor, asking: CallPriority, prefix: SharedPrefix | None) -> None:
+    def __init__(self, key_limiter: KeyLimiter, asking: CallPriority, prefix: SharedPrefix | None) -> None:
         self.held = 0.0
         """Seconds that the call was delayed by rate limits."""
         self.why = ""
         self.given: float | None = None
         """Input and output tokens counted towards the limits, once known."""
         self.made: float | None = None
-        self._governor = governor
+        self._key_limiter = key_limiter
         self._asking = asking
-        self._prefix = PrefixPlace(governor.prefixes, prefix)
+        self._prefix = PrefixPlace(key_limiter.prefixes, prefix)
         self._number = 0
         self._answered = False
 
     async def wait(self) -> None:
         """Wait until the call may go. Raises `CallFault` if it may not go at all."""
-        arrived = self._governor.now()
+        arrived = self._key_limiter.now()
         await self._prefix.wait()
-        fault = self._governor.known_fault(self._asking)
+        fault = self._key_limiter.known_fault(self._asking)
         if fault is not None:
             raise CallFault(fault)
-        began = self._governor.now()
-        self._number, self.why = await self._governor.wait(self._asking, arrived)
-        self.held = self._governor.now() - began
+        began = self._key_limiter.now()
+        self._number, self.why = await self._key_limiter.wait(self._asking, arrived)
+        self.held = self._key_limiter.now() - began
 
     def headed(self, rates: Rates) -> None:
         """Apply the remaining limits from the headers of the response."""
-        self._governor.headed(self._asking.model, self._number, rates)
+        self._key_limiter.headed(self._asking.model, self._number, rates)
 
     def begun(self) -> None:
         """Note that the reply has begun. Cheap to call again."""
         if not self._answered:
             self._answered = True
             self._prefix.begun()
-            self._governor.answered(self._asking.model, self._number)
+            self._key_limiter.answered(self._asking.model, self._number)
 
     def used(self, usage: Usage) -> None:
         """Note the token usage of the call. Tokens read from the service's cache count towards no limit."""
@@ -371,9 +379,9 @@ class LimitedCall:
         else:
             self._prefix.failed()
         if self._number and rates is not None:
-            self._governor.headed(self._asking.model, self._number, rates)
+            self._key_limiter.headed(self._asking.model, self._number, rates)
         if self._number:
-            self._governor.ended(self._asking.model, self._number, end, fault)
+            self._key_limiter.ended(self._asking.model, self._number, end, fault)
 
 
 class _Place:
@@ -430,8 +438,10 @@ _BYTES_PER_TOKEN = 4
 
 
 def asking_of(state: AgentState, request: ModelRequest) -> CallPriority:
-    """Return the place of an agent's call in the order. A subagent ranks with teammates, because its caller waits for
-    it."""
+    """Return the place of an agent's call in the order.
+
+    A subagent ranks with teammates, because its caller waits for it.
+    """
     size = len(request.system) + len(request.tools) + sum(map(len, request.messages))
     person = request.purpose == "turn" and state.model.recovery.prompted
     chain = chain_of(state.me)
@@ -452,30 +462,33 @@ STEP = 1.0
 """Seconds by which a time must change to be written again."""
 
 
-async def catch_up(governor: Governor, store: Store) -> None:
+async def catch_up(key_limiter: KeyLimiter, store: Store) -> None:
     """Apply the notices in the store, from before a restart or from other processes."""
-    for row in await rows_of(store, rate_key(governor.key, "")):
-        _heed(governor, row)
+    for row in await rows_of(store, rate_key(key_limiter.key, "")):
+        _apply_notice(key_limiter, row)
 
 
-async def share(governor: Governor, store: Store, changed: Callable[[], None] = lambda: None) -> None:
+async def share(key_limiter: KeyLimiter, store: Store, changed: Callable[[], None] = lambda: None) -> None:
     """Apply notices of other processes and write those of this one, until cancelled. Call `changed` after each."""
     async with anyio.create_task_group() as group:
-        group.start_soon(_tell, governor, store, changed)
-        async with store.watch(rate_key(governor.key, "")) as rows:
+        group.start_soon(_publish, key_limiter, store, changed)
+        async with store.watch(rate_key(key_limiter.key, "")) as rows:
             async for row in rows:
-                _heed(governor, row)
+                _apply_notice(key_limiter, row)
         group.cancel_scope.cancel()  # the store was closed
 
 
-def _heed(governor: Governor, row: Row) -> None:
+def _apply_notice(key_limiter: KeyLimiter, row: Row) -> None:
     notice = _notice(row)
     if notice is not None:
-        governor.handle_notice(notice)
+        key_limiter.handle_notice(notice)
 
 
 def _notice(row: Row) -> RateNotice | None:
-    """Return the notice of a row; None if a newer version or another program wrote it: no call waits for it."""
+    """Return the notice of a row; None if a newer version or another program wrote it.
+
+    No call waits because of such a row.
+    """
     if row.value is None:
         return None
     try:
@@ -484,17 +497,17 @@ def _notice(row: Row) -> RateNotice | None:
         return None
 
 
-async def _tell(governor: Governor, store: Store, changed: Callable[[], None]) -> None:
+async def _publish(key_limiter: KeyLimiter, store: Store, changed: Callable[[], None]) -> None:
     written: dict[str, RateNotice] = {}
     while True:
-        changes = governor.news.changes
+        changes = key_limiter.news.changes
         changed()
-        for model, notice in list(governor.notices.items()):
+        for model, notice in list(key_limiter.notices.items()):
             # Each refused call moves the time by a little (test_a_flood_of_refusals_writes_few_rows).
             if _moved(written.get(model), notice):
                 written[model] = notice
-                await store.commit(Put(rate_key(governor.key, model), notice.encode()))
-        await governor.news.changed(changes)
+                await store.commit(Put(rate_key(key_limiter.key, model), notice.encode()))
+        await key_limiter.news.changed(changes)
 
 
 def _moved(before: RateNotice | None, after: RateNotice) -> bool:

@@ -1,5 +1,4 @@
-"""Coordination of calls with a common prefix: one goes first, so that the service's cache has the prefix for the
-others.
+"""Order of calls with a common prefix: one goes first, so that the service's cache has the prefix for the others.
 
 Reason: docs/decisions/0010-shared-prefixes.md. No call waits here longer than `LONGEST_WAIT`.
 """
@@ -14,10 +13,10 @@ import anyio
 from callboard.ports.environment import Clock
 
 LONGEST_WAIT = 10.0
-"""Most seconds that a call waits for another with the same prefix. After that, a second cache write costs less than the
-wait."""
+"""Most seconds that a call waits for another with the same prefix. A longer wait costs more than a second cache write.
+"""
 _KNOWN = 1_000
-"""Most warm prefixes to remember before cold ones are removed."""
+"""Most warm prefixes to remember. Beyond that, cold ones are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,9 @@ class Prefixes:
             place.called.set()
 
     def hand_over(self, key: str, line: _Line) -> None:
-        """Let the next call lead this line, because its leader is gone."""
+        """Let the next call lead this line, because its leader has gone."""
         if self._lines.get(key) is not line:
-            return  # it went on its way in the meantime
+            return  # it was released meanwhile
         if not line:
             del self._lines[key]
             return

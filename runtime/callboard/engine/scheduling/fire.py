@@ -4,11 +4,11 @@
 schedule. If there can be no such agent, the slot is `refused` with the reason and never lost.
 
 The user can also fire a schedule at any time, from any process, even without a host. The fire is in the history at once
-and waits; the host is notified, or finds it when it next starts. It does not count as a slot, and runs even if other
-fires are running, or the schedule is paused or has ended.
+and waits; the host is notified, or finds it when it next starts. Such a fire does not count as a slot, and runs even if
+other fires are running, or the schedule is paused or has ended.
 
-Pausing a schedule that can no longer fire is one commit: its row with the reason, and a message to the lead. It stays
-in the list until the user resumes it (`callboard cron resume`).
+Pausing a schedule that can no longer fire is one commit: its row with the reason, and a message to the lead. The
+schedule stays in the list until the user resumes it (`callboard cron resume`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from callboard.core.budgets.tree import used_up
 from callboard.core.keys import END_FIRE, agent_key, fire_key, schedule_key, short_id, subagent_suffix
 from callboard.core.mcp.tool_names import bounded
 from callboard.core.messaging.envelopes import sending
-from callboard.core.permissions.rule_check import left_of
+from callboard.core.permissions.rule_check import allowed_tools
 from callboard.core.scheduling import delivered, no_more_fires, paused
 from callboard.core.scheduling.history import BY_HAND, envelope_id
 from callboard.core.scheduling.permissions import narrowed
 from callboard.core.tool_access import tools_for
 from callboard.engine.recall import load_spec, spec_digest, spec_key
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.team.admin_orders import order_to_fire
 from callboard.ports.store import Put, Store, Write
 from callboard.types import steps as st
@@ -40,7 +40,7 @@ GENERAL = "general"
 """Agent type for a schedule that names none."""
 
 
-async def sent(host: Host, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
+async def sent(host: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
     """Return the fire as sent now, and its writes. Raises `ToolRefused` if no agent can take it."""
     if schedule.context == "lead":
         lead = host.board.agent("lead")
@@ -69,7 +69,7 @@ async def sent(host: Host, schedule: Schedule, fire: Fire, now: float) -> tuple[
     return going, [*writes, sending(host.session, envelope)]
 
 
-def ending(host: Host, fire: Fire, now: float) -> list[Write]:
+def ending(host: SessionRuntime, fire: Fire, now: float) -> list[Write]:
     """Return the writes that end a fire: its mail is removed, or its turn is interrupted, but no other turn."""
     row = host.board.agent(fire.agent) if fire.agent else None
     if row is None:
@@ -88,9 +88,11 @@ def ending(host: Host, fire: Fire, now: float) -> list[Write]:
     return [sending(host.session, envelope)]
 
 
-def note_for_lead(host: Host, schedule: Schedule, about: str, content: str, *, result: bool = False) -> Write:
-    """Return the write of a note for the lead's next turn. It wakes no agent. `about`: key that makes the note
-    unique."""
+def note_for_lead(host: SessionRuntime, schedule: Schedule, about: str, content: str, *, result: bool = False) -> Write:
+    """Return the write of a note for the lead's next turn.
+
+    It wakes no agent. `about`: key that makes the note unique.
+    """
     lead = host.board.agent("lead")
     envelope = Envelope(
         id=short_id("env", schedule.id, about),
@@ -113,7 +115,7 @@ def own_name(schedule: Schedule) -> str:
     return f"sched-{named[:40].strip('-') or 'agent'}"
 
 
-async def _agent_of(host: Host, schedule: Schedule, fire: Fire, now: float) -> tuple[str, int, list[Write]]:
+async def _agent_of(host: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[str, int, list[Write]]:
     """Return the agent that runs the turn: name, incarnation, and the writes that create it if it does not exist."""
     if schedule.context == "own":
         name = own_name(schedule)
@@ -129,12 +131,14 @@ async def _agent_of(host: Host, schedule: Schedule, fire: Fire, now: float) -> t
         return name, life, await _made(host, schedule, "teammate", life=(name, life, revision), now=now)
     name = own_name(schedule) + subagent_suffix(envelope_id(fire))
     match = host.board.agent(name)
-    if match is not None:  # the same try again
+    if match is not None:  # the same attempt, repeated
         return name, match[0].incarnation, []
     return name, 1, await _made(host, schedule, "subagent", life=(name, 1, 0), now=now)
 
 
-async def _made(host: Host, schedule: Schedule, kind: str, *, life: tuple[str, int, int], now: float) -> list[Write]:
+async def _made(
+    host: SessionRuntime, schedule: Schedule, kind: str, *, life: tuple[str, int, int], now: float
+) -> list[Write]:
     """Return the writes of a new agent's row and spec: below the lead, with no more rights than the lead."""
     name, incarnation, revision = life
     lead = host.board.agent("lead")
@@ -164,7 +168,7 @@ async def _made(host: Host, schedule: Schedule, kind: str, *, life: tuple[str, i
     ]
 
 
-async def _spec(host: Host, schedule: Schedule, kind: str, *, name: str, lead: AgentSpec) -> AgentSpec:
+async def _spec(host: SessionRuntime, schedule: Schedule, kind: str, *, name: str, lead: AgentSpec) -> AgentSpec:
     agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
     spec = bounded(host.types(agent_type, name, lead), lead)
     keeps = bool(spec.memory)
@@ -174,7 +178,7 @@ async def _spec(host: Host, schedule: Schedule, kind: str, *, name: str, lead: A
         "kind": kind,
         "role": f"schedule {schedule.name or schedule.id}",
         "parent": "lead",
-        "tools": left_of(tools, spec.rules.deny),
+        "tools": allowed_tools(tools, spec.rules.deny),
         "claims_tasks": False,
         "ask_deadline": _sooner(spec.ask_deadline, lead.ask_deadline),
     }
@@ -182,14 +186,18 @@ async def _spec(host: Host, schedule: Schedule, kind: str, *, name: str, lead: A
 
 
 def _sooner(*deadlines: float | None) -> float | None:
-    """Return the shortest wait for an answer; None: all wait forever. If the lead does not wait, no agent of the
-    session does, whoever hosts it."""
+    """Return the shortest wait for an answer; None: all wait forever.
+
+    If the lead does not wait, no agent of the session waits, in any host.
+    """
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
 async def fire_by_hand(store: Store, session: str, schedule: Schedule, *, now: float, nonce: str) -> str:
-    """Fire a schedule now and return the id of the fire. `nonce`: unique letters and digits. Raises the exceptions of
-    `Store.commit`."""
+    """Fire a schedule now and return the id of the fire.
+
+    `nonce`: unique letters and digits. Raises the exceptions of `Store.commit`.
+    """
     fire = Fire(
         id=f"schedule:{schedule.id}:{BY_HAND}{nonce}", schedule=schedule.id, session=session, nominal=now, at=now
     )
@@ -199,14 +207,16 @@ async def fire_by_hand(store: Store, session: str, schedule: Schedule, *, now: f
     return fire.id
 
 
-def used_up_schedule(host: Host, schedule: Schedule) -> str:
+def used_up_schedule(host: SessionRuntime, schedule: Schedule) -> str:
     """Return the reason why the budget of the schedule allows no further fire; empty if it does."""
     return no_more_fires(host.budgets.of_schedule(schedule.id), host.awake.now())
 
 
-def pause_for(host: Host, reached: st.ReachBudget) -> tuple[Write, ...]:
-    """Return the writes for the commit of an exhausted budget: the pause of the schedule that owns the budget,
-    otherwise none."""
+def pause_for(host: SessionRuntime, reached: st.ReachBudget) -> tuple[Write, ...]:
+    """Return the writes for the commit of an exhausted budget.
+
+    The writes pause the schedule that owns the budget; there are none for another owner.
+    """
     kind, _, schedule = reached.budget.partition(":")
     if kind != "schedule" or reached.kind in ("agents", "depth"):
         return ()
@@ -214,7 +224,7 @@ def pause_for(host: Host, reached: st.ReachBudget) -> tuple[Write, ...]:
     return pause(host, schedule, reason, wakes=False)
 
 
-def pause(host: Host, schedule: str, reason: str, *, wakes: bool) -> tuple[Write, ...]:
+def pause(host: SessionRuntime, schedule: str, reason: str, *, wakes: bool) -> tuple[Write, ...]:
     """Return the writes that pause a schedule; none if it is no longer active. `wakes`: inform the lead at once."""
     match = host.board.schedule(schedule)
     if match is None or match[0].state != "active":

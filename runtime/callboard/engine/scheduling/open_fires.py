@@ -1,13 +1,11 @@
-"""Unfinished fires of a session, and their rows in the history.
+"""Unfinished fires of a session: their rows in the history, and their progress until they have ended.
 
 The host keeps the open rows, their number for each schedule, and the progress of running turns from the journals. After
 a crash all of it is read again: rows first, then the journals of the agents, so that no fire is lost and none runs
-twice.
-
-Progress of running fires: their turns begin and end, are stopped at a deadline, are tried again.
+twice. Turns of fires begin and end, are stopped at a deadline, and are tried again.
 
 Each change of the history is in one commit with its effects: failures and a pause of the schedule, the next attempt, a
-message to the lead. If the process dies in between, the next one does it after its resume.
+message to the lead. If the process dies before that commit, the next one makes the change after its resume.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from callboard.core.scheduling.history import (
 )
 from callboard.engine.awake_time import AwakeTime
 from callboard.engine.recall import events_of
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.scheduling.fire import ending, note_for_lead, sent
 from callboard.ports.store import Delete, Put, Row, Write
 from callboard.ports.store_reading import rows_of
@@ -67,18 +65,18 @@ _OPEN = (b'"waiting"', b'"running"', b'"ended_at":null')
 
 
 @dataclass(slots=True)
-class Followed:
+class OpenFire:
     """One unfinished fire."""
 
     fire: Fire
     revision: int
     course: FireProgress | None = None
-    """None: nothing was sent, or it waits for the next attempt."""
+    """Progress of its turn; None: nothing was sent, or the fire waits for the next attempt."""
     began: tuple[float, float] | None = None
     """Start time of the turn, by its record and on the clock for time limits."""
 
     def began_awake(self, time: AwakeTime) -> float:
-        """Return the start time of the turn on the clock that limits use."""
+        """Return the start time of the turn on the clock for time limits."""
         recorded = self.fire.began_at or 0.0
         if self.began is None or self.began[0] != recorded:
             self.began = recorded, time.at(recorded)
@@ -88,18 +86,18 @@ class Followed:
 class OpenFires:
     """Unfinished fires of a session. `moved`: called when the progress of one has changed."""
 
-    def __init__(self, host: Host, moved: Callable[[], None]) -> None:
+    def __init__(self, host: SessionRuntime, moved: Callable[[], None]) -> None:
         self._host = host
         self._moved = moved
-        self._open: dict[str, Followed] = {}
+        self._open: dict[str, OpenFire] = {}
         self._keys: dict[str, deque[str]] = {}
         """Schedule -> keys of its history, oldest first."""
         self._void: dict[str, int] = {}
-        """Slots that a clock ahead of time skipped -> revisions of their rows, which their fires replace."""
+        """Slot -> revision of its row, for slots that a clock ahead of time skipped. Their fires replace these rows."""
         self.failed_at: dict[str, float] = {}
         """Schedule -> end of its newest failed fire (Unix seconds)."""
 
-    def __iter__(self) -> Iterator[Followed]:
+    def __iter__(self) -> Iterator[OpenFire]:
         """Iterate over the open fires, oldest first."""
         return iter(
             sorted(
@@ -140,7 +138,7 @@ class OpenFires:
             log.warning("a fire of the history cannot be read", key=row.key, why=str(wrong)[:200])
             return
         if unended(fire):
-            self._open[fire.id] = Followed(fire, row.revision)
+            self._open[fire.id] = OpenFire(fire, row.revision)
         elif fire.outcome in ("failed", "timed_out"):
             self.failed_at[fire.schedule] = fire.ended_at or 0.0
 
@@ -169,7 +167,10 @@ class OpenFires:
             self._take(row)
 
     async def is_decided(self, schedule: str, fire_id: str) -> bool:
-        """Return True if the slot is already decided. A slot that a clock ahead of time skipped is not."""
+        """Return True if the slot is already decided.
+
+        A slot that a clock ahead of time skipped does not count as decided.
+        """
         row = await self._host.ports.store.get(fire_key(self._host.session, schedule, fire_id))
         if row is None or row.value is None:
             return False
@@ -180,7 +181,7 @@ class OpenFires:
         passed_over = fire.outcome in ("missed", "skipped", "refused")
         if not passed_over or fire.at <= self._host.clock.now() + CLOCK_SKEW:
             return True
-        # A clock that was ahead of time skipped this slot, which is not decided by that
+        # A clock that was ahead of time skipped this slot, so it is still open
         # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
         self._void[fire_id] = row.revision
         return False
@@ -215,7 +216,7 @@ class OpenFires:
         for fire in fires:
             followed = self._open.get(fire.id)
             key = fire_key(self._host.session, fire.schedule, fire.id)
-            # Two processes that fire the same slot: only one commit succeeds.
+            # Of two processes that fire the same slot, only one can commit.
             expected = followed.revision if followed else self._void.get(fire.id, 0)
             writes.append(Put(key, fire.encode(), expected=expected))
         return writes
@@ -247,7 +248,7 @@ class OpenFires:
             if fire.outcome in ("failed", "timed_out"):
                 self.failed_at[fire.schedule] = fire.ended_at or 0.0
             return
-        followed = self._open.setdefault(fire.id, Followed(fire, revision))
+        followed = self._open.setdefault(fire.id, OpenFire(fire, revision))
         sent = fire.agent and fire.ended_at is None
         begun = envelope_id(fire)
         if not sent:
@@ -258,16 +259,18 @@ class OpenFires:
         followed.revision = revision
 
 
-class Settling:
-    """Advances the open fires of a session."""
+class FireSettler:
+    """Advancement of the open fires of a session."""
 
-    def __init__(self, host: Host, fires: OpenFires) -> None:
+    def __init__(self, host: SessionRuntime, fires: OpenFires) -> None:
         self._host = host
         self._fires = fires
 
     async def tend(self, now: float) -> None:
-        """Do everything that is due by `now`, by time or by the journals. Raises the exceptions of `Store.commit`
-        except conflicts."""
+        """Do everything that is due by `now`, by time or by the journals.
+
+        Raises the exceptions of `Store.commit` except conflicts.
+        """
         for followed in list(self._fires):
             await self._tend(followed, now)
         for followed in list(self._fires):
@@ -280,8 +283,10 @@ class Settling:
         return min(times, default=None)
 
     async def commit(self, *writes: Write) -> bool:
-        """Commit the writes and return True. After a lost race, read the rows again and return False: the next
-        iteration decides again."""
+        """Commit the writes and return True.
+
+        After a lost race, read the rows again and return False: the next iteration decides again.
+        """
         try:
             numbers = await self._host.commit(*writes)
         except Conflict as lost:
@@ -292,7 +297,7 @@ class Settling:
         self._host.listeners.on_change("fire", "")
         return True
 
-    def _due_at(self, followed: Followed) -> float | None:
+    def _due_at(self, followed: OpenFire) -> float | None:
         next_try = retry_at(followed.fire)
         if next_try is not None:
             return next_try
@@ -300,7 +305,7 @@ class Settling:
         course = followed.course
         if schedule is None or schedule.deadline is None or followed.fire.outcome != "running":
             return None
-        if course is None or not course.own:  # it joined a turn, which is not its to end
+        if course is None or not course.own:  # it joined the turn of another prompt, and must not end that turn
             return None
         time = self._host.awake
         return self._host.clock.now() + followed.began_awake(time) + schedule.deadline - time.now()
@@ -308,8 +313,8 @@ class Settling:
     def _schedule(self, fire: Fire) -> Schedule | None:
         return self._host.board.schedule_row(fire.schedule)
 
-    async def _tend(self, followed: Followed, now: float) -> None:
-        """Apply the changes of a fire: its journal, the end of its schedule, its deadline."""
+    async def _tend(self, followed: OpenFire, now: float) -> None:
+        """Apply the changes of a fire that come from its journal, the end of its schedule, or its deadline."""
         course = self._course(followed, now)
         if course is not None and course.stage == "ended":
             await self._settle(followed.fire, course)
@@ -328,8 +333,8 @@ class Settling:
             )
             await self.commit(*self._fires.puts(over), *ending(self._host, followed.fire, now))
 
-    def _course(self, followed: Followed, now: float) -> FireProgress | None:
-        """Return the progress from the journal; its end as well if the agent no longer exists."""
+    def _course(self, followed: OpenFire, now: float) -> FireProgress | None:
+        """Return the progress from the journal. If the agent no longer exists, the fire has ended."""
         course = followed.course
         if course is None or course.stage == "ended" or followed.fire.agent == "lead":
             return course
@@ -341,8 +346,10 @@ class Settling:
         return replace(course, stage="ended", ended_at=now, reason="crashed" if crashed else "stopped", why=reason)
 
     def _gone(self, fire: Fire) -> bool:
-        """Return True if no part of the fire runs and its schedule no longer fires. A manual fire continues in any
-        case."""
+        """Return True if no part of the fire runs and its schedule no longer fires.
+
+        A fire that a user started continues in any case.
+        """
         schedule = self._schedule(fire)
         return schedule is None or (schedule.state in ("cancelled", "paused") and not is_by_hand(fire))
 
@@ -393,7 +400,7 @@ class Settling:
         at = retry_at(fire)
         if at is None or fire.ended_at is None:
             return False
-        return at <= now or fire.ended_at > now + CLOCK_SKEW  # its try ended by a clock that was put back since
+        return at <= now or fire.ended_at > now + CLOCK_SKEW  # the clock was set back since the attempt ended
 
     async def _send(self, fire: Fire, now: float) -> None:
         """Send a held fire once no other fire of its schedule runs, or the next attempt."""
@@ -417,7 +424,7 @@ def _closed(fire: Fire, outcome: str, reason: str, now: float) -> Fire:
     return fire.model_copy(update={"outcome": outcome, "why": reason, "ended_at": now})
 
 
-def replaced(host: Host, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
+def replaced(host: SessionRuntime, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
     """Return the fire as replaced by a newer one, and the writes that end its running part."""
     reason = f"{by} took its place"
     if is_held(fire) or retry_at(fire) is not None:

@@ -1,8 +1,8 @@
 """Scheduler loop: it sleeps until the next fire time, then sends the prompt to its agent.
 
-The envelope's id is the slot, so that any number of processes may fire and it arrives once. The schedule's row, the
-envelope and the row of the history are one commit. A fire that is impossible is reported and recorded in the history.
-Nothing fires while no process runs this loop.
+The envelope's id is derived from the slot, so that a prompt arrives once even if several processes fire it. The
+schedule's row, the envelope and the row of the history are one commit. A fire that is impossible is reported and
+recorded in the history. Nothing fires while no process runs this loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import structlog
 
 from callboard.core.keys import schedule_key
 from callboard.core.scheduling import CronInvalid, Slot, When, due, next_wake, when_of
-from callboard.core.scheduling.due import CLOCK_SKEW, EXPIRED, Admitted, Due, admit, corrected, one_shot, over
+from callboard.core.scheduling.due import CLOCK_SKEW, EXPIRED, AdmittedSlots, DueSlots, admit, corrected, one_shot, over
+from callboard.core.scheduling.fields import rough_duration
 from callboard.core.scheduling.history import decided, wait_after
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.scheduling.fire import note_for_lead, pause, sent, used_up_schedule
-from callboard.engine.scheduling.open_fires import OpenFires, Settling, replaced
+from callboard.engine.scheduling.open_fires import FireSettler, OpenFires, replaced
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put, Write
 from callboard.types.errors import ToolRefused
@@ -28,7 +29,7 @@ from callboard.types.hook_answers import ScheduleFired
 from callboard.types.schedules import Fire, Schedule
 
 SOON = 60.0
-"""Most seconds to sleep, so that a changed clock or a machine that slept is noticed within a minute."""
+"""Most seconds to sleep, so that a changed clock or a sleep of the machine is noticed within a minute."""
 
 log = structlog.get_logger("callboard.schedules")
 
@@ -45,7 +46,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Decision:
-    """One schedule at one moment, with the writes to make."""
+    """Decision on one schedule at one moment, with the writes to make."""
 
     schedule: Schedule
     revision: int
@@ -55,20 +56,22 @@ class _Decision:
     writes: list[Write]
 
 
-class Autorun:
+class SessionScheduler:
     """Scheduler of a session."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SessionRuntime) -> None:
         self._host = host
         self._changed = Notifier()
         self._known: dict[str, _Known] = {}
         self.fires = OpenFires(host, self.handle_change)
-        self._settling = Settling(host, self.fires)
+        self._settling = FireSettler(host, self.fires)
 
     @property
     def waiting(self) -> bool:
-        """Return True while a fire is sent, held, or due for another attempt. A parked lead takes no fires: they wait
-        in its mailbox until the user resumes it."""
+        """Return True while a fire is sent, held, or due for another attempt.
+
+        A parked lead takes no fires: they wait in its mailbox until the user resumes it.
+        """
         lead = self._host.board.agent("lead")
         if lead is None or lead[0].life != "crashed":
             return len(self.fires) > 0
@@ -93,13 +96,13 @@ class Autorun:
     async def run(self) -> None:
         """Fire until cancelled."""
         for schedule in self._host.board.schedules():
-            if not schedule.durable and schedule.state == "active":  # it was for the life of an earlier process
+            if not schedule.durable and schedule.state == "active":  # it was meant for the life of an earlier process
                 await self._change(schedule.id, {"state": "cancelled", "enabled": False})
         while True:
             changes = self._changed.changes
             now = self._host.clock.now()
             await self._settling.tend(now)
-            # Before the fires: a last slot in the future would let none of them fire
+            # Before the fires, because a last slot in the future would prevent all of them
             # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
             await self._correct(now)
             await self._fire_all(now)
@@ -116,7 +119,7 @@ class Autorun:
             try:
                 update = corrected(schedule, now, self._when(schedule) or when_of(schedule))
             except CronInvalid:
-                continue  # whoever fires it pauses it with the reason
+                continue  # the attempt to fire it pauses it with the reason
             if not update:
                 continue
             at = datetime.fromtimestamp(max(schedule.last_slot or 0.0, schedule.expires or 0.0), UTC)
@@ -142,8 +145,10 @@ class Autorun:
         return min((at for at in wakes if at is not None), default=None)
 
     async def _fire_all(self, now: float) -> None:
-        """Fire the due schedules one by one; those with hooks together, so that a slow hook delays no other
-        schedule."""
+        """Fire the due schedules one by one.
+
+        Those with hooks run together, so that a slow hook delays no other schedule.
+        """
         active = [schedule for schedule in self._active() if self._is_due(schedule, now)]
         if not self._host.ports.hooks.has("ScheduleFired"):
             for schedule in active:
@@ -154,15 +159,17 @@ class Autorun:
                 group.start_soon(self._fire, schedule.id, now)
 
     def _is_due(self, schedule: Schedule, now: float) -> bool:
-        """Return True if there is something to decide. An unreadable schedule counts as due: firing pauses it."""
+        """Return True if a decision is due. An unreadable schedule counts as due: firing pauses it."""
         wake = self._wake(schedule)
         if wake is None:
             return bool(over(schedule, now, when=self._when(schedule)))
         return wake <= now
 
     def _wake(self, schedule: Schedule) -> float | None:
-        """Return the next due time of the schedule, computed once until its row changes. An unreadable schedule is due
-        at once, to be paused."""
+        """Return the next due time of the schedule, computed once until its row changes.
+
+        An unreadable schedule is due at once, to be paused.
+        """
         try:
             timing = self._look(schedule)
         except CronInvalid:
@@ -193,8 +200,10 @@ class Autorun:
         return self._known[schedule.id]
 
     def _not_before(self, schedule: Schedule) -> float:
-        """Return the end of the wait after failures. A failure in the future was recorded before the clock was set
-        back."""
+        """Return the end of the wait after failures.
+
+        A failure in the future was recorded before the clock was set back.
+        """
         failed_at = self.fires.failed_at.get(schedule.id, 0.0)
         return wait_after(schedule, min(failed_at, self._host.clock.now()))
 
@@ -213,14 +222,16 @@ class Autorun:
         await self._settling.commit(Put(key, changed.encode(), expected=row[1]))
 
     async def _sleep(self, until: float | None, changes: int) -> None:
-        """Wait until this time, or until there are more changes than `changes`."""
+        """Wait until this time, or until the number of changes exceeds `changes`."""
         wait = None if until is None else min(max(0.0, until - self._host.clock.now()), SOON)
         with anyio.move_on_after(wait):
             await self._changed.changed(changes)
 
     async def _fire(self, schedule_id: str, now: float) -> None:
-        """Fire everything that is due of one schedule, in one commit. After a lost race the next iteration decides
-        again."""
+        """Fire everything of one schedule that is due, in one commit.
+
+        After a lost race the next iteration decides again.
+        """
         match = self._host.board.schedule(schedule_id)
         if match is None:
             return
@@ -244,7 +255,7 @@ class Autorun:
         history = [*self.fires.puts(*decision.fires), *self.fires.pruning(schedule_id, len(decision.fires))]
         await self._settling.commit(Put(key, row.encode(), expected=revision), *decision.writes, *history)
 
-    async def _decide(self, on: _Decision, due_now: Due) -> dict[str, object]:
+    async def _decide(self, on: _Decision, due_now: DueSlots) -> dict[str, object]:
         """Add the outcome of each slot to the decision, and return the changes of the schedule's row."""
         schedule = on.schedule
         update = dict[str, object](last_slot=due_now.last_slot)
@@ -275,7 +286,7 @@ class Autorun:
         """Record skipped slots in the history, all in one row. The lead is informed of a missed one-shot."""
         schedule = on.schedule
         late = on.now - first.nominal
-        reason = f"{late:,.0f} s late: nothing ran that would fire it (misfire {schedule.misfire})"
+        reason = f"{rough_duration(late)} late: nothing ran that would fire it (misfire {schedule.misfire})"
         log.warning("missed", schedule=schedule.id, slot=first.id, slots=count, why=reason)
         if not await self.fires.is_decided(schedule.id, first.id):
             on.fires.append(
@@ -287,7 +298,7 @@ class Autorun:
             )
             on.writes.append(note_for_lead(self._host, schedule, first.id, message))
 
-    async def _admit(self, on: _Decision, admitted: Admitted) -> int:
+    async def _admit(self, on: _Decision, admitted: AdmittedSlots) -> int:
         """Send, hold, skip and replace fires as decided. Return the number of fires sent."""
         session = self._host.session
         now = on.now
@@ -311,8 +322,10 @@ class Autorun:
         return count + len(admitted.hold)
 
     async def _passed(self, on: _Decision, slots: Sequence[Slot]) -> tuple[list[Slot], Mapping[str, object]]:
-        """Return the fires that no ScheduleFired hook rejects, and the changes of the row for the others. After a crash
-        before the commit the hooks run again."""
+        """Return the fires that no ScheduleFired hook rejects, and the row's changes for the rejected ones.
+
+        After a crash before the commit the hooks run again.
+        """
         hooks = self._host.ports.hooks
         schedule = on.schedule
         if not slots or not hooks.has("ScheduleFired"):
@@ -342,7 +355,10 @@ class Autorun:
 
 
 def _new(writes: Sequence[Write], existing: Sequence[Write]) -> list[Write]:
-    """Return the writes that are not there already: an agent that takes several fires of one commit is created once."""
+    """Return the writes that are not yet among the others.
+
+    Only new writes count, so that an agent that takes several fires of one commit is created once.
+    """
     made = {put.key for put in existing if isinstance(put, Put)}
     return [write for write in writes if not (isinstance(write, Put) and write.key in made)]
 

@@ -1,8 +1,8 @@
 """Orders of the user to the supervisor: kill an agent that does not stop, resume a parked one, fire a schedule now.
 
-An order is an envelope in the mailbox of `runtime`, so that any process may give it, even without a host, and its
-author is recorded. The supervisor performs orders in order of arrival (`Team._follow_orders`). A key stores the
-position; performing an order again after a crash has no further effect.
+An order is an envelope in the mailbox of `runtime`, so any process may give it, even without a host, and its author is
+recorded. The supervisor performs orders in order of arrival (`Team._follow_orders`) and stores its position under a
+key. Performing an order again after a crash has no further effect.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from callboard.ports.store import Store
 from callboard.types.records import Envelope
 
 SUPERVISOR = "runtime"
-"""Owner of the mailbox for orders: a reserved name that no agent has."""
+"""Reserved name that no agent has: the owner of the mailbox for orders."""
 
 Order = Literal["kill", "resume", "fire"]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AdminOrder:
     """Order about one life of an agent, or about a fire."""
 
     what: Order
@@ -32,7 +32,7 @@ class Given:
     why: str = ""
 
 
-async def give_order(store: Store, session: str, order: Given, *, now: float, nonce: str) -> None:
+async def give_order(store: Store, session: str, order: AdminOrder, *, now: float, nonce: str) -> None:
     """Send an order of the user about one life of an agent. `nonce`: unique for each order."""
     envelope = Envelope(
         id=short_id("env", session, order.what, order.name, order.life, nonce),
@@ -62,10 +62,10 @@ def order_to_fire(session: str, fire: str, now: float) -> Envelope:
     )
 
 
-def read_order(envelope: Envelope) -> Given | None:
+def read_order(envelope: Envelope) -> AdminOrder | None:
     """Return the order in an envelope of the mailbox; None if the user did not send it, or its action is unknown."""
     action = envelope.metadata.get("action")
     if not envelope.sender == envelope.cause == "person" or action not in ("kill", "resume", "fire"):
         return None
     name = str(envelope.metadata.get("agent"))
-    return Given(action, name, int(envelope.metadata.get("incarnation", 1)), envelope.content)
+    return AdminOrder(action, name, int(envelope.metadata.get("incarnation", 1)), envelope.content)

@@ -1,17 +1,17 @@
 """One agent of the session in this process: its life from its journal to its end, through crashes, or until a kill.
 
-Also creates agents: a teammate as writes that commit with the tool's result, a subagent as a child to wait for. Both
-are idempotent: their ids are derived from the call, so that the same call after a crash finds the same agent.
+This module also creates agents: a teammate as writes that commit with the tool's result, a subagent as a child to wait
+for. Both are idempotent: their ids are derived from the call, so that the same call after a crash finds the same agent.
 
 An agent whose code crashed continues from its journal, with back-off. After too many crashes it is parked. Each crash
-is an event in its journal, written here because the agent is gone. If its journal cannot be folded, only its row says
-that it is parked. The background commands of a parked agent end as at the end of a life: otherwise no process would
-enforce their deadline, receive their end, or know about them when another agent begins their task again.
+is an event in its journal, written here because the agent no longer runs. If its journal cannot be folded, only its row
+states that it is parked. The background commands of a parked agent end as at the end of a life. Otherwise no process
+would enforce their deadline, receive their end, or know about them when another agent begins their task again.
 
 A life that does not end by itself is ended here: the user killed it, or it did not stop within the time of its
-shutdown. Its task is cancelled, which ends the process groups of its tools. The open items of its journal are then
-settled by the same rules as after a stop, by an object that receives no more mail: calls get results, its turn ends,
-its background commands end, tasks are freed, requests withdrawn, subagents stopped, and the last record is written.
+shutdown. Its task is cancelled, which ends the process groups of its tools. An object that receives no more mail then
+settles the open items of the journal, by the same rules as after a stop: calls get results, the turn ends, background
+commands end, tasks are freed, requests withdrawn, subagents stopped, and the last record is written.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import structlog
 
 from callboard.core.agent.apply import fold
 from callboard.core.agent.authority import spoken
+from callboard.core.agent.rules.final_report import unreported_end
 from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import beyond, fire_of, narrower, remaining
@@ -39,15 +40,15 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.loop import live
 from callboard.engine.operations import model_call as thinking
-from callboard.engine.operations.background import ended_now, notification
+from callboard.engine.operations.background import end_command, notification
 from callboard.engine.operations.claim_task import take_up
-from callboard.engine.operations.cleanup import all_given_back, lead_told
+from callboard.engine.operations.cleanup import notify_lead, release_all
 from callboard.engine.operations.elicit import take_back_orphans
 from callboard.engine.operations.mcp_tools import bring, take_along, until_ready
 from callboard.engine.operations.prompt import set_prompt
-from callboard.engine.operations.receive import hear_out, listen
+from callboard.engine.operations.receive import listen, receive_rest
 from callboard.engine.recall import load_spec, recall, spec_digest, spec_key
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.engine.step_handlers import begin
 from callboard.ports.store import Append, Put, Write
 from callboard.types import events as ev
@@ -63,7 +64,7 @@ from callboard.types.events import (
     StopAsked,
 )
 from callboard.types.records import AgentRow, Budget, Envelope, Usage
-from callboard.types.steps import Done
+from callboard.types.steps import LifeDone
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class Member:
 class TeamContext:
     """Services of the team for an incarnation."""
 
-    host: Host
+    host: SessionRuntime
     pid: int
     wait_ended: Callable[[str, int], Awaitable[tuple[str, str]]]
     """Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
@@ -104,8 +105,10 @@ class TeamContext:
 
 
 async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
-    """Run an agent from its journal to its end and return (outcome, result). A life that has ended, or is parked, is
-    only read."""
+    """Run an agent from its journal to its end and return (outcome, result).
+
+    A life that has ended or is parked is only read.
+    """
     host = around.host
     row = member.row = current(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
@@ -113,14 +116,14 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
         return state.lifecycle.ended.outcome, state.lifecycle.ended.result
     if row.life == "crashed" and not member.resumed:
         return "failed", f"{row.name} crashed again and again and is parked"
-    # It was killed and its journal cannot be continued: a caller that asks again must not revive it
+    # It was killed and its journal cannot be continued. A caller that repeats its call must not revive it
     # (test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew).
     if row.life == "stopped":
         return row.outcome or "stopped", f"{row.name} was ended"
     agent = member.agent = AgentRuntime(host, row, state, begin, lock=member.lock)
     agent.spawner = AgentSpawner(agent, around.wait_ended)
     agent.on_wake = partial(around.moved_on, agent)
-    done: list[Done] = []
+    done: list[LifeDone] = []
     try:
         async with anyio.create_task_group() as group:
             agent.group = group
@@ -132,12 +135,12 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
             done.append(await live(agent))
             group.cancel_scope.cancel()
     finally:
-        agent.group = None  # nobody starts anything for an agent that has crashed
+        agent.group = None  # an agent that has crashed starts no further operation
         await take_along(agent)
     return done[0].outcome, done[0].result
 
 
-def current(host: Host, row: AgentRow) -> AgentRow:
+def current(host: SessionRuntime, row: AgentRow) -> AgentRow:
     """Return the current row of this life."""
     match = host.board.agent(row.name)
     return match[0] if match is not None and match[0].incarnation == row.incarnation else row
@@ -157,9 +160,8 @@ async def _wake_up(agent: AgentRuntime, pid: int) -> None:
         await thinking.remember_sent(agent)
     await take_up(agent)
     await bring(agent)
-    if any(
-        call.call.name.startswith(PREFIX) for call in agent.state.calls
-    ):  # what is under way is theirs to go on with
+    # Calls in progress need the tools of their servers.
+    if any(call.call.name.startswith(PREFIX) for call in agent.state.calls):
         await until_ready(host)
     await set_prompt(agent)
 
@@ -188,8 +190,10 @@ class AgentSpawner:
         return bounded(self._agent.host.types(agent_type, name, parent), parent)
 
     def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | ev.BudgetReached:
-        """Return the spec with the budget of a new agent, and add the agent to the tree of budgets. An existing agent
-        keeps its budget."""
+        """Return the spec with the budget of a new agent, and add the agent to the tree of budgets.
+
+        An existing agent keeps its budget.
+        """
         host = self._agent.host
         state = self._agent.state
         row = host.board.agent(spec.name)
@@ -207,7 +211,7 @@ class AgentSpawner:
         if over:
             limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
             raise ToolRefused(f"budget: it is more than {state.me.name} has left itself ({limits}): give less, or none")
-        # Reserved before the agent exists: two calls of one reply each see the whole remaining budget otherwise
+        # Reserved before the agent exists. Otherwise two calls of one reply would each get the whole remaining budget
         # (test_two_children_at_once_cannot_both_take_the_last_money).
         refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
         return spec if refused is None else reached(refused, host.clock.now())
@@ -237,7 +241,7 @@ class AgentSpawner:
         depth = self._depth()
         if depth > host.max_depth:
             raise ToolRefused(
-                f"{self._agent.name} stands {depth - 1} below the lead, and nobody may stand deeper than "
+                f"{self._agent.name} is {depth - 1} below the lead, and no agent may be deeper than "
                 f"{host.max_depth} (team.max_depth): do this piece yourself, or send_message to lead and ask for an "
                 "agent for it"
             )
@@ -277,7 +281,7 @@ class AgentSpawner:
             earlier=self._used_before(spec.name),
         )
         envelope = Envelope(
-            # Derived from the call: the same call after a crash sends no second assignment.
+            # Derived from the call, so that the same call after a crash sends no second assignment.
             id=short_id("env", call, "assignment"),
             sender=parent.name,
             recipient=spec.name,
@@ -305,7 +309,7 @@ class AgentSpawner:
         return row.earlier.plus(row.totals.usage) if row.totals is not None else row.earlier
 
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
-        """Run the child of this call until its end: created once, found again after a crash."""
+        """Run the child of this call until its end. It is created once, and found again after a crash."""
         host = self._agent.host
         if host.board.agent(spec.name) is None:
             try:
@@ -317,12 +321,13 @@ class AgentSpawner:
 
 RESTARTS = 3
 RESTART_WINDOW = 60.0
-"""Seconds in which the restarts of a crashed agent are counted, before it is parked and the lead is informed."""
+"""Seconds in which the restarts of a crashed agent are counted. After too many, it is parked and the lead is informed.
+"""
 BACK_OFF = 0.5
 """Seconds before the first restart. Each later one waits twice as long."""
 
 
-async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
+async def may_restart(host: SessionRuntime, member: Member, crash: Exception) -> bool:
     """Wait and return True to restart the agent from its journal; or park it, inform the lead, and return False."""
     now = host.clock.now()
     member.crashes = [at for at in member.crashes if now - at < RESTART_WINDOW] + [now]
@@ -332,7 +337,7 @@ async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
     if count <= RESTARTS and not _damaged(crash):
         again_at = now + BACK_OFF * 2 ** (count - 1)
         await _written(host, member, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
-        # Meanwhile the row says that the agent is starting, and since when
+        # Meanwhile the row states that the agent is starting, and since when
         # (test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when).
         await host.clock.sleep_until(again_at)
         return True
@@ -345,46 +350,50 @@ async def may_restart(host: Host, member: Member, crash: Exception) -> bool:
     return False
 
 
-async def _park(host: Host, member: Member, crash: AgentCrashed) -> None:
-    """Park an agent: its background commands are ended; then, in one commit, its tasks are freed, its requests
-    withdrawn, its subagents stopped, and the lead informed."""
+async def _park(host: SessionRuntime, member: Member, crash: AgentCrashed) -> None:
+    """Park an agent: end its background commands; then, in one commit, release everything and inform the lead.
+
+    The commit frees the agent's tasks, withdraws its requests, and stops its subagents.
+    """
     row = current(host, member.row)
     note = f"{member.row.name} crashed and is parked"
     state = await _state(host, row)
     cause = spoken(state) if state is not None and state.identity.spec is not None else "tool"
-    ended, mail = await commands_ended(host, row, state) if state is not None else ([], [])
+    ended, mail = await end_commands(host, row, state) if state is not None else ([], [])
     repeated = "crashed again and again and " if crash.count > RESTARTS else ""
     text = f"{row.name} {repeated}is parked: {crash.why}. Its tasks are free again; a person can resume it."
     if ended:
         text += f" Its background commands are ended ({', '.join(record.id for record in ended)})."
     while True:
-        returned = all_given_back(host, row, note)
-        alarm = lead_told(host, row, text, status="crashed", at=crash.at, cause=cause)
+        returned = release_all(host, row, note)
+        alarm = notify_lead(host, row, text, status="crashed", at=crash.at, cause=cause)
         try:
             await _written(host, member, (*ended, crash), [*returned, *mail, *alarm])
             return
         except Conflict as lost:
-            # The tasks and requests change under other agents
+            # Other agents may change the tasks and requests at the same time
             # (test_a_parking_that_loses_a_race_is_tried_again_on_fresh_rows).
             await host.refresh(lost.what)
 
 
-async def _written(host: Host, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
-    """Write the crash, the events before it, the row and `writes` in one commit, under the agent's lock, which its
-    crashed life has freed. Raises the exceptions of `Store.commit`."""
+async def _written(host: SessionRuntime, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
+    """Write the crash, the events before it, the row and `writes` in one commit, under the agent's lock.
+
+    The crashed life of the agent has freed the lock. Raises the exceptions of `Store.commit`.
+    """
     with AgentLockHolder(member.lock) as holder:
         await _write(host, current(host, member.row), holder, events=events, writes=writes)
 
 
 async def _write(
-    host: Host, row: AgentRow, holder: AgentLockHolder, *, events: Sequence[Event], writes: Sequence[Write]
+    host: SessionRuntime, row: AgentRow, holder: AgentLockHolder, *, events: Sequence[Event], writes: Sequence[Write]
 ) -> None:
     crash = events[-1]
     assert isinstance(crash, AgentCrashed), "a crash comes last"
     state = await _state(host, row)
-    # From the journal, because the object of the crashed agent may be in any state.
+    # Read from the journal, because the object of the crashed agent may be in any state.
     recordable = state is not None and state.identity.spec is not None and state.lifecycle.ended is None
-    if state is None or not recordable:  # nothing to add to: the row says it
+    if state is None or not recordable:  # there is no journal to continue: only the row states it
         parked = row.model_copy(update={"life": "crashed", "outcome": "failed", "waiting_for": "", "since": crash.at})
         rows = [] if crash.again_at else [Put(agent_key(host.session, row.name), parked.encode())]
         await host.commit(*rows, *writes)
@@ -396,11 +405,11 @@ async def _write(
     try:
         for place, event in enumerate(events):
             host.observed(holder, state.seq + 1 + place, event)
-    except Exception:  # who only looks on must not end the session with it
+    except Exception:  # a failing observer must not end the session
         log.exception("a crash could not be shown", agent=row.name)
 
 
-async def _state(host: Host, row: AgentRow) -> AgentState | None:
+async def _state(host: SessionRuntime, row: AgentRow) -> AgentState | None:
     try:
         return await recall(host.ports.store, host.session, row.name, row.incarnation)
     except SessionUnreadable as wrong:
@@ -409,14 +418,16 @@ async def _state(host: Host, row: AgentRow) -> AgentState | None:
         return None
     except NobodyCanAct:
         raise
-    except Exception:  # a bug in folding is perhaps what made it crash
+    except Exception:  # a bug in folding may be the cause of the crash
         log.exception("journal cannot be folded", agent=row.name)
         return None
 
 
 async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
-    """Return the result of an agent's code, or the exception that it raised, which must not end other agents. Raises
-    faults on which no one can act (damage, a full disk) and cancellations."""
+    """Return the result of an agent's code, or its exception, which must not end other agents.
+
+    Raises faults on which no one can act (damage, a full disk) and cancellations.
+    """
     try:
         return await work
     except BaseException as raised:
@@ -424,9 +435,9 @@ async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
         (crash, cancelled) = _parted(raised)
         if stops is not None:
             raise stops from raised
-        # Both at once: the crash must not replace the cancellation that closes the session.
+        # If both happened, the crash must not replace the cancellation that closes the session.
         if crash is None or cancelled is not None:
-            if crash is not None:  # in the moment in which the session is closed: its journal says how far it came
+            if crash is not None:  # it crashed while the session was closed: its journal has its progress
                 log.exception("agent crashed", agent=agent, exc_info=crash)
             assert cancelled is not None, "what is no crash is a cancellation or an exit"
             raise cancelled from None
@@ -434,7 +445,7 @@ async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
 
 
 def _fatal(crash: BaseException) -> NobodyCanAct | None:
-    """The error in a crash that stops everything, if there is one."""
+    """Return the error in a crash that stops everything, if there is one."""
     if isinstance(crash, NobodyCanAct):
         return None if _damaged(crash) else crash
     fatal_errors = (_fatal(inner) for inner in _inside(crash))
@@ -471,14 +482,19 @@ def _inside(crash: BaseException) -> tuple[BaseException, ...]:
 
 
 COMMANDS_GRACE = 10.0
-"""Seconds for all commands together. A process group ends within 2 s. A command that still runs stays in the journal as
-running, and is watched again when the user resumes the agent."""
+"""Seconds for all commands together. A process group ends within 2 s. A command that still runs is recorded as running,
+and is watched again when the user resumes the agent.
+"""
 PARKED = "It was ended when you crashed again and again and were parked."
 
 
-async def commands_ended(host: Host, row: AgentRow, state: AgentState) -> tuple[list[BackgroundEnded], list[Write]]:
-    """End the running commands. Return their records and a message to the agent, which it reads when it is resumed, for
-    one commit."""
+async def end_commands(
+    host: SessionRuntime, row: AgentRow, state: AgentState
+) -> tuple[list[BackgroundEnded], list[Write]]:
+    """End the running commands.
+
+    Return, for one commit, their records and a message that the agent reads when it is resumed.
+    """
     running = [command.began for command in state.work.background.values() if command.status == "running"]
     ended: dict[str, BackgroundEnded] = {}
     # The lead must learn of the crash even if a command does not end
@@ -492,26 +508,29 @@ async def commands_ended(host: Host, row: AgentRow, state: AgentState) -> tuple[
     return records, [sending(host.session, envelope) for envelope in mail]
 
 
-async def _end(host: Host, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
+async def _end(host: SessionRuntime, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
     try:
-        ended[began.id] = await ended_now(host, began)
-    except Exception:  # the parking must not fail with it
+        ended[began.id] = await end_command(host, began)
+    except Exception:  # the parking must not fail for this reason
         log.exception("a background command could not be ended", command=began.id)
 
 
 KILL_GRACE = 10.0
 """Seconds for its operations to end. A process group ends within 2 s. An operation that blocks a thread for longer is
-left behind and can record nothing."""
+abandoned and can record nothing.
+"""
 SETTLING = 60.0
-"""Seconds for the settling. After that, only the row says that the life is over."""
+"""Seconds for the settling. After that, only the row states that the life is over."""
 SETTLINGS = 3
-"""Attempts of the settling. After a crash the rest of the work is in the journal for the next attempt."""
+"""Attempts of the settling. After a crash the journal has the rest of the work for the next attempt."""
 
 
-async def end_life(host: Host, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
-    """Cancel a life, settle it, write its last record, and return (outcome, result). Raises the exceptions of
-    `Store.commit`."""
-    # Before the cancellation: the supervisor leaves the end of a killed life to this function.
+async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
+    """Cancel a life, settle it, write its last record, and return (outcome, result).
+
+    Raises the exceptions of `Store.commit`.
+    """
+    # Set before the cancellation: the supervisor leaves the end of a killed life to this function.
     member.killed = True
     member.scope.cancel()
     # A thread cannot be cancelled (test_what_cannot_even_be_cancelled_is_left_behind_and_writes_nothing_any_more).
@@ -528,27 +547,27 @@ async def end_life(host: Host, member: Member, order: StopAsked, pid: int) -> tu
             if not isinstance(settled, Exception):
                 return settled
             log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)
-    # The row must end in any case, or the session never becomes quiet
+    # The row must end in any case. Otherwise the session would never become quiet
     # (test_the_lead_is_told_of_a_killed_teammate_that_could_not_be_settled).
-    await _bury(host, row, order)
+    await _end_lost_life(host, row, order)
     return "stopped", f"ended by {order.by}"
 
 
-async def _settle(host: Host, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
-    """Run the rest of a stopped life from its journal, when none of its operations runs any more."""
+async def _settle(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
+    """Settle a stopped life from its journal, once none of its operations runs."""
     row = current(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
     if state.lifecycle.ended is not None:
         return state.lifecycle.ended.outcome, state.lifecycle.ended.result
     agent = AgentRuntime(host, row, state, begin, lock=member.lock)
-    done = list[Done]()
+    done = list[LifeDone]()
     async with anyio.create_task_group() as group:
         agent.group = group
-        # Killed before its first record: it still owes its lead a report
+        # It was killed before its first record, and still owes its lead a report
         # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
         if state.identity.spec is None:
             await started(agent)
-        await hear_out(agent)  # what it never came to read is owed a report too
+        await receive_rest(agent)  # an assignment that it never read is owed a report too
         resumed = AgentResumed(at=order.at, pid=pid)
         # An earlier attempt may have recorded the order before it crashed.
         already_asked = state.lifecycle.stop == "asked" and (state.lifecycle.stop_by, state.lifecycle.stop_request) == (
@@ -561,15 +580,18 @@ async def _settle(host: Host, member: Member, order: StopAsked, pid: int) -> tup
     return done[0].outcome, done[0].result
 
 
-async def _bury(host: Host, row: AgentRow, order: StopAsked) -> None:
-    """End a life whose journal cannot be continued, in one commit: its row ends, its tasks are freed, and the lead is
-    informed. The caller of a subagent learns of it by the end of the wait."""
+async def _end_lost_life(host: SessionRuntime, row: AgentRow, order: StopAsked) -> None:
+    """End a life whose journal cannot be continued, in one commit.
+
+    The row ends, the tasks are freed, and the lead is informed. The caller of a subagent learns of the end when its
+    wait ends.
+    """
     ended = {"life": "stopped", "outcome": "stopped", "waiting_for": "", "since": order.at}
     note = f"{row.name} was ended by {order.by}"
     while True:
         buried = current(host, row).model_copy(update=ended)
-        writes = all_given_back(host, row, note)
-        writes += lead_told(host, row, f"{row.name} ended without a report: {note}", status="stopped", at=order.at)
+        writes = release_all(host, row, note)
+        writes += notify_lead(host, row, unreported_end(row.name, note), status="stopped", at=order.at)
         try:
             await host.commit(Put(agent_key(host.session, row.name), buried.encode()), *writes)
             return

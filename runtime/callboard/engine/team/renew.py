@@ -1,44 +1,57 @@
 """New life of the lead: `/new` and `/new --carry`, and the repair of a session after damage.
 
-The old life ends first, with its last record in its journal (`Lifecycle.renew` says what follows). One commit then
+The old life ends first; the last record in its journal names the kind of renewal (`Lifecycle.renew`). One commit then
 writes the new life: its row, the first records of its journal, the mail that the old life had not received, the running
 background commands, and with `--carry` its tasks, questions and todos. If the process dies in between, the next host
-does the rest. Items that an uninformed process adds to the old life later are looked up once more.
+does the rest. Items that a process adds to the old life later, because it does not know of the new one, are looked up
+once more.
 
 The process that has taken over a session repairs it before its agents start. A damaged row of an agent is made from its
-journal. With `--carry`, a lead whose journal lacks records begins a new life with what came before them. All other
-losses are only reported.
+journal. With `callboard resume --carry`, a lead whose journal lacks records begins a new life with the conversation
+before them. All other losses are only reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from callboard.core.agent.apply import RUNTIME_MAIL, apply
+from callboard.core.agent.apply import RUNTIME_MAIL, apply, fold
 from callboard.core.agent.rules.compaction import room
 from callboard.core.agent.state import AgentState
-from callboard.core.context.summary.handoff import Carried, Left, carry
-from callboard.core.context.view.transcript import Origin, transcript_lines
-from callboard.core.decoding import in_words, read_envelope
+from callboard.core.context.summary.handoff import Handoff, HandoffFiles, carry
+from callboard.core.context.view.conversation import restored_from
+from callboard.core.context.view.messages import is_call, is_thinking, make_message
+from callboard.core.context.view.transcript import Origin, message_uuid, transcript_lines
+from callboard.core.decoding import in_words, read_envelope, read_value
 from callboard.core.frozen import replace
 from callboard.core.keys import agent_key, count_words, journal, mailbox, request_key, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks.board import Holder
-from callboard.engine.recall import JournalGap, history, load_spec, recall, recall_readable, spec_digest
-from callboard.engine.runtime import Host
-from callboard.ports.store import Append, Expect, Put, Write
-from callboard.ports.store_reading import records_of
+from callboard.engine.recall import (
+    JournalGap,
+    history,
+    load_spec,
+    numbered_events,
+    recall,
+    recall_readable,
+    spec_digest,
+)
+from callboard.engine.runtime import SessionRuntime
+from callboard.ports.store import Append, Expect, Put, Store, Write
+from callboard.ports.store_reading import records_of, row_of
 from callboard.types import events as ev
-from callboard.types.errors import Conflict
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import Conflict, UsageError
+from callboard.types.messages import BranchPoint, ViewMessage
 from callboard.types.records import AgentRow, Envelope
 
 _FOR_THE_OLD = frozenset({"command", "shutdown_request"})
 """Types of mail that are only for the ended life."""
 
 
-async def renew_if_due(host: Host, row: AgentRow) -> None:
-    """Begin the new life of an agent whose old life ended for it. Does nothing otherwise."""
+async def renew_if_due(host: SessionRuntime, row: AgentRow) -> None:
+    """Begin the new life of an agent whose old life ended for that purpose. Does nothing otherwise."""
     match = host.board.agent(row.name)
     if row.kind != "lead" or match is None or match[0].incarnation != row.incarnation or match[0].life != "stopped":
         return
@@ -48,9 +61,11 @@ async def renew_if_due(host: Host, row: AgentRow) -> None:
     await _begin_next(host, match[0], match[1], state)
 
 
-async def renew_past_damage(host: Host) -> str:
-    """Begin a new life of a lead whose journal lacks necessary records, with what came before them. Return what is
-    lost, for the user; empty if nothing is."""
+async def renew_past_damage(host: SessionRuntime) -> str:
+    """Begin a new life of a lead whose journal lacks necessary records, with the conversation before them.
+
+    Return a description of the loss for the user; empty if nothing is lost.
+    """
     match = host.board.agent("lead")
     if match is None:
         return ""
@@ -68,14 +83,16 @@ async def renew_past_damage(host: Host) -> str:
     await _begin_next(host, row, match[1], _past(state, lost))
     behind = f", and {count_words(len(lost.after), 'record')} after it" if lost.after else ""
     return (
-        f"record {lost.first} of the lead's journal was damaged: it goes on in a fresh conversation, with what came "
+        f"record {lost.first} of the lead's journal was damaged: it continues in a fresh conversation, with what came "
         f"before that record. Not in it: that record{behind}"
     )
 
 
 def _past(state: AgentState, lost: JournalGap) -> AgentState:
-    """Return the state before a gap in a form that can continue: known later mail is not received twice, and no number
-    is used twice."""
+    """Return the state before a gap in a form that can continue.
+
+    Known later mail is not received twice, and no number is used twice.
+    """
     mail = {envelope.id: envelope for envelope in state.inbox.mail}
     ordinal = state.model.ordinal
     summaries = state.compaction.summaries
@@ -105,9 +122,17 @@ def _past(state: AgentState, lost: JournalGap) -> AgentState:
     )
 
 
-async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentState) -> None:
-    """Begin the life after `state`, as its `renew` says. Does nothing if another process was faster."""
-    carried = await _carried(host, state) if state.lifecycle.renew == "carry" else None
+async def _begin_next(
+    host: SessionRuntime, row: AgentRow, revision: int, state: AgentState, *, more: Sequence[ev.Event] | None = None
+) -> None:
+    """Begin the life after `state`, by the kind in its `renew`, or with the events of `more`.
+
+    Does nothing if another process was faster.
+    """
+    if more is None and state.lifecycle.renew == "carry":
+        handoff = await _handoff(host, state)
+        now = host.clock.now()
+        more = [*_retained(state, now), ev.InjectionsDelivered(at=now, blocks=handoff.blocks)]
     new = row.model_copy(
         update={
             "incarnation": row.incarnation + 1,
@@ -122,15 +147,15 @@ async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentStat
     )
     # The revision decides between two processes that both find the old life ended.
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
-    writes += _journal(host, state, carried)
+    writes += _journal(host, state, more or ())
     writes += _held(host, state) if state.lifecycle.renew == "carry" else []
     stream = mailbox(host.session, row.name, state.identity.incarnation)
     while True:
-        # Asked first: mail that comes between the two is then an unexpected number, and is read again.
+        # Read first: mail that arrives between the two reads makes the number unexpected, and is read again.
         last = await host.ports.store.last(stream)
-        mail = await _mail_left(host, state, stream)
-        # No mail reaches the old life after this reading: moved by a later commit, it could arrive after newer mail of
-        # the same sender (test_mail_that_arrives_while_the_new_life_begins_keeps_its_order).
+        mail = await _unread_mail(host, state, stream)
+        # The commit fails if mail reaches the old life after this reading. Moved by a later commit, that mail could
+        # arrive after newer mail of the same sender (test_mail_that_arrives_while_the_new_life_begins_keeps_its_order).
         unread = [Expect(stream, last), *moved(host.session, state.identity.incarnation, (*state.inbox.mail, *mail))]
         try:
             await host.commit(*writes, *unread)
@@ -141,12 +166,12 @@ async def _begin_next(host: Host, row: AgentRow, revision: int, state: AgentStat
         return
 
 
-async def _carried(host: Host, state: AgentState) -> Carried:
+async def _handoff(host: SessionRuntime, state: AgentState) -> Handoff:
     """Return the content with which the new incarnation begins. Writes the transcript and the hand-off note."""
     spec = state.me
     facts = host.facts(state, frozenset())
     stem = f"{facts.transcripts}/{spec.name}.{state.identity.incarnation}-{state.seq}"
-    files = Left(f"{stem}.jsonl", f"{stem}-handoff.md")
+    files = HandoffFiles(f"{stem}.jsonl", f"{stem}-handoff.md")
     made = carry(state.context.conversation.messages, host.known_state(state), room(state), files)
     archive = host.ports.archive
     origin = Origin(host.session, spec.name, state.identity.incarnation, spec.kind, str(archive.folders(spec).root))
@@ -158,7 +183,7 @@ async def _carried(host: Host, state: AgentState) -> Carried:
     return made
 
 
-async def _mail_left(host: Host, state: AgentState, stream: str) -> tuple[Envelope, ...]:
+async def _unread_mail(host: SessionRuntime, state: AgentState, stream: str) -> tuple[Envelope, ...]:
     """Return the envelopes in the old mailbox that its agent has not received."""
     envelopes: list[Envelope] = []
     while records := await records_of(
@@ -176,8 +201,8 @@ def moved(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
     ]
 
 
-def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Write]:
-    """Return the first records of the new journal."""
+def _journal(host: SessionRuntime, state: AgentState, more: Sequence[ev.Event]) -> list[Write]:
+    """Return the first records of the new journal, which end with `more`."""
     now = host.clock.now()
     life = state.identity.incarnation + 1
     stream = journal(host.session, state.me.name, life)
@@ -186,7 +211,7 @@ def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Wri
         spec=state.me,
         session=host.session,
         incarnation=life,
-        ordinal=state.model.ordinal + 1,  # the next was perhaps asked already, and given up
+        ordinal=state.model.ordinal + 1,  # the next number may already be used by a call that was abandoned
         summaries=state.compaction.summaries,
     )
     events: list[ev.Event] = [
@@ -194,14 +219,13 @@ def _journal(host: Host, state: AgentState, carried: Carried | None) -> list[Wri
         # The new life watches the commands that still run
         # (test_a_fresh_conversation_keeps_what_runs_in_the_background).
         *(command.began for command in state.work.background.values() if command.status == "running"),
+        *more,
     ]
-    if carried is not None:
-        events += [*_retained(state, now), ev.InjectionsDelivered(at=now, blocks=carried.blocks)]
     return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
 
 
 def _retained(state: AgentState, now: float) -> Iterator[ev.Event]:
-    """Return the events that carry over the runtime's knowledge of the old life."""
+    """Return the events that preserve the runtime's knowledge of the old life."""
     if state.work.todos:
         yield ev.TodosSet(at=now, todos=state.work.todos)
     for path, digest in state.work.files.items():
@@ -212,7 +236,7 @@ def _retained(state: AgentState, now: float) -> Iterator[ev.Event]:
         yield ev.TaskHeld(at=now, task=task, subject=subject)
 
 
-def _held(host: Host, state: AgentState) -> list[Write]:
+def _held(host: SessionRuntime, state: AgentState) -> list[Write]:
     """Return the writes that move tasks and open questions to the new life."""
     holder = Holder(state.me.name, state.identity.incarnation)
     life = state.identity.incarnation + 1
@@ -232,31 +256,33 @@ def _held(host: Host, state: AgentState) -> list[Write]:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairResult:
     """Result of a repair. `renewed`: the lead has a new incarnation."""
 
     notes: tuple[str, ...] = ()
     renewed: bool = False
 
 
-async def repair(host: Host, damaged: Sequence[str], *, carry: bool) -> Repaired:
-    """Repair a session. `damaged`: the keys of its rows that were set aside. Raises the exceptions of
-    `Store.commit`."""
+async def repair(host: SessionRuntime, damaged: Sequence[str], *, carry: bool) -> RepairResult:
+    """Repair a session.
+
+    `damaged`: the keys of its rows that were set aside. Raises the exceptions of `Store.commit`.
+    """
     notes = list[str]()
     names = {key.rpartition("/")[2] for key in damaged if key.startswith(agent_key(host.session, ""))}
     for name in sorted({*names, "lead"}):
         if host.board.agent(name) is None and await _row_again(host, name):
-            notes.append(f"the row of {name} was damaged and is made again from its journal")
+            notes.append(f"the row of {name} was damaged and is restored from its journal")
     for key in damaged:
         kind = key.split("/")[2] if key.count("/") > 1 else ""
         if kind in ("task", "request", "schedule", "rule") and await host.ports.store.get(key) is None:
             notes.append(f"{in_words(key)} was damaged and is lost: add it again if it is needed")
     lost = await renew_past_damage(host) if carry else ""
-    return Repaired((*notes, *([lost] if lost else [])), bool(lost))
+    return RepairResult((*notes, *([lost] if lost else [])), bool(lost))
 
 
-async def _row_again(host: Host, name: str) -> bool:
-    """Write the row of an agent's newest life from its journal. Return False if it has none."""
+async def _row_again(host: SessionRuntime, name: str) -> bool:
+    """Write the row of an agent's newest life from its journal. Return False if the agent has no journal."""
     store = host.ports.store
     life = 0
     while await store.last(journal(host.session, name, life + 1)):
@@ -283,3 +309,155 @@ async def _row_again(host: Host, name: str) -> bool:
     )
     await host.commit(Put(agent_key(host.session, name), row.encode(), expected=0))
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Beginning of a conversation: the state at the point, and the UUIDs of the messages by their ids."""
+
+    state: AgentState
+    uuids: Mapping[int, str]
+
+    def events(self, now: float) -> list[ev.Event]:
+        """Return the events with which the new conversation begins."""
+        messages = _answered(self.state.context.conversation.messages)
+        copied = [
+            ev.MessageCopied(
+                at=max(block.at for block in message.blocks),
+                role=message.role,
+                blocks=restored_from(message).blocks,
+                turn=message.turn,
+                uuid=self.uuids.get(message.id, ""),
+            )
+            for message in messages
+        ]
+        return [*_retained(replace(self.state, work=replace(self.state.work, tasks={})), now), *copied]
+
+
+def _answered(messages: Sequence[ViewMessage]) -> list[ViewMessage]:
+    """Return the messages without calls at their end that have no result."""
+    if not messages or messages[-1].role != "assistant":
+        return list(messages)
+    last = messages[-1]
+    blocks = tuple(block for block in last.blocks if not is_call(block))
+    whole = (
+        [make_message(last.id, last.role, blocks, last.turn)] if any(not is_thinking(b.data) for b in blocks) else []
+    )
+    return [*messages[:-1], *whole]
+
+
+async def branch_of(store: Store, session: str, point: BranchPoint) -> Branch:
+    """Return the lead's conversation at a point.
+
+    Raises `UsageError` if the session has no such message, or if more than the stated turn would be lost.
+    """
+    raw = await row_of(store, agent_key(session, "lead"))
+    if raw is None or raw.value is None:
+        raise UsageError(f"session {session} has no conversation yet")
+    newest = read_value(AgentRow, raw.value, raw.key).incarnation
+    for life in range(newest, 0, -1):
+        events = await numbered_events(store, journal(session, "lead", life))
+        known = list(_message_ids(session, life, events))
+        uuids = dict(reversed(known))
+        if not point.message:
+            return Branch(await recall(store, session, "lead", life), uuids)
+        position = next((seq for seq, uuid in known if uuid == point.message), None)
+        if position is None:
+            continue
+        _check_lost(session, life, events, position, drops=point.drops)
+        return Branch(fold([event for seq, event in events if seq <= position], AgentState()), uuids)
+    raise UsageError(f"session {session} has no message {point.message}: use the uuid of a message of its lead")
+
+
+def _message_ids(session: str, life: int, events: Sequence[tuple[int, ev.Event]]) -> Iterator[tuple[int, str]]:
+    """Yield the journal position and the UUID of each message of the lead, the UUID that the client knows first."""
+    of_client: dict[str, str] = {}
+    calls = 0
+    for seq, event in events:
+        match event:
+            case ev.EnvelopeReceived(envelope=envelope) if envelope.metadata.get("uuid"):
+                of_client[envelope.id] = str(envelope.metadata["uuid"])
+            case ev.EnvelopesDelivered(ids=ids):
+                yield from ((seq, of_client[each]) for each in ids if each in of_client)
+                yield seq, message_uuid(session, "lead", life, seq)
+            case ev.MessageCopied(uuid=uuid):
+                if uuid:
+                    yield seq, uuid
+                yield seq, message_uuid(session, "lead", life, seq)
+            case ev.ModelReplied():
+                calls = len(event.calls)
+                yield seq, message_uuid(session, "lead", life, seq)
+            case ev.ResultsMerged():
+                yield from ((seq, message_uuid(session, "lead", life, seq, part=part)) for part in range(max(calls, 1)))
+            case _:
+                continue
+
+
+def _check_lost(session: str, life: int, events: Sequence[tuple[int, ev.Event]], position: int, *, drops: str) -> None:
+    """Raise `UsageError` if the messages after a position belong to anything but the turn of the prompt `drops`."""
+    if not drops:
+        return
+    known = dict[int, set[str]]()
+    for seq, uuid in _message_ids(session, life, events):
+        known.setdefault(seq, set()).add(uuid)
+    inside = False
+    for seq, event in events:
+        if seq <= position or seq not in known:
+            continue
+        if isinstance(event, ev.EnvelopesDelivered):
+            inside = not inside and len(event.ids) == 1 and drops in known[seq]
+        if not inside:
+            raise UsageError(
+                "Resume rejected by --resume-drops-turn: messages after the resume point do not belong to the turn of "
+                f"the prompt {drops}"
+            )
+
+
+async def branch_lead(host: SessionRuntime, point: BranchPoint) -> None:
+    """Continue the lead with its conversation at a point: it begins a new life. Raises as `branch_of` does."""
+    branch = await branch_of(host.ports.store, host.session, point)
+    match = host.board.agent("lead")
+    assert match is not None, "its conversation was read"
+    state = await recall(host.ports.store, host.session, "lead", match[0].incarnation)
+    await _begin_next(host, match[0], match[1], state, more=branch.events(host.clock.now()))
+
+
+def first_records(session: str, lead: AgentSpec, branch: Branch, now: float) -> list[Write]:
+    """Return the first records of the lead of a new session that continues a conversation."""
+    started = ev.AgentStarted(at=now, spec=lead, session=session, incarnation=1)
+    stream = journal(session, lead.name, 1)
+    events: list[ev.Event] = [started, *branch.events(now)]
+    return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
+
+
+async def changes_since(store: Store, session: str, agents: Sequence[str], message: str) -> Mapping[str, str]:
+    """Return the files that tools have changed since a message of the lead, by path.
+
+    The value is the digest of the content before the first change, empty for a new file. Raises `UsageError` if the
+    lead has no such message.
+    """
+    since = await _time_of(store, session, message)
+    changes: list[tuple[float, str, str]] = []
+    for name in agents:
+        life = 1
+        while events := await numbered_events(store, journal(session, name, life)):
+            finished = [event for _, event in events if isinstance(event, ev.ToolFinished) and event.at >= since]
+            changes += [(e.at, str(e.data["path"]), str(e.data["before"])) for e in finished if _is_change(e)]
+            life += 1
+    return {path: before for _, path, before in sorted(changes, reverse=True)}
+
+
+def _is_change(event: ev.ToolFinished) -> bool:
+    data = event.data
+    return not event.is_error and {"path", "before", "after"} <= data.keys() and data["before"] != data["after"]
+
+
+async def _time_of(store: Store, session: str, message: str) -> float:
+    """Return the time of a message of the lead, in any of its lives."""
+    life = 1
+    while events := await numbered_events(store, journal(session, "lead", life)):
+        known = {uuid: seq for seq, uuid in _message_ids(session, life, events)}
+        if message in known:
+            return dict(events)[known[message]].at
+        life += 1
+    raise UsageError(f"session {session} has no message {message}: use the uuid of a message of its lead")

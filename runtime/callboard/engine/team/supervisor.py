@@ -1,12 +1,13 @@
 """Supervisor: every agent of the session is one of its tasks.
 
-It starts agents that have a row, restarts crashed ones, ends those that do not stop, and knows when all is quiet. It
-never reads a conversation. `member` handles crashes and lives that must end, `watchdogs` stalls and deadlocks.
+It starts agents that have a row, restarts crashed ones, ends those that do not stop, and detects when the whole team is
+quiet. It never reads a conversation. `member` handles crashes and lives that must end, `watchdogs` stalls and
+deadlocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 import anyio
 import structlog
@@ -21,14 +22,14 @@ from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.broker import HostBroker
 from callboard.engine.budgets.spending import recall_budgets
-from callboard.engine.hooks.notify import Informer, tend_hooks
+from callboard.engine.hooks.notify import HookNotifier, tend_hooks
 from callboard.engine.messaging.dead_letters import DeadLetters
 from callboard.engine.operations.background import end_with_run
-from callboard.engine.operations.claim_task import Offers, free_at_start
+from callboard.engine.operations.claim_task import TaskOffers, free_at_start
 from callboard.engine.rate_limits.limiter import share
-from callboard.engine.runtime import Host, Listeners
-from callboard.engine.scheduling.scheduler import Autorun
-from callboard.engine.team.admin_orders import SUPERVISOR, Given, read_order
+from callboard.engine.runtime import Listeners, SessionRuntime
+from callboard.engine.scheduling.scheduler import SessionScheduler
+from callboard.engine.team.admin_orders import SUPERVISOR, AdminOrder, read_order
 from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
 from callboard.engine.team.renew import renew_if_due
 from callboard.engine.team.watchdogs import Deadlocks, Stalls
@@ -47,13 +48,13 @@ log = structlog.get_logger("callboard.team")
 class Team:
     """All agents of one session, while this process hosts it."""
 
-    def __init__(self, host: Host, pid: int) -> None:
+    def __init__(self, host: SessionRuntime, pid: int) -> None:
         self.host = host
         self.members: dict[tuple[str, int], Member] = {}
         self.broker = HostBroker(host)
-        self.autorun = Autorun(host)
-        self.offers = Offers(host, self._living)
-        self.dead_letters = DeadLetters(host, self.touched)
+        self.scheduler = SessionScheduler(host)
+        self.offers = TaskOffers(host, self._living)
+        self.dead_letters = DeadLetters(host, self.touched, self._start_task)
         self.stalls = Stalls(host, self._running)
         self.deadlocks = Deadlocks(host, self._waiting, self.touched)
         self._around = TeamContext(host, pid, self.wait_ended, self._moved_on)
@@ -61,40 +62,43 @@ class Team:
         self._locks: dict[tuple[str, int], AgentLock] = {}
         self._activity = Notifier()
         self._hosting = False
-        self.informer = Informer(host, self.agent, self.state)
-        host.ports.hooks.transcribe = self.informer.transcribe
+        self.hook_notifier = HookNotifier(host, self.agent, self.state, self._start_task)
+        host.ports.hooks.update_transcripts_by(self.hook_notifier.transcribe)
         host.listen(
             Listeners(
-                inform=self.informer.tell,
-                caller_of=self.informer.caller,
-                on_event=(self.informer.handle_event, self.autorun.fires.handle_event),
+                inform=self.hook_notifier.tell,
+                caller_of=self.hook_notifier.caller,
+                on_event=(self.hook_notifier.handle_event, self.scheduler.fires.handle_event),
                 on_change=self._on_change,
                 on_operation=self._on_operation,
             )
         )
 
     async def run(self, schedules: bool = True) -> None:
-        """Host the session until cancelled. Raises errors that end the session: a damaged or full store, a lost
-        lease."""
+        """Host the session until cancelled.
+
+        Raises errors that end the session: a damaged or full store, a lost lease.
+        """
         await self.host.load()
         await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
         if schedules:
-            await self.autorun.recall()
+            await self.scheduler.recall()
         async with anyio.create_task_group() as group:
-            self._group = self.dead_letters.group = self.informer.group = group
+            self._group = group
             group.start_soon(self.host.follow)
-            group.start_soon(share, self.host.governor, self.host.ports.store, self._rate_moved)
+            group.start_soon(share, self.host.key_limiter, self.host.ports.store, self._rate_moved)
             group.start_soon(self.broker.run)
             group.start_soon(self.dead_letters.recall)
             group.start_soon(self.stalls.run)
             group.start_soon(tend_hooks, self.host)
             if schedules:
-                group.start_soon(self.autorun.run)
-            # Before any agent runs, so that none takes a task that a crashed one still holds
+                group.start_soon(self.scheduler.run)
+            # Before any agent runs, so that no agent claims a task that a crashed one still holds
             # (test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goes_on_with).
-            await free_at_start(self.host, _goes_on)
+            await free_at_start(self.host, _keeps_tasks)
             for row in self.host.board.agents():
-                # A crashed mate stays parked: the lead knows. A crashed lead has nobody but the person who resumes.
+                # A crashed teammate stays parked, because the lead is informed. Only the user who resumes can act for a
+                # crashed lead.
                 if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
                     self._meet(row, resumed=True)
                 elif row.kind == "lead":
@@ -102,18 +106,20 @@ class Team:
                     # (test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_next_host).
                     await renew_if_due(self.host, row)
             for request in self.host.board.requests():
-                self._heed_shutdown(request)
+                self._overdue_shutdown(request)
             group.start_soon(self._follow_orders)
             self._hosting = True
             self.touched()
             await anyio.sleep_forever()
 
     async def quiet(self, also: Callable[[], bool] = lambda: True, *, commands: bool = True) -> None:
-        """Return when nothing is left to do in one snapshot (docs/design.md, "Team": a headless run ends) and `also`
-        holds, which is checked whenever a row changes. `commands`: background commands have ended too."""
+        """Return when one snapshot shows no work left and `also` holds, which is checked whenever a row changes.
+
+        A headless run then ends (docs/design.md, "Team"). `commands`: background commands must have ended too.
+        """
         while True:
             changes = self._activity.changes
-            # The check awaits the store. If something happened meanwhile, its answer is no longer true.
+            # The check awaits the store. If something happened meanwhile, its answer is outdated.
             quiet = self._hosting and also() and await self._is_quiet(commands)
             if quiet and changes == self._activity.changes:
                 return
@@ -166,23 +172,25 @@ class Team:
         await self._activity.until(has_begun)
 
     async def keep(self) -> None:
-        """Write a snapshot of each living agent, because this process leaves. Bounded in time; cancellation waits for
-        it."""
+        """Write a snapshot of each living agent, because this process leaves.
+
+        Bounded in time; cancellation waits for the end.
+        """
         # Shielded: the host leaves by cancellation, and these snapshots protect against later damage of older records.
         with anyio.move_on_after(KEPT_WITHIN, shield=True):
             for agent in list(self._living()):
                 try:
                     await agent.keep()
-                except CallboardError:  # the journal has it all; a snapshot is a shortcut
+                except CallboardError:  # the journal has everything; a snapshot only saves time
                     log.warning("no snapshot at the end", agent=agent.name)
                     return
 
     def touched(self) -> None:
-        """Let waiters for quiet check again, because something happened."""
+        """Make waiters for quiet check again, because something happened."""
         self._activity.notify()
 
     def _rate_moved(self) -> None:
-        """Let agents that wait for a key decide again: it was parked, refused or is good again."""
+        """Make agents that wait for a key decide again, because it was parked, was refused or works again."""
         for member in self.members.values():
             agent = member.agent
             if agent is not None and (agent.state.model.recovery.parked or agent.state.waits.held == "rate"):
@@ -191,7 +199,7 @@ class Team:
     def _moved_on(self, agent: AgentRuntime | None) -> None:
         if agent is not None:
             self.offers.moved_on(agent)
-            if agent.state.turn is not None:  # in a turn nothing is quiet: whoever waits for that need not look
+            if agent.state.turn is not None:  # during a turn nothing is quiet: waiters need not check
                 return
         self.touched()
 
@@ -211,9 +219,15 @@ class Team:
         if key in self.members:
             return self.members[key]
         member = self.members[key] = Member(row, self._lock_of(row), resumed)
-        assert self._group is not None, "members join inside `run`"
-        self._group.start_soon(self._life, member)
+        started = self._start_task(self._life, member)
+        assert started, "members join inside `run`"
         return member
+
+    def _start_task(self, function: Callable[..., Coroutine[None, None, object]], *arguments: object) -> bool:
+        """Run a function beside the agents, until it returns or the team ends. Return False before the team runs."""
+        if self._group is not None:
+            self._group.start_soon(function, *arguments)
+        return self._group is not None
 
     def _lock_of(self, row: AgentRow) -> AgentLock:
         """Return the lock of a life, which it keeps when it is resumed or ended after a crash."""
@@ -226,7 +240,7 @@ class Team:
                 await self._live(member)
         finally:
             member.gone.set()
-        if not member.killed:  # else whoever killed it does the rest
+        if not member.killed:  # else the function that killed it does the rest
             await self._over(member)
 
     async def _live(self, member: Member) -> None:
@@ -236,11 +250,11 @@ class Team:
                 member.result = lived
                 return
             if isinstance(lived, SessionUnreadable) and member.row.kind == "lead":
-                raise lived  # without its lead a session cannot go on
-            if member.killed:  # a commit of a killed life failed at last: its rest is settled already
+                raise lived  # a session cannot continue without its lead
+            if member.killed:  # a late commit of a killed life failed: the life is already settled
                 return
             member.awake = False
-            self.offers.offer()  # a task that it would have taken is for others
+            self.offers.offer()  # other agents may take the task that was offered to it
             if not await may_restart(self.host, member, lived):
                 return
 
@@ -250,7 +264,7 @@ class Team:
         if row is not None and over(member.row.incarnation, row[0]):
             await self.dead_letters.take(row[0], member.row.incarnation)
         if member.agent is not None and member.agent.state.lifecycle.ended is not None and member.row.kind != "lead":
-            member.agent.release()
+            self.hook_notifier.share_transcript(member.agent, member.agent.release)
         member.ended.set()
         self.touched()
 
@@ -269,18 +283,20 @@ class Team:
                 if order is not None:
                     log.info("order", what=order.what, agent=order.name, why=order.why)
                     await self._obey(order)
-                # After the order: a crash in between repeats it, which changes nothing.
+                # After the order, because a repetition after a crash changes nothing.
                 await host.commit(Put(key, str(record.seq).encode()))
 
-    async def _obey(self, order: Given) -> None:
-        """Perform the user's order about one life of an agent, or about a schedule. Does nothing if it is
-        already done."""
+    async def _obey(self, order: AdminOrder) -> None:
+        """Perform the user's order about one life of an agent, or about a schedule.
+
+        Does nothing if it is already done.
+        """
         if order.what == "fire":
-            await self.autorun.take_up(order.name)
+            await self.scheduler.take_up(order.name)
             return
-        # The order comes by mail and the row by the watch, in no fixed order
+        # The order arrives by mail and the row by the watch, in no fixed order
         # (test_a_parked_agent_can_be_ended_and_an_order_that_is_given_while_nobody_hosts_is_kept).
-        await self.host.refresh(agent_key(self.host.session, order.name))  # who ordered may have seen it sooner
+        await self.host.refresh(agent_key(self.host.session, order.name))  # the author may know a newer row
         match = self.host.board.agent(order.name)
         if match is None or match[0].incarnation != order.life:
             return
@@ -296,7 +312,7 @@ class Team:
         member = self.members.get(key)
         if row.kind == "lead" or row.life == "stopped" or (member is not None and member.killed):
             return
-        if member is None or member.ended.is_set():  # parked: nothing of it runs
+        if member is None or member.ended.is_set():  # parked: no part of it runs
             member = self.members[key] = Member(row, self._lock_of(row))
             member.gone.set()
         order = StopAsked(at=self.host.clock.now(), by=by, why=reason)
@@ -304,13 +320,13 @@ class Team:
         self.host.budgets.leave(row.name, row.incarnation)
         await self._over(member)
 
-    def _heed_shutdown(self, request: Request) -> None:
+    def _overdue_shutdown(self, request: Request) -> None:
         """Carry out a shutdown that was not answered in time."""
         if request.kind != "shutdown" or request.status != "expired" or self._group is None:
             return
         match = self.host.board.agent(str(request.payload.get("teammate")))
         if match is not None and match[0].incarnation == request.payload.get("incarnation"):
-            self._group.start_soon(self._kill, match[0], "runtime", f"it did not stop in time ({request.id})")
+            self._start_task(self._kill, match[0], "runtime", f"it did not stop in time ({request.id})")
 
     # Changes
 
@@ -327,13 +343,13 @@ class Team:
             found_request = self.host.board.request(name)
             if found_request is not None:
                 self.broker.handle_request(name)
-                self.informer.handle_request(found_request[0])
-                self._heed_shutdown(found_request[0])
+                self.hook_notifier.handle_request(found_request[0])
+                self._overdue_shutdown(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.changed(name)
         elif kind == "schedule":
-            self.autorun.handle_change()
+            self.scheduler.handle_change()
         elif kind == "rule":
             self.broker.handle_rules()
 
@@ -363,7 +379,7 @@ class Team:
         )
 
     async def _is_quiet(self, commands: bool) -> bool:
-        if self.autorun.waiting:
+        if self.scheduler.waiting:
             return False
         for member in list(self.members.values()):
             if member.ended.is_set():
@@ -376,8 +392,10 @@ class Team:
         return not self.deadlocks.looking and await self.dead_letters.empty()
 
     async def _rests(self, agent: AgentRuntime, commands: bool) -> bool:
-        """Return True if the agent is idle: no operation that anything waits for, an empty mailbox, no ready task to
-        claim."""
+        """Return True if the agent is idle.
+
+        An idle agent has no operation that anything waits for, an empty mailbox, and no ready task to claim.
+        """
         state = agent.state
         under_way = any(commands or operation.kind != "bg" for operation in agent.operations)
         if (
@@ -389,16 +407,17 @@ class Team:
         ):
             return False
         if commands and any(command.status == "running" for command in state.work.background.values()):
-            return False  # after a resume nobody watches it yet
+            return False  # after a resume no operation watches it yet
         if any(e.mode == "wake" for e in state.inbox.mail) or agent.facts().claimable:
             return False
-        # The store is asked: mail of another process may be there before the listener has received it.
+        # The store is asked, because mail of another process may not have reached the listener yet.
         stream = mailbox(self.host.session, agent.name, agent.row.incarnation)
         return await self.host.ports.store.last(stream) <= state.inbox.position
 
 
-def _goes_on(row: AgentRow) -> bool:
-    """Return True if the agent's tasks wait for it: a lead that has ended to be followed by a new incarnation hands
-    them on.
+def _keeps_tasks(row: AgentRow) -> bool:
+    """Return True if the agent's tasks wait for it.
+
+    They also wait for a lead that has ended: its next incarnation gets them.
     """
     return row.kind == "lead" or row.life not in ("stopped", "crashed")

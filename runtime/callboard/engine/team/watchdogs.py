@@ -1,5 +1,6 @@
-"""Watchdogs of a team: for operations that take longer than their limit (`core.team.waits`), and for agents that wait
-for each other forever. Each is reported once.
+"""Watchdogs of a team: for operations that take longer than their limit, and for agents that wait forever.
+
+The limits are in `core.team.waits`; such agents wait for each other. Each case is reported once.
 
 One timer serves all agents: it sleeps until the first operation exceeds its limit, and only a new operation with an
 earlier limit wakes it. An idle agent costs nothing. Time during which the machine sleeps does not count
@@ -24,9 +25,9 @@ from callboard.core.keys import request_key, short_id, task_key
 from callboard.core.messaging.authority import claim, weakest
 from callboard.core.messaging.envelopes import sending
 from callboard.core.team import waits
-from callboard.core.team.waits import NOBODY, Deadlock, Longest, WaitEdge, deadlocks, waits_of
+from callboard.core.team.waits import NOBODY, Deadlock, OperationLimits, WaitEdge, deadlocks, waits_of
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Policy
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Write
@@ -40,13 +41,13 @@ log = structlog.get_logger("callboard.team")
 
 
 class Stalls:
-    """Watcher of the operations of a team."""
+    """Monitor of the operations of a team."""
 
-    def __init__(self, host: Host, agents: Callable[[], Iterable[AgentRuntime]]) -> None:
+    def __init__(self, host: SessionRuntime, agents: Callable[[], Iterable[AgentRuntime]]) -> None:
         """Watch the agents that `agents` returns: those of this process whose lives have not ended."""
         self._host = host
         self._agents = agents
-        self._longest = Longest(self._declared, host.ports.hooks.longest)
+        self._longest = OperationLimits(self._declared, host.ports.hooks.longest)
         self._until = NEVER
         self._earlier = Notifier()
         self._told: dict[str, set[str]] = {}
@@ -67,7 +68,7 @@ class Stalls:
     async def run(self) -> None:
         """Serve until cancelled."""
         while True:
-            # Read before the check: an operation that starts during it wakes the timer.
+            # Read before the check, so that an operation that starts during the check wakes the timer.
             changes = self._earlier.changes
             self._until = self._look()
             wait = None if self._until == NEVER else max(0.0, self._until - self._host.awake.now())
@@ -75,8 +76,10 @@ class Stalls:
                 await self._earlier.changed(changes)
 
     def _look(self) -> float:
-        """Report overdue operations, each in the task group of its own agent, so that a failure crashes only that
-        agent. Return the time of the next check."""
+        """Report overdue operations, and return the time of the next check.
+
+        Each report is in the task group of its own agent, so that a failure crashes only that agent.
+        """
         now = self._host.awake.now()
         first = NEVER
         for agent in self._agents():
@@ -86,9 +89,9 @@ class Stalls:
                 due = self._due(agent, operation)
                 if due <= now:
                     self._told.setdefault(agent.name, set()).add(waits.stall_key(agent.state, operation))
-                    # A failure while it is reported must not end the watcher of all agents
+                    # A failure of the report must not end the monitor of all agents
                     # (test_what_goes_wrong_while_a_stall_is_told_crashes_that_agent_alone_and_it_goes_on).
-                    agent.group.start_soon(self._tell, agent, operation)
+                    agent.group.start_soon(self._report, agent, operation)
                 else:
                     first = min(first, due)
         return first
@@ -102,7 +105,7 @@ class Stalls:
         since = agent.since.get(operation)
         return NEVER if since is None else since.awake + seconds
 
-    async def _tell(self, agent: AgentRuntime, operation: Operation) -> None:
+    async def _report(self, agent: AgentRuntime, operation: Operation) -> None:
         """Record the stall in the agent's journal, with a message to the lead in the same commit."""
         state = agent.state
         since = agent.since.get(operation)
@@ -155,10 +158,12 @@ StateOf = Callable[[str], AgentState | None]
 
 
 class Deadlocks:
-    """Deadlock detector of one session. Each deadlock is reported once, by any process: the envelope's id is derived
-    from it."""
+    """Deadlock detector of one session.
 
-    def __init__(self, host: Host, state_of: StateOf, looked: Callable[[], None]) -> None:
+    Each deadlock is reported once, by any process, because the envelope's id is derived from the deadlock.
+    """
+
+    def __init__(self, host: SessionRuntime, state_of: StateOf, looked: Callable[[], None]) -> None:
         """Store `looked`, which is called after each check."""
         self._host = host
         self._state_of = state_of
@@ -180,14 +185,16 @@ class Deadlocks:
             if ended or self._waits(row.name):
                 mates = [agent.name for agent in self._host.board.agents() if agent.kind != "subagent"]
                 for deadlock in self._among(mates if ended else [row.name]):
-                    await self._tell(deadlock)
+                    await self._report(deadlock)
         finally:
             self.looking -= 1
             self._looked()
 
     async def _read_again(self, deadlock: Deadlock) -> None:
-        """Read the requests and tasks of a deadlock from the store: the row cache has this process's own commits before
-        older ones of other processes."""
+        """Read the requests and tasks of a deadlock from the store.
+
+        The row cache has this process's own commits before older ones of other processes.
+        """
         session = self._host.session
         board = self._host.board
         for wait in deadlock.waits:
@@ -213,17 +220,20 @@ class Deadlocks:
         return () if state is None else waits_of(state, board.requests(), board.at_stake())
 
     def _gone(self, name: str) -> bool:
-        """Return True if the name never acts again by itself. A person always may, if only from another terminal."""
+        """Return True if the name will never act again by itself.
+
+        A user always may, even if only from another terminal.
+        """
         if name == "policy":
             return not any(isinstance(approver, Policy) for approver in self._host.ports.approvers)
         match = self._host.board.agent(name)
         return name == NOBODY or (match is not None and match[0].life in ("stopped", "crashed"))
 
-    async def _tell(self, deadlock: Deadlock) -> None:
+    async def _report(self, deadlock: Deadlock) -> None:
         if deadlock.id in self._told:
             return
         self._told.add(deadlock.id)
-        # An answer that is delivered later than an end would otherwise look like a deadlock
+        # An answer that is delivered after an end would otherwise look like a deadlock
         # (test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock).
         await self._read_again(deadlock)
         if all(deadlock.id != current.id for current in self._among(deadlock.names)):

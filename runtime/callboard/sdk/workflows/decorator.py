@@ -1,5 +1,4 @@
-"""Workflows from code: `@workflow` on an async function whose first parameter is the run, and the functions that run
-it.
+"""Workflows from code: `@workflow` on an async function whose first parameter is the run, and the functions to run it.
 
     @workflow
     async def audit(flow: Workflow, paths: list[str]) -> list[Finding]:
@@ -26,7 +25,7 @@ from callboard.core.keys import short_id, workflow_key
 from callboard.ports.store import Put
 from callboard.sdk.errors import NotTyped, UsageError, WorkflowChanged
 from callboard.sdk.options import SessionKeywords
-from callboard.sdk.signatures import Taken, taken_by
+from callboard.sdk.signatures import FunctionParameters, parameters_of
 from callboard.sdk.workflows.journal import FlowJournal, digest_of, load_journal, stored_value, value_of
 from callboard.sdk.workflows.run import Workflow, WorkflowState
 from callboard.sessions.hosted import HostedSession
@@ -39,26 +38,27 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class WorkflowFunction(Generic[P, R]):
-    """Function decorated with `@workflow`. Calling it with a `Workflow` runs it as a part of that one."""
+    """Function decorated with `@workflow`. Calling it with a `Workflow` runs it as a part of that workflow."""
 
     function: Callable[Concatenate[Workflow, P], Awaitable[R]]
     name: str
-    taken: Taken
+    taken: FunctionParameters
     options: SessionKeywords
     """Options of the session that the command line opens for the workflow."""
     run_id: str = ""
     budget_usd: float | None = None
 
     def named(self, run_id: str = "", *, budget: float | None = None) -> WorkflowFunction[P, R]:
-        """Return the workflow with the id of a run. Running it again under that id continues, or returns the stored
-        result.
+        """Return the workflow with the id of a run.
 
-        `budget`: most US dollars that all its agents together may cost.
+        Running it again under that id continues, or returns the stored result.
+
+        `budget`: limit of the cost of all its agents together, in US dollars.
         """
         return replace(self, run_id=run_id or self.run_id, budget_usd=self.budget_usd if budget is None else budget)
 
     def __call__(self, flow: Workflow, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run the function as a part of another workflow. After its end it does not run again."""
+        """Run the function as a part of another workflow. A function that has ended does not run again."""
         arguments = self.arguments(args, kwargs)
 
         async def work(path: str) -> R:
@@ -97,7 +97,7 @@ class WorkflowFunction(Generic[P, R]):
 
 
 AnyWorkflow = WorkflowFunction[..., Any]
-"""A workflow with any parameters."""
+"""Workflow with any parameters."""
 
 
 @overload
@@ -109,8 +109,9 @@ def workflow(
 def workflow(
     function: Callable[..., Awaitable[Any]] | None = None, /, *, name: str = "", session: SessionKeywords | None = None
 ) -> Any:
-    """Make a workflow from an async function whose first parameter is a `Workflow`. JSON must be able to express the
-    types of the other parameters and of the result.
+    """Make a workflow from an async function whose first parameter is a `Workflow`.
+
+    JSON must be able to express the types of the other parameters and of the result.
 
     `session`: options of the session that `callboard workflow run` opens (agents, tools, ...). The code between steps
     must be deterministic: use `flow.now()`, `flow.random()` and `flow.step(...)` for time, chance and effects. Raises
@@ -125,7 +126,7 @@ def _made(function: Callable[..., Awaitable[Any]], name: str, session: SessionKe
     label = name or getattr(function, "__name__", "")
     if not inspect.iscoroutinefunction(function):
         raise NotTyped(f"workflow {label!r}: write an `async def`")
-    parameters = taken_by(function, f"workflow {label!r}", Workflow)
+    parameters = parameters_of(function, f"workflow {label!r}", Workflow)
     first = next(iter(inspect.signature(function).parameters), "")
     if not parameters.special or parameters.special != first:
         raise NotTyped(f"workflow {label!r}: its first parameter is `flow: Workflow`")
@@ -158,7 +159,7 @@ async def run_workflow(
         message = (
             f"workflow {run} was started as {journal.row.name} with {journal.row.args}, not as {function.name} with"
         )
-        raise WorkflowChanged(f"{message} {arguments}: give the same, or begin a new one under another id", "")
+        raise WorkflowChanged(f"{message} {arguments}: pass the same arguments, or start a new run with another id", "")
     return await go_on(session, function, journal, tell)
 
 
@@ -170,7 +171,7 @@ async def go_on(
     if row.status == "done":
         return stored_value(row.result, function.returns, "result")
     if row.code and function.code and row.code != function.code:
-        tell(f"the code of workflow {row.id} has changed since it began: each step is held to what it was")
+        tell(f"the code of workflow {row.id} has changed since its start: each step is compared with its first run")
     if row.status == "failed":
         await journal.drop_failed()
     budget = row.budget_usd if function.budget_usd is None else function.budget_usd
@@ -181,7 +182,7 @@ async def go_on(
         made = await function.function(*args, **kwargs)
         result = function.result_json(made)
     except anyio.get_cancelled_exc_class():
-        raise  # it goes on from its journal when it is resumed
+        raise  # a resume continues it from its journal
     except Exception as failed:
         await journal.settle(status="failed", ended_at=time.time(), error=f"{type(failed).__name__}: {failed}")
         raise

@@ -8,9 +8,8 @@ Rules:
    is found again and continues), a question (the same request), a wait, or a step that is declared repeatable.
 4. A resumed workflow has to request the same steps. The digest of each step is compared, and a difference is an error.
 
-Also reads the workflows of a workspace from its store, including those that no process runs.
-
-Values of steps on their way into the journal and out of it: JSON, by the type that is known of them.
+Values of steps are JSON, converted by their declared type. This module also reads the workflows of a workspace from its
+store, including those that no process runs.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from callboard.ports.store import Append, Put, Store, Write
 from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChanged
 from callboard.sdk.signatures import adapter_of, faults_of
 from callboard.sessions.compose import Notice, find_places, open_store
+from callboard.types.choices import unknown
 from callboard.types.records import Json
 from callboard.types.workflows import StepKind, WorkflowNoted, WorkflowRow
 
@@ -95,15 +95,15 @@ class FlowJournal:
         step than before.
         """
         if step in self._met:
-            raise UsageError(f"two steps of workflow {self.row.id} have the key {step}: give one another")
+            raise UsageError(f"two steps of workflow {self.row.id} have the key {step}: rename one")
         self._met.add(step)
         stored = self._steps.get(step)
         if stored is not None and (stored.kind, stored.digest) != (kind, digest):
-            asks = "asks for something else" if stored.kind == kind else f"is of kind {kind}, it was {stored.kind},"
+            asks = "a different step" if stored.kind == kind else f"a step of kind {kind} instead of {stored.kind}"
             raise WorkflowChanged(
-                f"workflow {self.row.id}, step {step} ({stored.label}): it {asks} than when it ran first: its code, "
-                f"its arguments or the order of its steps has changed. Put the old code back; or let it run anew from "
-                f"there: callboard workflow resume {self.row.id} --redo '{step}'; or begin a new workflow",
+                f"workflow {self.row.id}, step {step} ({stored.label}): the workflow now requests {asks}: its code, "
+                f"its arguments or the order of its steps has changed. Restore the old code; or run it again from "
+                f"there: callboard workflow resume {self.row.id} --redo '{step}'; or start a new workflow",
                 step,
             )
         return stored
@@ -114,8 +114,8 @@ class FlowJournal:
             await self._note(record)
         elif stored.t == "began" and not stored.again:
             raise StepUnknown(
-                f"workflow {self.row.id}, step {stored.step} ({stored.label}) was cut off with its process, and nobody "
-                f"knows whether it had its effect. Look; then let it run again: callboard workflow resume "
+                f"workflow {self.row.id}, step {stored.step} ({stored.label}) was cut off with its process, and its "
+                f"effect is unknown. Check it, then run the step again: callboard workflow resume "
                 f"{self.row.id} --redo '{stored.step}'",
                 stored.step,
             )
@@ -133,8 +133,8 @@ class FlowJournal:
         for name in steps:
             match = next((step for step in self.steps if step.step == name), None)
             if match is None:
-                names = ", ".join(step.step for step in self.steps) or "none"
-                raise UsageError(f"workflow {self.row.id} has no step {name!r}; there are: {names}")
+                names = [step.step for step in self.steps]
+                raise UsageError(unknown("step", name, names, where=f"of workflow {self.row.id}"))
             await self._note(match.model_copy(update={"t": "dropped", "value": None, "at": time.time()}))
 
     async def drop_failed(self) -> None:
@@ -188,15 +188,16 @@ async def rows_of(store: Store, session: str) -> list[WorkflowRow]:
 
 
 async def find_row(store: Store, session: str, prefix: str | None) -> WorkflowRow:
-    """Return the workflow with this id or prefix of an id; None: the newest. Raises `UsageError` that lists the
-    existing ids."""
+    """Return the workflow with this id or prefix of an id; None: the newest.
+
+    Raises `UsageError` that lists the existing ids.
+    """
     rows = {row.id: row for row in await rows_of(store, session)}
     if prefix is None and rows:
         return next(iter(rows.values()))
     fitting = by_beginning(rows, prefix or "")
     if len(fitting) != 1:
-        names = ", ".join(rows) or "none"
-        raise UsageError(f"{prefix or 'it'!r} is not a workflow of session {session}; there are: {names}")
+        raise UsageError(unknown("workflow", prefix or "", rows, where=f"of session {session}"))
     return rows[fitting[0]]
 
 
@@ -216,7 +217,7 @@ class WorkflowRecord:
         return "cut off" if self.row.status == "running" and not self.hosted else self.row.status
 
 
-async def kept_workflows(workspace: Path, notice: Notice) -> list[WorkflowRecord]:
+async def stored_workflows(workspace: Path, notice: Notice) -> list[WorkflowRecord]:
     """Return all workflows of a workspace, newest first, without their steps. Raises `WorkspaceUnusable`."""
     places = find_places(workspace, writable=False)
     if not await anyio.Path(places.state / DATABASE).exists():
@@ -228,9 +229,11 @@ async def kept_workflows(workspace: Path, notice: Notice) -> list[WorkflowRecord
         await store.aclose()
 
 
-async def kept_workflow(workspace: Path, prefix: str | None, notice: Notice) -> WorkflowRecord:
-    """Return the workflow with this id or prefix of an id; None: the newest. Raises `UsageError` that lists the
-    existing ids."""
+async def stored_workflow(workspace: Path, prefix: str | None, notice: Notice) -> WorkflowRecord:
+    """Return the workflow with this id or prefix of an id; None: the newest.
+
+    Raises `UsageError` that lists the existing ids.
+    """
     places = find_places(workspace, writable=False)
     if not await anyio.Path(places.state / DATABASE).exists():
         raise UsageError(f"no workflow has run in {places.workspace} yet: callboard workflow run FILE:NAME")
@@ -250,10 +253,10 @@ def _chosen(rows: Sequence[tuple[str, WorkflowRow]], prefix: str | None) -> tupl
         return rows[0]
     fitting = by_beginning([row.id for _, row in rows], prefix or "")
     if not fitting:
-        names = ", ".join(row.id for _, row in rows[:8]) or "none"
-        raise UsageError(f"{prefix or 'it'!r} is not a workflow of this workspace; there are: {names}")
+        names = [row.id for _, row in rows[:8]]
+        raise UsageError(unknown("workflow", prefix or "", names, where="of this workspace"))
     if len(set(fitting)) > 1:
-        raise UsageError(f"{prefix!r} fits {len(fitting)} workflows: {', '.join(fitting[:8])}")
+        raise UsageError(f"{prefix!r} matches {len(fitting)} workflows: {', '.join(fitting[:8])}")
     return next((session, row) for session, row in rows if row.id == fitting[0])
 
 
@@ -268,7 +271,7 @@ async def _stored(store: Store, session: str, row: WorkflowRow) -> WorkflowRecor
 
 
 def value_of(value: Any, kind: Any, where: str) -> Any:
-    """The value as JSON. Raises `UsageError` for one that would not be the same when it is read again."""
+    """Convert the value to JSON. Raises `UsageError` for a value that would not be the same after reading it back."""
     if kind is not None and kind is not type(None) and kind is not Any:
         return _dumped(value, kind, where)
     try:
@@ -290,11 +293,11 @@ def _dumped(value: Any, kind: Any, where: str) -> Any:
     except NotTyped:
         return value_of(value, None, where)
     except (ValidationError, PydanticSerializationError) as error:
-        raise UsageError(f"step {where}: it returned something else than it says: {error}") from error
+        raise UsageError(f"step {where}: the returned value does not match its declared type: {error}") from error
 
 
 def stored_value(plain: Any, kind: Any, where: str) -> Any:
-    """The value that stands in the journal. Raises `WorkflowChanged` where its type has changed since."""
+    """Convert the stored value to its type. Raises `WorkflowChanged` if the type has changed since."""
     if kind is None or kind is type(None) or kind is Any:
         return plain
     try:
@@ -303,4 +306,4 @@ def stored_value(plain: Any, kind: Any, where: str) -> Any:
         return plain
     except ValidationError as error:
         reason = "; ".join(faults_of(error))
-        raise WorkflowChanged(f"step {where}: what it came to no longer fits its type: {reason}", where) from error
+        raise WorkflowChanged(f"step {where}: the stored result no longer fits its type: {reason}", where) from error

@@ -4,7 +4,7 @@ The id of a step follows from its place: `agent#2` is the second agent requested
 function for the fourth item. Parallel parts have separate `Workflow` objects, so that ids do not depend on timing.
 `key=` names a step whose place may change.
 
-Question of a workflow to the user: a request like any other, created once and awaited.
+A question to the user is a request like any other. It is created once and awaited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from callboard.sdk.agents import Agent
 from callboard.sdk.errors import AgentFailed, BudgetSpent, UsageError, WrongResult
 from callboard.sdk.results import TypedResult, retry_prompt
 from callboard.sdk.workflows.journal import FlowJournal, digest_of, stored_value, value_of
-from callboard.sessions.hosted import HostedSession, Work
+from callboard.sessions.hosted import HostedSession, WorkItem
 from callboard.types.errors import AnswerNeeded, Conflict, heart_of
 from callboard.types.hook_answers import GoOn, SubagentStop
 from callboard.types.records import Budget, Request, Usage
@@ -74,8 +74,10 @@ class WorkflowState:
 
 
 class Workflow:
-    """One run of a workflow, or a parallel part of it. A function decorated with `@workflow` receives it as its first
-    argument."""
+    """One run of a workflow, or a parallel part of it.
+
+    A function decorated with `@workflow` receives it as its first argument.
+    """
 
     def __init__(self, shared: WorkflowState, path: str = "") -> None:
         self._shared = shared
@@ -151,8 +153,10 @@ class Workflow:
     def repeatable(
         self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Coroutine[Any, Any, Any]:
-        """Run a function that may run again after it was cut off, such as a read. A finished step does not run
-        again."""
+        """Run a function that may run again after it was cut off, such as a read.
+
+        A finished step does not run again.
+        """
         return self._own(name, function, args, kwargs, again=True)
 
     def _own(
@@ -169,8 +173,9 @@ class Workflow:
     async def ask_person(
         self, question: str, options: Sequence[str] = (), *, seconds: float | None = None, key: str = ""
     ) -> str:
-        """Ask the user and return the answer. The question waits in the session for any terminal, for `callboard
-        answer`, and for `session.answer`.
+        """Ask the user and return the answer.
+
+        The question waits in the session for any terminal, for `callboard answer`, and for `session.answer`.
 
         `seconds`: how long it waits; None: as the setting `ask.deadline` says. Raises `AnswerNeeded` if no one can
         answer, or no one answered in time.
@@ -197,7 +202,7 @@ class Workflow:
 
     def random(self) -> float:
         """Return a number from 0 to 1. A resumed workflow gets the same value."""
-        return random.Random(f"{self.id}/{self._step('random')}").random()  # noqa: S311  # reproducible, not secret
+        return random.Random(f"{self.id}/{self._step('random')}").random()  # noqa: S311 - reproducible, not secret
 
     def new_id(self, prefix: str = "id") -> str:
         """Return a unique id. A resumed workflow gets the same value."""
@@ -208,7 +213,7 @@ class Workflow:
         self._shared.tell(text)
 
     def spent(self) -> Usage:
-        """Return the usage of the agents of this run so far, as far as they lived in this process."""
+        """Return the usage so far of the run's agents, counting only those that ran in this process."""
         states = [self._shared.session.state(name) for name in self._shared.agents]
         return reduce(Usage.plus, (state.budget.usage for state in states if state is not None), Usage())
 
@@ -221,8 +226,10 @@ class Workflow:
     @overload
     async def parallel(self, *these: Awaitable[T]) -> tuple[T, ...]: ...
     async def parallel(self, *these: Awaitable[Any]) -> tuple[Any, ...]:
-        """Wait for several steps at once: `a, b = await flow.parallel(flow.agent(...), flow.agent(...))`. The results
-        are in the order of the steps. When one fails, the others are ended, and it is raised."""
+        """Wait for several steps at once: `a, b = await flow.parallel(flow.agent(...), flow.agent(...))`.
+
+        The results are in the order of the steps. If a step fails, the others are ended, and its exception is raised.
+        """
         results: list[Any] = [None] * len(these)
 
         async def run_item(place: int) -> None:
@@ -234,9 +241,11 @@ class Workflow:
     async def map(
         self, items: Sequence[T], function: Callable[[Workflow, T], Awaitable[R]], *, limit: int = LIMIT
     ) -> list[R]:
-        """The function for each item, at most `limit` at once: `await flow.map(paths, review)`, with `async def
-        review(flow: Workflow, path: str) -> Report`. The results are in the order of the items. When one fails, the
-        others are ended, and it is raised."""
+        """Call the function for each item, at most `limit` at once: `await flow.map(paths, review)`.
+
+        The function is, for example, `async def review(flow: Workflow, path: str) -> Report`. The results are in the
+        order of the items. If a call fails, the others are ended, and its exception is raised.
+        """
         part = self._step("map")
         results: list[Any] = [None] * len(items)
 
@@ -274,7 +283,7 @@ class Workflow:
     async def pipeline(
         self, items: Sequence[Any], /, *stages: Callable[[Workflow, Any], Awaitable[Any]], limit: int = LIMIT
     ) -> list[Any]:
-        """Each item through the stages, one after the other; no item waits for another one. At most `limit` at once."""
+        """Run each item through the stages in order, without waiting for other items, at most `limit` items at once."""
 
         async def through(flow: Workflow, item: Any) -> Any:
             for stage in stages:
@@ -293,7 +302,7 @@ class Workflow:
                 async with places:
                     await part()
             except Exception:
-                self._shared.failing = True  # what the others have under way is ended
+                self._shared.failing = True  # the running steps of the other parts are ended
                 raise
 
         try:
@@ -304,19 +313,21 @@ class Workflow:
             self._shared.failing = False
             raise heart_of(failed) from failed
 
-    # Inside
+    # Internals
 
     def below(self, path: str) -> Workflow:
-        """The part at that path of this run."""
+        """Return the part at that path of this run."""
         return Workflow(self._shared, path)
 
     def once(
         self, kind: StepKind, label: str, digest: str, work: Callable[[str], Awaitable[Any]], *, returns: Any
     ) -> Coroutine[Any, Any, Any]:
-        """Work with steps of its own, which is not begun again once it has ended. It is told its path."""
+        """Run `work`, which has steps of its own, and do not start it again once it has ended.
+
+        `work` receives its path.
+        """
         step = self._step(kind)
-        inside = lambda: work(f"{step}/")  # noqa: E731  # its path is known here alone
-        return self._run_step(step, kind, digest, inside, again=True, returns=returns, label=label)
+        return self._run_step(step, kind, digest, lambda: work(f"{step}/"), again=True, returns=returns, label=label)
 
     def _step(self, kind: str, key: str = "") -> str:
         if key:
@@ -381,7 +392,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _returns(function: Callable[..., Any], written: Any) -> Any:
-    """The type that the function says it returns; None where it does not say, or it cannot be found."""
+    """Return the declared return type of the function; None if it has none, or if the type cannot be found."""
     if written is inspect.Signature.empty:
         return None
     try:
@@ -404,8 +415,10 @@ ASKER = "workflow"
 async def ask_person(
     session: HostedSession, origin: tuple[str, str], question: str, *, options: Sequence[str], seconds: float | None
 ) -> str:
-    """Ask a question and return the answer. `origin`: run and step. Raises `AnswerNeeded`, and `UsageError` for an
-    empty question."""
+    """Ask a question and return the answer.
+
+    `origin`: run and step. Raises `AnswerNeeded`, and `UsageError` for an empty question.
+    """
     if not question.strip():
         raise UsageError("the question is empty")
     spec = await session.begun()
@@ -433,7 +446,7 @@ async def ask_person(
     try:
         await session.commit(Put(key, request.encode(), 0))
     except Conflict:
-        pass  # it was asked before the process was cut off: the same question waits, or is answered
+        pass  # the question was created before the process was cut off: it waits, or is answered
     return await _answer(session, key, question)
 
 
@@ -483,8 +496,10 @@ class AgentCall:
 
 
 async def run_agent(around: StepContext, call: AgentCall, remaining: Callable[[], Budget]) -> Any:
-    """Run an agent and return its final text, or the value parsed from it. `remaining` returns the rest of the run's
-    budget."""
+    """Run an agent and return its final text, or the value parsed from it.
+
+    `remaining` returns the rest of the run's budget.
+    """
     journal = around.journal
     stored = journal.meet(call.step, "agent", call.digest)
     if stored is not None and stored.agent:
@@ -498,10 +513,10 @@ async def run_agent(around: StepContext, call: AgentCall, remaining: Callable[[]
     prompt = _prompt(call)
     while True:
         attempt += 1
-        # After `--redo` it is another agent: the one before had its say.
+        # `--redo` starts another agent, because the previous one has ended.
         origin = f"{journal.row.id}/{call.step}/{attempt}/{journal.redone(call.step)}"
         budget = narrower(call.budget, remaining())
-        work = Work(origin, call.agent_type, prompt, call.label, call.model, budget)
+        work = WorkItem(origin, call.agent_type, prompt, call.label, call.model, budget)
         record = WorkflowNoted(
             at=time.time(),
             t="began",
@@ -523,17 +538,20 @@ async def run_agent(around: StepContext, call: AgentCall, remaining: Callable[[]
             plain = text if call.form is None else call.form.adapter.dump_python(value, mode="json")
             await journal.ended(record, plain)
             return value
-        wrongs.append(wrong)  # what was sent back counts too: each answer once, so that this ends
+        wrongs.append(wrong)  # answers that the hook returned to the agent count too, so that the loop ends
         if len(wrongs) > call.tries:
-            message = f"step {call.step}: {work.agent} gave no answer that fits, in {len(wrongs)} tries: {wrong}"
+            message = f"step {call.step}: {work.agent} gave no valid answer in {len(wrongs)} tries: {wrong}"
             await journal.failed(record, message, {"outcome": "wrong", "text": text})
             raise WrongResult(message, wrongs, text)
-        prompt = f"{_prompt(call)}\n\nAn earlier answer was:\n{text}\n\nIt does not fit: {wrong}. Answer anew."
+        prompt = f"{_prompt(call)}\n\nAn earlier answer was:\n{text}\n\nIt is not valid: {wrong}. Answer again."
 
 
-async def _done(around: StepContext, work: Work, call: AgentCall, wrongs: list[str]) -> tuple[str, str]:
-    """Wait for the agent's end. An invalid answer is returned to the agent before it ends. If another part of the
-    workflow fails, the agent is ended."""
+async def _done(around: StepContext, work: WorkItem, call: AgentCall, wrongs: list[str]) -> tuple[str, str]:
+    """Wait for the agent's end.
+
+    An invalid answer is returned to the agent before it ends. If another part of the workflow fails, the agent is
+    ended.
+    """
     form = call.form
 
     def fits(event: SubagentStop) -> GoOn | None:
@@ -562,7 +580,7 @@ def _prompt(call: AgentCall) -> str:
 
 def _failed(call: AgentCall, outcome: str, text: str) -> AgentFailed | WrongResult:
     if outcome == "wrong":
-        return WrongResult(f"step {call.step}: no answer fits", (), text)
+        return WrongResult(f"step {call.step}: no valid answer", (), text)
     suffix = f": {text}" if text else ""
     return AgentFailed(f"step {call.step} ({call.label}) {_ENDS.get(outcome, 'failed')}{suffix}", outcome, text)
 

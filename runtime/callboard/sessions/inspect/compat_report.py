@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import cast
 
 from callboard.adapters.extensions.agents import AgentFile, load_agents
+from callboard.adapters.extensions.claude_fields import Verdict
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths, Source
 from callboard.adapters.extensions.hooks import HookEntry, front_matter_hooks
 from callboard.adapters.extensions.instructions import WorkspaceInstructions
+from callboard.adapters.extensions.output_styles import find_voice
 from callboard.adapters.extensions.plugins import MANIFEST, read_plugins
 from callboard.adapters.extensions.skills import Skill, load_skills
 from callboard.adapters.extensions.trust import SERVERS
@@ -22,7 +24,7 @@ from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, standing
 from callboard.sessions.agent_specs import VENDOR_PREFIX
 from callboard.sessions.compose import WorkspacePaths
-from callboard.sessions.definitions import missing_skills
+from callboard.sessions.definitions import missing_skills, plugins_in_force
 from callboard.types.errors import SettingsError
 from callboard.types.skills import Plugin
 
@@ -41,21 +43,28 @@ class CompatLine:
     """`file`, or `file:line`."""
     field: str
     """Field; empty for the whole file."""
-    verdict: str
-    """`honored`, `ignored` or `refused`."""
+    verdict: Verdict
     why: str = ""
 
 
 def compat_reports(places: WorkspacePaths, plugins: Sequence[Path] = (), *, trust: bool = False) -> list[CompatLine]:
-    """Return every file, field and rule, as they would be used in this workspace now, except those that ship with
-    Callboard. `trust`: as if the workspace were trusted. Raises `SettingsError`."""
+    """Return every file, field and rule, as they would be used in this workspace now.
+
+    Files that ship with Callboard are left out. `trust`: as if the workspace were trusted. Raises `SettingsError`.
+    """
     now = standing(places.workspace, places.config)
     environ = dict(os.environ)
     trusted = trust or now.trusted
-    loaded = load_settings(environ, workspace=places.workspace, trusted=trusted, brought=now.brought)
-    named, notes = read_plugins(plugins)
+    loaded = load_settings(environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims)
+    installed, installed_notes = plugins_in_force(loaded, places)
+    named, notes = read_plugins((*plugins, *installed))
     files = ExtensionPaths(
-        places.workspace, places.config, Path.home(), trusted=trusted, brought=now.brought, plugins=named
+        places.workspace,
+        places.config,
+        Path.home(),
+        trusted=trusted,
+        workspace_claims=now.workspace_claims,
+        plugins=named,
     )
     reports = [
         *_settings(loaded),
@@ -65,9 +74,13 @@ def compat_reports(places: WorkspacePaths, plugins: Sequence[Path] = (), *, trus
         *_servers(loaded, files, now, trusted=trusted),
         *_instructions(places),
         *(report for plugin in named for report in _plugin(plugin, str(places.workspace))),
-        *_notes(notes),
+        *_notes((*notes, *installed_notes, *_styles(files, loaded))),
     ]
     return list(dict.fromkeys(reports))
+
+
+def _styles(files: ExtensionPaths, loaded: LoadedSettings) -> Sequence[DiscoveryNote]:
+    return find_voice(files, loaded.settings.output_style, loaded.settings.language).notes
 
 
 def _settings(loaded: LoadedSettings) -> Iterator[CompatLine]:
@@ -122,7 +135,7 @@ def _skill_lines(skill: Skill) -> list[tuple[str, int]]:
     try:
         text = source.read(skill.path).decode("utf-8-sig", errors="replace")
         document, _ = load_front_document(text, str(skill.path))
-    except (OSError, KeyError, SettingsError):  # told in a note
+    except (OSError, KeyError, SettingsError):  # reported in a note
         return []
     return [(name, document.lines.get((name,), 0)) for name in cast("dict[str, object]", document.data)]
 
@@ -137,7 +150,7 @@ def _servers(loaded: LoadedSettings, files: ExtensionPaths, now: Trust, *, trust
             dict(os.environ),
             files.config,
             files.home,
-            brought=now.brought.text(SERVERS),
+            workspace_text=now.workspace_claims.text(SERVERS),
             trusted=trusted,
             plugins=files.plugins,
             approvals=tuple(server for file in loaded.claude for server in file.servers),

@@ -22,10 +22,10 @@ class ListedSession(SessionRow):
     """A session in a list."""
 
     trouble: str = ""
-    """Reason why the session cannot continue, the lost data and the command that continues it; empty if there is no
-    problem."""
+    """Reason why the session cannot continue, with the lost data and the command that continues it; empty if there is
+    none."""
     state: str = ""
-    """`damaged` or `newer` if there is a trouble, otherwise empty."""
+    """`damaged` or `newer` if `trouble` is set, otherwise empty."""
 
 
 async def listed_sessions(store: Store) -> list[ListedSession]:
@@ -40,8 +40,10 @@ async def listed_sessions(store: Store) -> list[ListedSession]:
 
 
 async def _continued(store: Store, row: ListedSession) -> ListedSession:
-    """Return a session that has ended once as open again if its lead has begun work since, and has not finished it: the
-    row keeps the end of the earlier run."""
+    """Return a session that has ended once as open again if its lead has begun work since and has not finished it.
+
+    The row keeps the end of the earlier run.
+    """
     lead = await row_of(store, agent_key(row.id, "lead"))
     if lead is None or row.ended_at is None:
         return row

@@ -10,7 +10,7 @@ from pathlib import Path
 from callboard.config.settings import load_settings
 from callboard.core.keys import rows_prefix
 from callboard.engine.commands import find_session, naming_version
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
@@ -21,12 +21,15 @@ from callboard.types.errors import UsageError
 
 @asynccontextmanager
 async def open_handle(workspace: Path, session: str | None = None, *, notice: Notice) -> AsyncGenerator[SessionHandle]:
-    """Open the newest session of a workspace, or the named one, without hosting it. Raises `UsageError` for none."""
+    """Open the newest session of a workspace, or the named one, without hosting it.
+
+    Raises `UsageError` if there is none.
+    """
     places = find_places(workspace, writable=False)
     async with _open(places, notice) as store:
         row = await find_session(store, session)
         with naming_version(row):
-            board = SessionBoard(row.id, lambda kind, name: None)
+            board = RowCache(row.id, lambda kind, name: None)
             board.take(*await rows_of(store, rows_prefix(row.id)))
             yield SessionHandle(row, store, board)
 

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, cast
 
@@ -23,6 +22,8 @@ from callboard.core.json_depth import refuse_deep_json
 from callboard.core.mcp.config_entries import read_servers_node
 from callboard.core.trust.yaml_nodes import node_of
 from callboard.sessions.compose import WorkspacePaths, find_places
+from callboard.sessions.definitions import plugins_in_force
+from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
 from callboard.types.mcp import ServerEntry, ServerState
 from callboard.types.records import Json
@@ -50,7 +51,7 @@ class ConfiguredServers:
     def entry(self, name: str) -> ServerEntry:
         """Return the entry as written. Raises `UsageError` with the existing names."""
         if name not in self.shown:
-            raise UsageError(f"there is no MCP server {name!r}{_instead(name, self.shown)}")
+            raise UsageError(_unknown(name, self.shown))
         return self.shown[name]
 
 
@@ -69,13 +70,19 @@ class WrittenEntry:
 def servers_of(
     workspace: Path, *, plugins: Sequence[Path] = (), configs: Sequence[str] = (), trust: bool = False
 ) -> ConfiguredServers:
-    """Return the servers that a session here would have. `trust`: as if the workspace were trusted. `configs`: as in
-    `--mcp-config`. Raises `WorkspaceUnusable`, `UsageError`."""
+    """Return the servers that a session here would have.
+
+    `trust`: as if the workspace were trusted. `configs`: as in `--mcp-config`. Raises `WorkspaceUnusable`,
+    `UsageError`.
+    """
     places = find_places(workspace, writable=False)
     now = standing(places.workspace, places.config)
     trusted = trust or now.trusted
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=now.brought)
-    plugin_files, _ = read_plugins(plugins)
+    loaded = load_settings(
+        os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims
+    )
+    enabled, _ = plugins_in_force(loaded, places)
+    plugin_files, _ = read_plugins((*plugins, *enabled))
 
     def read(environment: Mapping[str, str]) -> Configured:
         return read_servers(
@@ -84,7 +91,7 @@ def servers_of(
                 environment,
                 places.config,
                 Path.home(),
-                brought=now.brought.text(WORKSPACE_FILE),
+                workspace_text=now.workspace_claims.text(WORKSPACE_FILE),
                 trusted=trusted,
                 plugins=plugin_files,
                 command_line=tuple(configs),
@@ -94,13 +101,16 @@ def servers_of(
             )
         )
 
-    written = read({}).entries  # without variables they stay as they are written: a value may be a secret
+    written = read({}).entries  # variables are not expanded here: a value may be a secret
     return ConfiguredServers(places, read(os.environ), {entry.name: entry for entry in written}, loaded.settings.mcp)
 
 
 def add_server(workspace: Path, name: str, entry: Json, scope: Scope, *, replace: bool = False) -> WrittenEntry:
-    """Write an entry. Raises `UsageError` for an invalid entry, and for an invalid or existing name, and
-    `SettingsError` for a file that cannot be read or written."""
+    """Write an entry.
+
+    Raises `UsageError` for an invalid entry, and for an invalid or existing name, and `SettingsError` for a file that
+    cannot be read or written.
+    """
     path = path_of(workspace, scope)
     parsed = read_servers_node(node_of({name: entry}, {}), str(path), scope)
     refused = [fault for fault in parsed.faults if fault.verdict == "refused"]
@@ -121,17 +131,19 @@ def add_server(workspace: Path, name: str, entry: Json, scope: Scope, *, replace
 
 
 def remove_server(workspace: Path, name: str, scope: Scope | None = None) -> WrittenEntry:
-    """Remove an entry; without a scope, from the only one of our files that contains it. Raises `UsageError` with the
-    existing names, `SettingsError`."""
+    """Remove an entry; without a scope, from the only one of Callboard's files that contains it.
+
+    Raises `UsageError` with the existing names, `SettingsError`.
+    """
     paths = {name: path_of(workspace, name) for name in (("person", "workspace") if scope is None else (scope,))}
     documents = {scope_name: _document(path) for scope_name, path in paths.items()}
     having = [each for each in paths if name in _servers(documents[each], paths[each])]
     if len(having) > 1:
-        raise UsageError(f"{name!r} is defined in {' and in '.join(str(paths[each]) for each in having)}: say --scope")
+        raise UsageError(f"{name!r} is defined in {' and in '.join(str(paths[each]) for each in having)}: add --scope")
     if not having:
         names = [each for place in paths for each in _servers(documents[place], paths[place])]
         where = " or ".join(str(path) for path in paths.values())
-        raise UsageError(f"{where} has no server {name!r}{_instead(name, names)}")
+        raise UsageError(_unknown(name, names, where=f"in {where}"))
     (holder,) = having
     servers = _servers(documents[holder], paths[holder])
     entry = cast("Json", servers.pop(name))
@@ -145,11 +157,9 @@ def path_of(workspace: Path, scope: Scope) -> Path:
     return places.config / PERSON_FILE if scope == "person" else places.workspace / WORKSPACE_FILE
 
 
-def _instead(name: str, names: Sequence[str] | Mapping[str, object]) -> str:
-    near = get_close_matches(name, list(names), n=2, cutoff=0.5)
-    if near:
-        return f". Did you mean {' or '.join(near)}?"
-    return f"; there are: {', '.join(sorted(names))}" if names else "; there are none: `callboard mcp add` adds one"
+def _unknown(name: str, names: Sequence[str] | Mapping[str, object], *, where: str = "") -> str:
+    hint = "" if names else ": `callboard mcp add` adds one"
+    return unknown("MCP server", name, sorted(names), where=where) + hint
 
 
 def _document(path: Path) -> dict[str, object]:
@@ -178,8 +188,10 @@ def _servers(document: dict[str, object], path: Path) -> dict[str, object]:
 
 
 def _write(path: Path, document: Mapping[str, object]) -> None:
-    """Write the file completely or not at all, with the same permissions as before; the person's own file readable only
-    by them. Raises `SettingsError`."""
+    """Write the file completely or not at all, with the same permissions as before.
+
+    A new file of the person is readable only by them. Raises `SettingsError`.
+    """
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

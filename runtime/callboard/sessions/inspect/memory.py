@@ -55,15 +55,17 @@ class NoteChange:
 
     folder: NoteFolder
     note: Note | None
-    """Note after the change; None if it is deleted."""
+    """The changed note; None if it is deleted."""
     name: str
     base: str
     diff: str
     """Change line by line; empty if nothing changes."""
 
     def make(self) -> None:
-        """Make the change. Raises `UsageError` if the note was changed in the meantime, or the change is not
-        allowed."""
+        """Make the change.
+
+        Raises `UsageError` if the note was changed in the meantime, or the change is not allowed.
+        """
         try:
             if self.note is None:
                 self.folder.drop(self.name, self.base)
@@ -77,7 +79,7 @@ class MemoryInspector:
     """Notes of a workspace and of a person."""
 
     def __init__(self, places: WorkspacePaths, request: NoteSelection) -> None:
-        """Raises `UsageError` for an unknown place."""
+        """Select the folders of notes. Raises `UsageError` for an unknown place."""
         if request.place not in ("", *PLACES):
             raise UsageError(f"--place: unknown place {request.place!r}: choose one of {', '.join(PLACES)}")
         where = MemoryPlaces(places.workspace, Path.home(), places.config, places.data, request.session)
@@ -117,8 +119,10 @@ class MemoryInspector:
         return existing or [(place, str(folder.path)) for place, folder in self._folders]
 
     def saying(self, name: str, text: str) -> NoteChange:
-        """Return the change that sets a note's text, or creates a note: `text` includes front matter or is the body
-        alone. Raises `UsageError`."""
+        """Return the change that sets a note's text, or creates a note.
+
+        `text` includes front matter or is the body alone. Raises `UsageError`.
+        """
         existing = self._find(name)
         place, folder = existing[:2] if existing else self._folders[0]
         before = folder.content(name) if existing else b""
@@ -151,7 +155,7 @@ class MemoryInspector:
                 before = _text(folder.content(note.name))
                 lines.append(diff_of(before, text_of(note), note.name))
             lines += [f"-{name}.md (its text is in another note)" for name in plan.gone]
-            lines += [f" {INDEX} is made true"] if plan.index else []
+            lines += [f" {INDEX} is corrected"] if plan.index else []
             made += [(folder, "\n".join(lines))] if lines else []
         return made
 
@@ -159,13 +163,15 @@ class MemoryInspector:
         match = self._find(name)
         if not match:
             near = get_close_matches(name, [note.name for note in self.notes()[0]], 3)
-            hint = f" Did you mean {' or '.join(near)}?" if near else " `callboard memory list` shows those there are."
+            hint = f" Did you mean {' or '.join(near)}?" if near else " `callboard memory list` lists all notes."
             raise UsageError(f"there is no note {name!r}.{hint}")
         return match
 
     def _find(self, name: str) -> tuple[str, NoteFolder, StoredNote] | None:
-        """Find a note and its folder. Raises `UsageError` for an invalid name, and for one that exists in several
-        places."""
+        """Find a note and its folder.
+
+        Raises `UsageError` for an invalid name, and for one that exists in several places.
+        """
         if wrong := named(name):
             raise UsageError(wrong)
         matches: list[tuple[str, NoteFolder, StoredNote]] = []
@@ -174,13 +180,16 @@ class MemoryInspector:
             if stored is not None:
                 matches.append((place, folder, stored))
         if len(matches) > 1:
-            raise UsageError(f"there are notes {name!r} in {' and '.join(match[0] for match in matches)}: say --place")
+            raise UsageError(f"there are notes {name!r} in {' and '.join(match[0] for match in matches)}: add --place")
         return matches[0] if matches else None
 
 
 def _note(name: str, text: str, existing: Note | None) -> Note:
-    """Return a note from a text: from its front matter, if it has one; otherwise with the text as the body of the
-    existing note."""
+    """Return a note from a text.
+
+    The note is made from the text's front matter, if there is one; otherwise with the text as the body of the existing
+    note.
+    """
     try:
         document, body = load_front_document(text, name)
     except SettingsError as wrong:

@@ -22,12 +22,12 @@ from callboard.adapters.extensions.hook_commands import missing_programs
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document
 from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.processes.sandbox.sandbox import choose
-from callboard.adapters.shell.policy_judge import Explainer, Judged, parse_rules
+from callboard.adapters.shell.policy_judge import Explainer, JudgedCall, parse_rules
 from callboard.config.hooks import add_front_matter, fill_registry, hook_notes
 from callboard.config.settings import LoadedSettings, load_settings, rules_of
 from callboard.config.trust import standing
 from callboard.core.hooks.matching import lint_matcher, matcher_notes
-from callboard.core.permissions.call_input import GivenCall, GivenRules, Misread, ToolTraits, read_line
+from callboard.core.permissions.call_input import EnteredCall, InputRules, InvalidCall, ToolTraits, read_line
 from callboard.core.permissions.lint import (
     CheckedExample,
     Example,
@@ -40,10 +40,11 @@ from callboard.core.permissions.lint import (
 from callboard.core.permissions.modes import inherited, within
 from callboard.core.permissions.rule_check import Kind
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import Floor, Mode, Rule, Verdict
+from callboard.core.permissions.values import HardRules, Mode, Rule, Verdict
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.sessions.compose import WorkspacePaths, all_tools, find_places
 from callboard.types.agent_spec import PermissionRules
+from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.hook_answers import Caller, PreToolUse
 from callboard.types.records import Json, ToolCall
@@ -61,17 +62,18 @@ def _texts(schema: Json) -> frozenset[str]:
 
 
 def sandbox_level(workspace: Path) -> int:
-    """Return the best sandbox level (0 to 3) that this machine supports for commands: the one that a person at the
-    terminal gets."""
+    """Return the best sandbox level (0 to 3) that this machine supports for commands.
+
+    A person at the terminal gets this level.
+    """
     return choose(None, examine(workspace, os.environ), (), attended=True, any_level=True).level
 
 
-class Explaining:
+class WorkspaceJudge:
     """Judge of one workspace. Raises `WorkspaceUnusable` for a missing folder."""
 
-    def __init__(self, workspace: Path, force: InForce | None = None) -> None:
-        """`force`: what applies in addition to the rules of a call: the hard rules on programs, and trust in git's
-        settings."""
+    def __init__(self, workspace: Path, force: EffectiveSettings | None = None) -> None:
+        """Build the judge. `force`: source of the hard rules on programs and of the trust in git's settings."""
         places = find_places(workspace, writable=False)
         self.known = known_tools(places.workspace)
         level = cache(lambda: sandbox_level(places.workspace))
@@ -80,25 +82,25 @@ class Explaining:
             self._explainer = Explainer(places.workspace, own, self.known, level=level)
         else:
             self._explainer = Explainer(
-                places.workspace, own, self.known, floor=force.floor, level=level, git_trusted=force.git
+                places.workspace, own, self.known, hard_rules=force.hard_rules, level=level, git_trusted=force.git
             )
 
-    def judge(self, call: GivenCall) -> Judged:
-        """Judge a call without running it. Raises `Misread` for an invalid folder."""
+    def judge(self, call: EnteredCall) -> JudgedCall:
+        """Judge a call without running it. Raises `InvalidCall` for an invalid folder."""
         return self._explainer.judge(call)
 
     def line(self, line: bytes) -> Verdict:
         """Judge the call on a line of JSON. Never raises: a line that cannot be read is denied."""
         try:
             return self.judge(read_line(line, self.known)).verdict
-        except Misread as wrong:
+        except InvalidCall as wrong:
             return Verdict("deny", "input", f"the call cannot be read: {wrong}")
-        except Exception as bug:  # noqa: BLE001  whoever feeds thousands of lines gets an answer to each of them
+        except Exception as bug:  # noqa: BLE001 - a caller that feeds thousands of lines gets an answer to each of them
             return Verdict("deny", "bug", f"a bug in Callboard: {type(bug).__name__}: {bug}"[:300])
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class EffectiveSettings:
     """Settings, permissions and hooks that would be in force in a session started now."""
 
     places: WorkspacePaths
@@ -109,25 +111,24 @@ class InForce:
     permissions than the lead."""
     hooks: HookRegistry
     git: Callable[[str], bool]
-    """Function of a folder that returns True if a person trusted the programs that its repository's git
-    settings run."""
+    """Function of a folder that returns True if a person has trusted the programs in its repository's git settings."""
     read_only: frozenset[str] = frozenset()
     """Agent types that only read."""
     inert: str = ""
     """Line for a person on the content of the workspace that has no effect because it is not trusted."""
 
     @property
-    def floor(self) -> Floor:
+    def hard_rules(self) -> HardRules:
         """Return the programs that are never run, or that always require approval."""
         permission = self.loaded.settings.permission
-        return Floor(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
+        return HardRules(frozenset(permission.never), frozenset(permission.always_ask), permission.classic_dd)
 
-    def rights(self, agent_type: str) -> tuple[Mode, GivenRules]:
+    def rights(self, agent_type: str) -> tuple[Mode, InputRules]:
         """Return the mode and all rules of an agent of this type. Raises `UsageError` with the existing types."""
         if agent_type not in self.agents:
-            raise UsageError(f"there is no agent type {agent_type!r}; there are: {', '.join(self.agents)}")
+            raise UsageError(unknown("agent type", agent_type, self.agents))
         mode, own = self.agents[agent_type]
-        return mode, GivenRules(
+        return mode, InputRules(
             allow=(*self._of_all("allow"), *parse_rules(own.allow, f"permission.agents.{agent_type}")),
             ask=(*self._of_all("ask"), *parse_rules(own.ask, f"permission.agents.{agent_type}")),
             deny=(*self._of_all("deny"), *parse_rules(own.deny, f"permission.agents.{agent_type}")),
@@ -138,7 +139,7 @@ class InForce:
         texts: Sequence[str] = getattr(self.loaded.settings.permission, kind)
         return parse_rules(texts, f"permission.{kind}", self.loaded.rule_bases(kind))
 
-    def hooks_of(self, call: GivenCall, agent_type: str) -> Sequence[str]:
+    def hooks_of(self, call: EnteredCall, agent_type: str) -> Sequence[str]:
         """Return the hooks that would run before the call, in order."""
         folder = str(self.places.workspace / call.folder)
         by = Caller(agent_type=agent_type, permission_mode=call.mode, folder=folder)
@@ -146,7 +147,7 @@ class InForce:
         return [hook.by for hook in self.hooks.about(event)]
 
 
-def in_force(workspace: Path, *, trust: bool = False) -> InForce:
+def in_force(workspace: Path, *, trust: bool = False) -> EffectiveSettings:
     """Read settings, agent types and hooks. `trust`: as if the workspace were trusted.
 
     Raises `SettingsError`, `WorkspaceUnusable`.
@@ -155,14 +156,18 @@ def in_force(workspace: Path, *, trust: bool = False) -> InForce:
     trust_state = standing(places.workspace, places.config)
     trust_state = replace(trust_state, how="flag") if trust else trust_state
     trusted = trust_state.trusted
-    brought = trust_state.brought
-    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, brought=brought)
-    files = ExtensionPaths(places.workspace, places.config, Path.home(), trusted=trusted, brought=brought)
+    workspace_claims = trust_state.workspace_claims
+    loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=workspace_claims)
+    files = ExtensionPaths(
+        places.workspace, places.config, Path.home(), trusted=trusted, workspace_claims=workspace_claims
+    )
     definitions = load_agents(files).items
-    hooks = fill_registry(loaded, places.workspace, dict(os.environ), trusted=trusted, brought=brought)
+    hooks = fill_registry(
+        loaded, places.workspace, dict(os.environ), trusted=trusted, workspace_claims=workspace_claims
+    )
     add_front_matter(hooks, loaded, files, definitions.values())
     read_only = frozenset(name for name, definition in definitions.items() if definition.read_only)
-    return InForce(
+    return EffectiveSettings(
         places, loaded, trusted, _rights(definitions, loaded), hooks, trust_state.git, read_only, trust_state.inert
     )
 
@@ -184,9 +189,11 @@ TESTS = Path(".callboard") / "policy-tests.yaml"
 """Path of the examples: a list, or a mapping with the single field `examples`."""
 
 
-def examples_of(force: InForce) -> list[Example]:
-    """Return the examples of the settings, then those of the workspace's file. Raises `SettingsError` for an invalid
-    one."""
+def examples_of(force: EffectiveSettings) -> list[Example]:
+    """Return the examples of the settings, then those of the workspace's file.
+
+    Raises `SettingsError` for an invalid one.
+    """
     examples: list[Example] = []
     for number, each in enumerate(force.loaded.settings.permission.examples):
         examples.append(_example(each, force.loaded.place(("permission", "examples", number))))
@@ -196,17 +203,17 @@ def examples_of(force: InForce) -> list[Example]:
     return examples
 
 
-def tried(force: InForce, explaining: Explaining) -> Iterator[CheckedExample]:
+def tried(force: EffectiveSettings, explaining: WorkspaceJudge) -> Iterator[CheckedExample]:
     """Yield each example with its current decision. Raises `SettingsError`."""
     for example in examples_of(force):
         yield CheckedExample(example, _verdict(example, force, explaining))
 
 
-def _verdict(example: Example, force: InForce, explaining: Explaining) -> Verdict:
+def _verdict(example: Example, force: EffectiveSettings, explaining: WorkspaceJudge) -> Verdict:
     try:
         mode, rules = force.rights(example.agent)
         return explaining.judge(call_of(example, mode, rules, explaining.known)).verdict
-    except (Misread, UsageError) as wrong:
+    except (InvalidCall, UsageError) as wrong:
         return Verdict("deny", "input", f"the call cannot be read: {wrong}")
 
 
@@ -238,7 +245,7 @@ _OF_ALL = len(("permission", "allow", 0))
 """Length of the address of a rule for all agents; the address of a rule for one type, or for schedules, is longer."""
 
 
-def lint(force: InForce, explaining: Explaining) -> list[LintFinding]:
+def lint(force: EffectiveSettings, explaining: WorkspaceJudge) -> list[LintFinding]:
     """Return all findings: on rules, then on hooks, then the notes of the files on ignored fields."""
     written = list(_rules(force))
     findings = lint_rules(written)
@@ -251,36 +258,36 @@ def lint(force: InForce, explaining: Explaining) -> list[LintFinding]:
     return [*findings, *_hooks(force), *_notes(force, tuple(places))]
 
 
-def _rules(force: InForce) -> Iterator[WrittenRule]:
+def _rules(force: EffectiveSettings) -> Iterator[WrittenRule]:
     loaded = force.loaded
     for address, text in rules_of(loaded.settings):
         scope = str(address[-3]) if len(address) > _OF_ALL else ""
         yield WrittenRule(text, cast("Kind", address[-2]), loaded.place(address), scope)
 
 
-def _without_effect(written: WrittenRule, explaining: Explaining) -> LintFinding | None:
+def _without_effect(written: WrittenRule, explaining: WorkspaceJudge) -> LintFinding | None:
     """Return a finding if a rule does not decide even the simplest call that it names, as judged now."""
     sample = sample_of(written)
     if sample is None:
         return None
     rule = (parse_rule(written.text),)
-    rules = {"allow": GivenRules(allow=rule), "ask": GivenRules(ask=rule), "deny": GivenRules(deny=rule)}[written.kind]
+    rules = {"allow": InputRules(allow=rule), "ask": InputRules(ask=rule), "deny": InputRules(deny=rule)}[written.kind]
     try:
-        verdict = explaining.judge(GivenCall(sample.tool, sample.input, rules=rules)).verdict
-    except Misread:
+        verdict = explaining.judge(EnteredCall(sample.tool, sample.input, rules=rules)).verdict
+    except InvalidCall:
         return None
     fits = {"allow": ("allow",), "ask": ("ask", "deny"), "deny": ("deny",)}[written.kind]
     if verdict.decision in fits:
         return None
     does = {"allow": "allows", "ask": "asks for", "deny": "denies"}[written.kind]
-    reason = f"it {does} nothing: `{sample.shown}` gets {verdict.decision} all the same ({verdict.rule}: {verdict.why})"
+    reason = f"it {does} nothing: `{sample.shown}` still gets {verdict.decision} ({verdict.rule}: {verdict.why})"
     return LintFinding(written.place, "no-effect", f"{written.kind} {written.text}", reason)
 
 
 # Hooks
 
 
-def _hooks(force: InForce) -> Iterator[LintFinding]:
+def _hooks(force: EffectiveSettings) -> Iterator[LintFinding]:
     for where, event, address, group in _groups(force):
         matcher = group.get("matcher", "")
         if isinstance(matcher, str):
@@ -295,7 +302,7 @@ def _hooks(force: InForce) -> Iterator[LintFinding]:
             yield from _scripts(force, handler, where((*address, "hooks", number)))
 
 
-def _scripts(force: InForce, handler: Tree, place: str) -> Iterator[LintFinding]:
+def _scripts(force: EffectiveSettings, handler: Tree, place: str) -> Iterator[LintFinding]:
     command = handler.get("command")
     args = handler.get("args")
     if handler.get("type", "command") != "command" or not isinstance(command, str):
@@ -308,7 +315,7 @@ def _scripts(force: InForce, handler: Tree, place: str) -> Iterator[LintFinding]
 class _Where:
     """Locations of the hooks of one file."""
 
-    def __init__(self, force: InForce, file: str, offsets: Mapping[str, int]) -> None:
+    def __init__(self, force: EffectiveSettings, file: str, offsets: Mapping[str, int]) -> None:
         self._loaded = force.loaded
         self._file = file
         self._offsets = offsets
@@ -322,9 +329,11 @@ class _Where:
         return self._loaded.place(moved)
 
 
-def _groups(force: InForce) -> Iterator[tuple[_Where, str, Address, Tree]]:
-    """Yield every group of handlers in settings: in our format the person's before the workspace's, then those of the
-    other format."""
+def _groups(force: EffectiveSettings) -> Iterator[tuple[_Where, str, Address, Tree]]:
+    """Yield every group of handlers in settings.
+
+    Groups in Callboard's format come first, the person's before the workspace's; then those written for Claude Code.
+    """
     offsets: dict[str, int] = {}
     for hooks in force.loaded.hooks.values():
         yield from _hooks_of_file(_Where(force, "", dict(offsets)), hooks)
@@ -334,7 +343,7 @@ def _groups(force: InForce) -> Iterator[tuple[_Where, str, Address, Tree]]:
         try:
             document: object = json.loads(settings_file.raw or b"{}")
         except (ValueError, RecursionError):
-            continue  # what is no JSON is told among the notes
+            continue  # a file that is not JSON is reported in the notes
         hooks = cast("Tree", document).get("hooks") if isinstance(document, dict) else None
         if isinstance(hooks, dict):
             yield from _hooks_of_file(_Where(force, settings_file.path, {}), cast("Tree", hooks))
@@ -353,9 +362,10 @@ def _list(value: object) -> list[Tree]:
     return [cast("Tree", entry) for entry in cast("Sequence[object]", value) if isinstance(entry, dict)]
 
 
-def _notes(force: InForce, covered: tuple[str, ...]) -> Iterator[LintFinding]:
-    """Yield the notes made when the files were read, except those on rules and matchers, which are checked more closely
-    here.
+def _notes(force: EffectiveSettings, covered: tuple[str, ...]) -> Iterator[LintFinding]:
+    """Yield the notes made when the files were read.
+
+    Notes on rules and matchers are left out, because they are checked more closely here.
     """
     for note in hook_notes(force.loaded, force.places.workspace, dict(os.environ)):
         if not note.field.endswith("matcher"):

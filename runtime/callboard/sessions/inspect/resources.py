@@ -3,8 +3,8 @@
 A command (`callboard tasks`), a slash command (`/tasks`) and a tool of `callboard mcp serve` show the same rows. Each
 takes the cells or the JSON from here and only lays them out. This module knows no screen. Pure.
 
-A row contains everything that its texts need. Where that is more than the stored record, such as the board around a
-task or the time, the row is one of the classes here.
+A row contains everything that its texts need. If that is more than the stored record, such as the board around a task
+or the time, the row is one of the classes here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from callboard.core.scheduling.trigger import when_of
 from callboard.core.tasks.board import Tasks, blockers, is_ready
 from callboard.sessions.inspect.health import ListedSession
 from callboard.sessions.inspect.memory import NoteLine
-from callboard.sessions.inspect.team import AgentSeen
+from callboard.sessions.inspect.team import AgentOverview
 from callboard.sessions.result import AgentSummary
 from callboard.types.records import Json, Request, SessionRow, SessionRule, Task
 from callboard.types.schedules import Schedule
@@ -87,13 +87,15 @@ class Resource(Generic[Row]):
     nothing: str
     """Text of a listing without rows."""
     record: Callable[[Row], Any] = plain_row
-    """Function that returns the JSON form of a row: all that is known."""
+    """Function that returns the JSON form of a row: all its fields."""
     summary: Mapping[str, Callable[[Row], object]] | None = None
     """Fields of the short JSON form, for a client that a model reads; None: there is none."""
 
     def cells(self, rows: Sequence[Row], only: Collection[str] = ()) -> tuple[list[str], list[list[str]]]:
-        """Return the heads of a listing of these rows, and the cells of each row. `only`: the columns to list; all, if
-        empty."""
+        """Return the heads of a listing of these rows, and the cells of each row.
+
+        `only`: the columns to list; all, if empty.
+        """
         columns = [column for column in self.columns if (not only or column.head in only) and column.is_shown(rows)]
         return [column.head for column in columns], [[column.text(row) for column in columns] for row in rows]
 
@@ -141,7 +143,7 @@ SESSIONS: Resource[SessionRow] = Resource(
 
 @dataclass(frozen=True, slots=True)
 class BoardTask:
-    """A task and the board around it, which decides whether it is ready and what it waits for."""
+    """Task and the board around it, which determines whether it is ready and its open dependencies."""
 
     task: Task
     board: Tasks
@@ -195,7 +197,7 @@ REQUESTS: Resource[Request] = Resource(
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleNow:
+class ScheduleStatus:
     """A schedule at a given moment (`now`, Unix seconds)."""
 
     schedule: Schedule
@@ -224,7 +226,7 @@ def next_times(schedule: Schedule, now: float, count: int) -> list[str]:
     return [datetime.fromtimestamp(at, zone).isoformat(timespec="seconds") for at in times]
 
 
-def _next(row: ScheduleNow) -> str:
+def _next(row: ScheduleStatus) -> str:
     try:
         times = upcoming(row.schedule, row.now, 1)
     except CronInvalid:
@@ -233,7 +235,7 @@ def _next(row: ScheduleNow) -> str:
     return when(times[0]) if times else "never" if fires else ""
 
 
-SCHEDULES: Resource[ScheduleNow] = Resource(
+SCHEDULES: Resource[ScheduleStatus] = Resource(
     (
         Column("SCHEDULE", lambda row: row.schedule.id),
         Column("NAME", lambda row: row.schedule.name, "filled"),
@@ -271,7 +273,7 @@ AGENTS: Resource[AgentSummary] = Resource(
 )
 
 
-def agent_record(agent: AgentSeen) -> Json:
+def agent_record(agent: AgentOverview) -> Json:
     """Return one agent: its known data, and its current activity."""
     row = agent.row
     does = agent.doing
@@ -298,14 +300,14 @@ def agent_record(agent: AgentSeen) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentNow:
+class AgentStatus:
     """An agent as seen at a given moment (`now`, Unix seconds)."""
 
-    agent: AgentSeen
+    agent: AgentOverview
     now: float = 0.0
 
 
-ENDED_AGENTS: Resource[AgentNow] = Resource(
+ENDED_AGENTS: Resource[AgentStatus] = Resource(
     (
         Column("AGENT", lambda row: row.agent.row.name),
         Column("STATE", lambda row: row.agent.row.outcome or "stopped"),
@@ -343,14 +345,14 @@ MESSAGES: Resource[Receipt] = Resource(
 
 
 @dataclass(frozen=True, slots=True)
-class RuleNow:
+class RuleStatus:
     """A rule of a session at a given moment (`now`, Unix seconds)."""
 
     rule: SessionRule
     now: float
 
 
-RULES: Resource[RuleNow] = Resource(
+RULES: Resource[RuleStatus] = Resource(
     (
         Column("ID", lambda row: row.rule.id),
         Column("RULE", lambda row: row.rule.rule),

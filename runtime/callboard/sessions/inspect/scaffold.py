@@ -1,4 +1,4 @@
-"""Creates commented starter files for an agent type or a skill. It never overwrites a file."""
+"""Commented starter files for an agent type or a skill. Existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def write_starter(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
-        raise UsageError(f"{path} is there already: edit it, or take another name") from None
+        raise UsageError(f"{path} already exists: edit it, or choose another name") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Keeps the schedules of a session in sync with the schedule files, at once and whenever one of them changes.
+"""Synchronization of a session's schedules with the schedule files, at the start and whenever a file changes.
 
 An invalid file changes nothing: the previous schedules stay. All changes and faults are reported to the caller.
 """
@@ -21,11 +21,11 @@ from callboard.adapters.extensions.schedules import (
     without_file,
 )
 from callboard.adapters.system.clock import SystemClock
-from callboard.adapters.system.folder_watch import Watches
+from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import standing
 from callboard.core.decoding import read_value
 from callboard.core.keys import rows_prefix, schedule_key
-from callboard.core.trust.claims import Brought
+from callboard.core.trust.claims import WorkspaceClaims
 from callboard.engine.commands import SERVES, sessions_of
 from callboard.ports.store import Put, Store
 from callboard.ports.store_reading import rows_of
@@ -38,7 +38,7 @@ _TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult:
     """Changes that one sync made, by source, and the faults."""
 
     added: tuple[str, ...] = ()
@@ -74,16 +74,17 @@ def faults_of(files: ScheduleFiles, rows: Sequence[Schedule]) -> tuple[str, ...]
 
 
 def files_now(places: WorkspacePaths, *, flag: bool = False) -> ScheduleFiles:
-    """Read the schedule files of a workspace and of the person. `flag`: the workspace is trusted for this run. Raises
-    nothing for their content.
+    """Read the schedule files of a workspace and of the person.
+
+    `flag`: the workspace is trusted for this run. Invalid content raises nothing.
     """
     trust = standing(places.workspace, places.config)
     return read_schedule_files(
-        schedule_places(places.workspace, places.config, trust.brought, trusted=flag or trust.trusted)
+        schedule_places(places.workspace, places.config, trust.workspace_claims, trusted=flag or trust.trusted)
     )
 
 
-async def sync_files(store: Store, session: str, files: ScheduleFiles, now: float) -> Synced:
+async def sync_files(store: Store, session: str, files: ScheduleFiles, now: float) -> SyncResult:
     """Add, change (by the digest of its file) and cancel the session's schedules, each in a separate commit."""
     doing = _Doing(store, session, now)
     rows = {row.id: row for row in await _rows(store, session)}
@@ -94,22 +95,20 @@ async def sync_files(store: Store, session: str, files: ScheduleFiles, now: floa
         namesake = names.get(filed.name)
         if namesake is not None and namesake.id != filed.id:
             by = namesake.source or namesake.id
-            doing.faults.append(
-                f"{filed.source}: name: {filed.name} is the name of {by} already: give one another name"
-            )
+            doing.faults.append(f"{filed.source}: name: {filed.name} is already the name of {by}: rename one")
             continue
         await _put(doing, filed)
     for row in rows.values():
         if _is_over(row, files):
             await _end(doing, row)
-    return Synced(tuple(doing.added), tuple(doing.changed), tuple(doing.cancelled), tuple(doing.faults))
+    return SyncResult(tuple(doing.added), tuple(doing.changed), tuple(doing.cancelled), tuple(doing.faults))
 
 
 async def keep_file_schedules(
     store: Store,
     session: Callable[[], Awaitable[str]],
     places: WorkspacePaths,
-    watches: Watches,
+    watches: WatchFactory,
     *,
     flag: bool = False,
     tell: Callable[[str], None],
@@ -122,8 +121,8 @@ async def keep_file_schedules(
 
     async def once(reported: set[str]) -> set[str]:
         files = await anyio.to_thread.run_sync(lambda: files_now(places, flag=flag))
-        home = await session() if files.schedules else await _kept_session(store)
-        synced = Synced(faults=faults_of(files, ()))
+        home = await session() if files.schedules else await _schedule_session(store)
+        synced = SyncResult(faults=faults_of(files, ()))
         if home:
             synced = await sync_files(store, home, files, SystemClock().now())
         for line in (*synced.lines(), *(fault for fault in synced.faults if fault not in reported)):
@@ -131,12 +130,12 @@ async def keep_file_schedules(
         return set(synced.faults)
 
     folders = folders_of(
-        schedule_places(places.workspace, places.config, Brought(str(places.workspace)), trusted=False)
+        schedule_places(places.workspace, places.config, WorkspaceClaims(str(places.workspace)), trusted=False)
     )
     try:
         watch = await anyio.to_thread.run_sync(watches.watch, tuple(folders))
     except OSError as none:
-        tell(f"changes of schedule files are not noticed ({none.strerror}): begin anew after each")
+        tell(f"changes to schedule files are not detected ({none.strerror}): restart after each")
         await once(set())
         await anyio.sleep_forever()
         return
@@ -149,7 +148,7 @@ async def keep_file_schedules(
         watch.close()
 
 
-async def _kept_session(store: Store) -> str:
+async def _schedule_session(store: Store) -> str:
     """Return the session that is kept for schedule files; empty if there is none."""
     return next((row.id for row in await sessions_of(store) if row.settings.get(SERVES)), "")
 
@@ -178,8 +177,10 @@ async def _end(doing: _Doing, row: Schedule) -> None:
 
 
 async def _change(doing: _Doing, schedule: str, act: Callable[[Schedule | None], Schedule | None]) -> bool | None:
-    """Write the result of `act` for the current row. Returns True if there was a row before, None if nothing was
-    written."""
+    """Write the result of `act` for the current row.
+
+    Returns True if there was a row before, None if nothing was written.
+    """
     key = schedule_key(doing.session, schedule)
     for _ in range(_TRIES):
         row = await doing.store.get(key)
@@ -189,7 +190,7 @@ async def _change(doing: _Doing, schedule: str, act: Callable[[Schedule | None],
             return None
         try:
             await doing.store.commit(Put(key, after.encode(), expected=row.revision if row else 0))
-        except Conflict:  # a fire changed the row meanwhile
+        except Conflict:  # a fire has changed the row
             continue
         return before is not None
     return None

@@ -1,14 +1,11 @@
-"""A person's schedules of a session, managed from any process: the store's doorbell notifies the host of each change.
+"""A person's schedules, of one session or of all sessions of a workspace, managed from any process.
 
-Nothing is changed from inside a tool's process: an agent has its own tools for that, with permissions.
-
-The schedules of a whole workspace, across its sessions. Each session has its own; a person can name one without knowing
-its session.
+The store's doorbell notifies the host of each change. Nothing is changed from inside a tool's process: an agent has its
+own tools for that, with permissions. A person can name a schedule of the workspace without knowing its session.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,24 +17,25 @@ import anyio.to_thread
 
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
-from callboard.adapters.extensions.trust import read_brought
+from callboard.adapters.extensions.trust import read_claims
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
 from callboard.core.keys import by_beginning, fires_prefix, rows_prefix, schedule_key, short_id
-from callboard.core.reports.spending import ScheduleSpent, Spent
+from callboard.core.reports.spending import CallTotals, ScheduleSpent
 from callboard.core.scheduling import resumed
-from callboard.core.scheduling.fields import FieldWrong, with_fields
+from callboard.core.scheduling.fields import InvalidField, with_fields
 from callboard.core.scheduling.history import FireStats, newest_first, stats_of, upcoming
 from callboard.engine.budgets.spending import session_spending
 from callboard.engine.commands import SERVES, find_session, sessions_of
-from callboard.engine.row_cache import SessionBoard
+from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
 from callboard.sessions.inspect.schedule_files import faults_of, files_now
 from callboard.sessions.inspect.serving import firing
 from callboard.sessions.person_actions import fire_as_person, refuse_inside_tool, write_schedule_as_person
+from callboard.types.choices import choose, unknown
 from callboard.types.errors import Conflict, UsageError
 from callboard.types.schedules import Fire, Schedule
 
@@ -47,13 +45,13 @@ Fields = Mapping[str, object]
 LIVE = frozenset({"active", "paused"})
 """States of schedules that fire, or will when resumed; a name is unique only among them."""
 _TRIES = 20
-"""Number of attempts: a fire may change the row between our read and our write."""
+"""Number of attempts: a fire may change the row between the read and the write."""
 
 
 class ScheduleInspector:
-    """Schedules of one session, as an outside process sees and changes them."""
+    """Schedules of one session, for a process that does not host it."""
 
-    def __init__(self, store: Store, session: str, board: SessionBoard) -> None:
+    def __init__(self, store: Store, session: str, board: RowCache) -> None:
         self.session = session
         self._store = store
         self._board = board
@@ -64,8 +62,10 @@ class ScheduleInspector:
         return self._board.schedules()
 
     def drafted(self, fields: Fields) -> Schedule:
-        """Return the schedule that `add` would create from these fields, without writing it. Raises `FieldWrong`, and
-        `UsageError` for an existing name."""
+        """Return the schedule that `add` would create from these fields, without writing it.
+
+        Raises `InvalidField`, and `UsageError` for an existing name.
+        """
         made = drafted(self.session, len(self._board.schedules()), fields, self._clock.now())
         self._free(made)
         return made
@@ -76,14 +76,13 @@ class ScheduleInspector:
         try:
             await write_schedule_as_person(self._store, self.session, drafted, expected=0)
         except Conflict as conflict:
-            raise UsageError("another process added a schedule in this moment: say it again") from conflict
+            raise UsageError("another process added a schedule at the same moment: try again") from conflict
 
     def edited(self, name: str, fields: Fields) -> Schedule:
-        """Return the schedule as `edit` would change it, without writing it. Raises as `drafted` does, and for a
-        schedule from a file.
+        """Return the schedule as `edit` would change it, without writing it.
 
-        New times apply from now on: missed ones are not made up. An ended schedule fires again if its times, its end or
-        its number of runs are changed.
+        Raises as `drafted` does, and for a schedule from a file. New times apply from now on: missed ones are not made
+        up. An ended schedule fires again if its times, its end or its number of runs are changed.
         """
         schedule = self.schedule_named(name)
         now = self._clock.now()
@@ -106,8 +105,10 @@ class ScheduleInspector:
         return await self._change(name, lambda _: self.edited(name, fields))
 
     async def cancel(self, name: str) -> Schedule:
-        """End a schedule; its row stays, for the history. Raises `UsageError` for an unknown schedule, or one from a
-        file."""
+        """End a schedule; its row stays, for the history.
+
+        Raises `UsageError` for an unknown schedule, or one from a file.
+        """
         refuse_inside_tool("remove a schedule")
         _not_from_file(self.schedule_named(name), "remove")
         return await self._change(
@@ -126,8 +127,10 @@ class ScheduleInspector:
         return await self._change(name, pausing)
 
     async def resume(self, name: str, fields: Fields) -> Schedule:
-        """Let a paused schedule fire again, with these fields (its budgets) changed. Raises `FieldWrong`, and
-        `UsageError` for one that is unknown or not paused."""
+        """Let a paused schedule fire again, with these fields (its budgets) changed.
+
+        Raises `InvalidField`, and `UsageError` for one that is unknown or not paused.
+        """
         refuse_inside_tool("resume a schedule")
 
         def resuming(schedule: Schedule) -> Schedule:
@@ -141,8 +144,10 @@ class ScheduleInspector:
         return await self._change(name, resuming)
 
     async def run(self, name: str) -> str:
-        """Fire a schedule now, in addition to its times and in any state. Returns the id of the fire. Raises
-        `UsageError`."""
+        """Fire a schedule now, in addition to its times and in any state.
+
+        Returns the id of the fire. Raises `UsageError`.
+        """
         refuse_inside_tool("run a schedule")
         return await fire_as_person(self._store, self.session, self.schedule_named(name), now=self._clock.now())
 
@@ -153,13 +158,14 @@ class ScheduleInspector:
         return newest_first(read_value(Fire, row.value or b"", row.key) for row in rows)
 
     async def spent(self, name: str) -> ScheduleSpent:
-        """Return the usage of the turns of a schedule's fires, from the journals. Raises `UsageError` for an unknown
-        schedule.
+        """Return the usage of the turns of a schedule's fires, from the journals.
+
+        Raises `UsageError` for an unknown schedule.
         """
         schedule = self.schedule_named(name)
         self._board.take(*await rows_of(self._store, rows_prefix(self.session)))
         spending = await session_spending(self._store, self.session, self._board.agents())
-        nothing = ScheduleSpent(schedule.id, 0, Spent())
+        nothing = ScheduleSpent(schedule.id, 0, CallTotals())
         return next((spent for spent in spending.schedules if spent.id == schedule.id), nothing)
 
     async def stats(self, name: str | None = None) -> list[FireStats]:
@@ -169,30 +175,36 @@ class ScheduleInspector:
         return [stats_of(schedule, [fire for fire in fires if fire.schedule == schedule.id]) for schedule in schedules]
 
     def schedule_named(self, name: str) -> Schedule:
-        """Return the schedule with that name or id, or the only one with that id prefix. Raises `UsageError` with the
-        existing names. If several have the name, the live one is returned, otherwise the newest."""
+        """Return the schedule with that name or id, or the only one with that id prefix.
+
+        Raises `UsageError` with the existing names. If several have the name, the live one is returned, otherwise the
+        newest.
+        """
         schedule = self.find(name)
         if schedule is None:
-            raise UsageError(f"there is no schedule {name}; there are: {names_of(self.all())}")
+            raise UsageError(f"unknown schedule {name!r}: {choose(names_of(self.all()))}")
         return schedule
 
     def find(self, name: str) -> Schedule | None:
-        """Return the same; None for an unknown schedule. Raises `UsageError` for a prefix that matches several."""
+        """Return the schedule as `schedule_named` does; None for an unknown one.
+
+        Raises `UsageError` for a prefix that matches several.
+        """
         named = [schedule for schedule in self.all() if schedule.name and schedule.name == name]
         if named:
             return max(named, key=lambda match: (match.state in LIVE, match.created_at))
         by_id = {schedule.id: schedule for schedule in self.all()}
         fitting = by_beginning(by_id, name)
         if len(fitting) > 1:
-            raise UsageError(f"{name} fits {len(fitting)} schedules: {', '.join(fitting[:8])}")
+            raise UsageError(f"{name} matches {len(fitting)} schedules: {', '.join(fitting[:8])}")
         return by_id[fitting[0]] if fitting else None
 
     def _free(self, schedule: Schedule) -> None:
-        """Reject a name that another live schedule has. Raises `FieldWrong`."""
+        """Reject a name that another live schedule has. Raises `InvalidField`."""
         others = [other for other in self.all() if other.id != schedule.id and other.state in LIVE]
         namesake = next((other for other in others if schedule.name and other.name == schedule.name), None)
         if namesake is not None:
-            raise FieldWrong("name", f"{schedule.name} is the name of {namesake.id} already: choose another one")
+            raise InvalidField("name", f"{schedule.name} is already the name of {namesake.id}: choose another one")
 
     async def _change(self, name: str, act: Callable[[Schedule], Schedule]) -> Schedule:
         """Write the result of `act` for the current row; retry if the row was changed in the meantime."""
@@ -208,27 +220,27 @@ class ScheduleInspector:
             except Conflict:
                 continue
             return changed
-        raise UsageError(f"{name} could not be changed, since it was changed again and again meanwhile: try once more")
+        raise UsageError(f"{name} could not be changed, because others keep changing it: try again")
 
 
 def drafted(session: str, number: int, fields: Fields, now: float) -> Schedule:
-    """Return a new schedule with these fields. Its id, and therefore its jitter, is derived from them and the number of
-    schedules (`number`), so that a dry run shows the real result. Raises `FieldWrong`."""
+    """Return a new schedule with these fields.
+
+    Its id, and therefore its jitter, is derived from them and the number of schedules (`number`), so that a dry run
+    shows the real result. Raises `InvalidField`.
+    """
     origin = sorted((name, str(value)) for name, value in fields.items())
     blank = Schedule(id=short_id("cron", session, origin, number), cron="", prompt="", created_at=now)
     made = with_fields(blank, fields, now)
     if not upcoming(made, now, 1):
-        raise FieldWrong("cron", f"{made.cron} never fires from now on: write a time that is still to come")
+        raise InvalidField("cron", f"{made.cron} never fires from now on: write a time that is still to come")
     return made
 
 
-def names_of(schedules: Sequence[Schedule]) -> str:
-    """Return the names and ids that a person may use; `none` without any."""
+def names_of(schedules: Sequence[Schedule]) -> list[str]:
+    """Return the names and ids that a person may use."""
     live = [schedule for schedule in schedules if schedule.state in LIVE] or list(schedules)
-    return (
-        ", ".join(f"{schedule.name} ({schedule.id})" if schedule.name else schedule.id for schedule in live[:8])
-        or "none"
-    )
+    return [f"{schedule.name} ({schedule.id})" if schedule.name else schedule.id for schedule in live[:8]]
 
 
 def _not_from_file(schedule: Schedule, action: str) -> None:
@@ -236,8 +248,8 @@ def _not_from_file(schedule: Schedule, action: str) -> None:
     if schedule.source:
         done = "delete it" if action == "remove" else "change it there"
         raise UsageError(
-            f"{schedule.name or schedule.id} comes from {schedule.source}, and the file counts: {done}; "
-            "`cron pause` keeps it from firing meanwhile"
+            f"{schedule.name or schedule.id} comes from {schedule.source}, and the file decides: {done}; "
+            "`cron pause` keeps it from firing"
         )
 
 
@@ -280,14 +292,17 @@ class AllSchedules:
         ]
 
     def inspector_of(self, name: str) -> ScheduleInspector:
-        """Return the inspector of the session with that schedule, by name or id: the current session first, a live
-        schedule before an ended one. Raises `UsageError` with the existing names."""
+        """Return the inspector of the session with that schedule, by name or id.
+
+        The current session comes first, and a live schedule before an ended one. Raises `UsageError` with the existing
+        names.
+        """
         matches = [
             (inspector, schedule) for inspector in self.inspectors if (schedule := inspector.find(name)) is not None
         ]
         if not matches:
             names = names_of([entry.schedule for entry in self.entries()])
-            raise UsageError(f"there is no schedule {name}; there are: {names}")
+            raise UsageError(f"unknown schedule {name!r}: {choose(names)}")
         return next((inspector for inspector, schedule in matches if schedule.state in LIVE), matches[0][0])
 
     async def fired_by(self) -> dict[str, str]:
@@ -303,15 +318,15 @@ class AllSchedules:
         return await firing(self.store, inspector.session)
 
     async def check_type(self, schedule: Schedule) -> None:
-        """Reject an agent type that no file defines, so that the error appears now and not at the first fire. Raises
-        `FieldWrong`."""
+        """Reject an agent type that no file defines, so that the error appears now and not at the first fire.
+
+        Raises `InvalidField`.
+        """
         if schedule.target == "lead":
             return
         agent_types = await anyio.to_thread.run_sync(_agent_types, self._places)
         if schedule.target not in agent_types:
-            likely = difflib.get_close_matches(schedule.target, agent_types, n=1)
-            hint = f"did you mean {likely[0]}?" if likely else f"there are {', '.join(agent_types)}"
-            raise FieldWrong("agent_type", f"no type {schedule.target!r}: {hint}")
+            raise InvalidField("agent_type", unknown("type", schedule.target, agent_types))
 
     async def faults(self) -> tuple[str, ...]:
         """Return a line for each fault of the schedule files."""
@@ -351,9 +366,9 @@ async def open_schedules(
 def _agent_types(places: WorkspacePaths) -> list[str]:
     """Return every type that a file defines, trusted or not: only the names are needed."""
     home = os.environ.get("HOME", "")
-    brought = read_brought(places.workspace)
+    workspace_claims = read_claims(places.workspace)
     file_places = ExtensionPaths(
-        places.workspace, places.config, Path(home) if home else None, trusted=True, brought=brought
+        places.workspace, places.config, Path(home) if home else None, trusted=True, workspace_claims=workspace_claims
     )
     return list(load_agents(file_places).items)
 
@@ -375,6 +390,6 @@ async def _sessions(store: Store, session: str | None) -> list[str]:
 
 
 async def _inspector(store: Store, session: str) -> ScheduleInspector:
-    board = SessionBoard(session, lambda kind, name: None)
+    board = RowCache(session, lambda kind, name: None)
     board.take(*await rows_of(store, f"{rows_prefix(session)}schedule/"))
     return ScheduleInspector(store, session, board)

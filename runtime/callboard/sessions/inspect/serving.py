@@ -24,8 +24,10 @@ from callboard.types.schedules import Schedule
 
 
 def fires_again(schedule: Schedule) -> bool:
-    """Return True if the schedule needs its host, now or later. This includes an unreadable schedule: its host pauses
-    it, with the reason."""
+    """Return True if the schedule needs its host, now or later.
+
+    This includes an unreadable schedule: its host pauses it, with the reason.
+    """
     try:
         return schedule.enabled and schedule.state == "active" and next_wake(schedule) is not None
     except CronInvalid:
@@ -52,8 +54,10 @@ async def serving(store: Store) -> Mapping[int, HostRow]:
 
 
 def _host_row(row: Row) -> HostRow | None:
-    """Return the row's value; None if this version cannot read it: then the row is removed like that of a dead
-    process."""
+    """Return the row's value; None if this version cannot read it.
+
+    An unreadable row is removed like that of a dead process.
+    """
     try:
         return read_value(HostRow, row.value or b"", row.key)
     except SessionUnreadable:
@@ -67,7 +71,7 @@ async def announced_serving(store: Store, now: float) -> AsyncGenerator[None]:
     for row in await rows_of(store, serving_key()):
         pid = row.key.removeprefix(serving_key())
         if not pid.isdigit() or int(pid) not in alive:
-            await _taken_away(store, row.key, row.revision)
+            await _row_changed(store, row.key, row.revision)
     pid = os.getpid()
     host = HostRow(pid=pid, started=started_at(pid) or 0.0, since=now)
     (revision,) = await store.commit(Put(serving_key(pid), host.encode()))
@@ -75,13 +79,13 @@ async def announced_serving(store: Store, now: float) -> AsyncGenerator[None]:
         yield
     finally:
         with anyio.CancelScope(shield=True):
-            await _taken_away(store, serving_key(pid), revision)
+            await _row_changed(store, serving_key(pid), revision)
 
 
-async def _taken_away(store: Store, key: str, revision: int) -> None:
+async def _row_changed(store: Store, key: str, revision: int) -> None:
     try:
         await store.commit(Delete(key, expected=revision))
     except Conflict:
-        return  # another one swept it away
+        return  # another process has removed it
     except CallboardError:
-        return  # the store fails: the row names a process that will be gone
+        return  # the store fails: the row names a process that is about to end

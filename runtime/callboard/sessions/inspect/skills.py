@@ -1,5 +1,7 @@
-"""Skills and commands of a workspace for a person: a list, one in full, a new one, and a check by the open
-specification."""
+"""Skills and commands of a workspace for a person.
+
+A person lists them, reads one in full, creates one, and checks one by the open specification.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from callboard.core.skills.substitution import commands_in
 from callboard.sessions.compose import find_places
 from callboard.sessions.inspect.agents import FieldLine, file_places
 from callboard.sessions.inspect.scaffold import write_starter
+from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
 from callboard.types.records import Json
 
@@ -57,7 +60,7 @@ class SkillListing:
 
 
 @dataclass(frozen=True, slots=True)
-class SkillShown:
+class SkillDetails:
     """One skill in full."""
 
     name: str
@@ -93,16 +96,16 @@ def list_skills(workspace: Path, plugins: Sequence[Path], *, trust: bool = False
     return SkillListing(tuple(lines), tuple(str(note) for note in (*notes, *loaded.notes)))
 
 
-def show_skill(workspace: Path, plugins: Sequence[Path], name: str, *, trust: bool = False) -> SkillShown:
+def show_skill(workspace: Path, plugins: Sequence[Path], name: str, *, trust: bool = False) -> SkillDetails:
     """Return one skill. Raises `UsageError` with the existing names, `WorkspaceUnusable`."""
     files, notes = file_places(find_places(workspace, writable=False), plugins, trust=trust)
     loaded = load_skills(files)
     skill = loaded.items.get(name.removeprefix("/"))
     if skill is None:
         refused = "".join(f"\n{note}" for note in (*notes, *loaded.notes) if note.verdict == "refused")
-        raise UsageError(f"there is no skill {name!r}; there are: {', '.join(loaded.items)}{refused}")
+        raise UsageError(unknown("skill", name, loaded.items) + refused)
     body = skill.body()
-    return SkillShown(
+    return SkillDetails(
         name=skill.text.name,
         path=str(skill.path),
         source=_source(skill),
@@ -115,13 +118,16 @@ def show_skill(workspace: Path, plugins: Sequence[Path], name: str, *, trust: bo
 
 
 def check_skill(folder: Path, *, own_format: bool = False) -> SkillCheck:
-    """Check a skill's folder, or its `SKILL.md`. `own_format`: fields that only Callboard and Claude Code know are
-    reported as advice. Raises `UsageError` for a folder without one."""
+    """Check a skill's folder, or its `SKILL.md`.
+
+    `own_format`: fields that only Callboard and Claude Code know are reported as advice. Raises `UsageError` for a
+    folder without one.
+    """
     path = folder if folder.name == "SKILL.md" else folder / "SKILL.md"
     if not path.is_file():
         if folder.is_file():
             raise UsageError(f"{folder} is not a SKILL.md: give the folder of a skill, or its SKILL.md")
-        raise UsageError(f"{path} is not there: a skill is a folder with a SKILL.md")
+        raise UsageError(f"{path} does not exist: a skill is a folder with a SKILL.md")
     try:
         document, body = load_front_document(path)
     except SettingsError as error:
@@ -190,8 +196,10 @@ def _files(skill: Skill) -> Iterator[str]:
 
 
 def new_skill(workspace: Path, name: str, *, person: bool) -> Path:
-    """Write a commented skill to the workspace or the person's own folder. Raises `UsageError` for a name that the open
-    specification does not allow, and for an existing one."""
+    """Write a commented skill to the workspace or the person's own folder.
+
+    Raises `UsageError` for a name that the open specification does not allow, and for an existing one.
+    """
     wrong = next(
         (problem for problem in problems({"name": name, "description": "d"}, name, "b") if problem.fatal), None
     )
@@ -206,26 +214,26 @@ def new_skill(workspace: Path, name: str, *, person: bool) -> Path:
 STARTER = """\
 ---
 name: NAME
-# What it does and when to use it. This alone stands in every prompt: models choose by it.
+# What it does and when to use it. Every prompt contains only this text: models choose by it.
 description: Does one kind of work step by step. Use when ...
 
-# Every field below may be left out (docs/skills.md tells each).
+# Every field below is optional (docs/skills.md describes each).
 # argument-hint: <issue> [branch]
-# arguments: [issue, branch]      # $issue and $branch in the text; $ARGUMENTS is all of it
-# allowed-tools: Bash(git diff *) Read   # not asked for in the turn that starts it
+# arguments: [issue, branch]      # $issue and $branch in the text; $ARGUMENTS is the whole text
+# allowed-tools: Bash(git diff *) Read   # these calls do not ask in the turn that starts it
 # disallowed-tools: Edit Write
 # disable-model-invocation: true  # only a person starts it
-# context: fork                   # runs as a subagent, and its answer comes back
+# context: fork                   # runs as a subagent, and returns its answer
 # agent: explore
 ---
 
 # NAME
 
-Say the steps in order, each with how to see that it is done.
+List the steps in order, each with a way to check that it is done.
 
 1. Look at ...
 2. Do ...
 3. Check ... and report what you saw.
 
-What is long, or seldom needed, goes into files beside this one: `references/`, `scripts/`.
+Put long or rarely needed content into files next to this one: `references/`, `scripts/`.
 """

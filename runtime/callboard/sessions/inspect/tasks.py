@@ -1,4 +1,4 @@
-"""A session's task board as any process sees it, once or as it changes, and a person's actions on its tasks.
+"""A session's task board for any process, read once or followed, and a person's actions on its tasks.
 
 The rules are in `core/tasks/board.py`, with the person above the lead. Each action is a compare-and-swap, retried while
 others change the row at the same time. An envelope in the same commit informs an agent that loses a task. The store's
@@ -17,15 +17,16 @@ from callboard.core.keys import one_by_id, short_id, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import PERSON, Tasks, by_id
-from callboard.core.tasks.format import taken_words
-from callboard.engine.row_cache import SessionBoard
+from callboard.core.tasks.format import reassigned_text
+from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store, Write
 from callboard.sessions.person_actions import as_person, refuse_inside_tool, write_task_as_person
+from callboard.types.choices import choose
 from callboard.types.errors import Conflict, UsageError
 from callboard.types.records import Envelope, Task
 
 _TRIES = 20
-"""Number of attempts for an action whose row others keep changing."""
+"""Number of attempts for an action, because others may change the row at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +42,27 @@ class NewTask:
 
 
 class TaskInspector:
-    """Task board of one session. Every method that changes it raises `UsageError` for changes that the rules reject,
-    for an unknown task or agent, and inside a tool's process."""
+    """Task board of one session.
 
-    def __init__(self, store: Store, session: str, board: SessionBoard) -> None:
+    Every method that changes it raises `UsageError` for changes that the rules reject, for an unknown task or agent,
+    and inside a tool's process.
+    """
+
+    def __init__(self, store: Store, session: str, board: RowCache) -> None:
         self._store = store
         self._session = session
         self._board = board
         self._clock = SystemClock()
 
     def tasks(self) -> Tasks:
-        """Return every task by its id, oldest first, as far as known here."""
+        """Return every task that is known here by its id, oldest first."""
         return by_id(self._board.tasks())
 
     def task_named(self, prefix: str) -> Task:
-        """Return the task with that id, or the only one with that id prefix, with or without `task_`. Raises
-        `UsageError`."""
+        """Return the task with that id, or the only one with that id prefix, with or without `task_`.
+
+        Raises `UsageError`.
+        """
         board = self.tasks()
         return board[one_by_id("task", board, prefix)]
 
@@ -95,18 +101,21 @@ class TaskInspector:
         return task
 
     async def assign(self, task_id: str, agent: str) -> Task:
-        """Give a task to an agent, which takes it when it is idle; an agent that has it in progress is told to stop."""
-        refuse_inside_tool("give a task away")
+        """Reserve a task for an agent, which claims it when idle.
+
+        An agent that has the task in progress is asked to stop.
+        """
+        refuse_inside_tool("assign a task")
         name = self._agent(agent)
         return await self._change(task_id, lambda task, now: laws.assign(task, name, PERSON, now))
 
     async def release(self, task_id: str) -> Task:
         """Take a task from its owner, or from the agent for which it is reserved: any agent may claim it."""
-        refuse_inside_tool("take a task away")
+        refuse_inside_tool("release a task")
         return await self._change(task_id, lambda task, now: laws.assign(task, "", PERSON, now))
 
     async def cancel(self, task_id: str) -> Task:
-        """Cancel a task that is no longer needed; an agent that has it in progress is told to stop."""
+        """Cancel a task that is no longer needed. An agent that has it in progress is asked to stop."""
         refuse_inside_tool("cancel a task")
 
         def cancelled(task: Task, now: float) -> Task:
@@ -117,7 +126,7 @@ class TaskInspector:
 
     async def reopen(self, task_id: str) -> Task:
         """Allow another attempt at a failed task."""
-        refuse_inside_tool("open a task again")
+        refuse_inside_tool("reopen a task")
         return await self._change(task_id, lambda task, now: laws.reopen(task, PERSON, now))
 
     def _agent(self, name: str) -> str:
@@ -126,7 +135,7 @@ class TaskInspector:
             names = [
                 agent.name for agent in self._board.agents() if agent.kind != "subagent" and agent.life != "stopped"
             ]
-            raise UsageError(f"{name!r} takes no task in session {self._session}; there are: {', '.join(names)}")
+            raise UsageError(f"{name!r} takes no task in session {self._session}: {choose(names)}")
         return name
 
     async def _change(self, prefix: str, act: Callable[[Task, float], Task]) -> Task:
@@ -145,11 +154,13 @@ class TaskInspector:
             except Conflict:
                 continue
             return task
-        raise UsageError(f"{task_id} is being changed by others again and again: try once more")
+        raise UsageError(f"others keep changing {task_id}: try again")
 
     def _owner_notice(self, old: Task, task: Task, now: float) -> list[Write]:
-        """Return the writes of a notice that the old owner reads before its next step, for the commit that reassigns
-        the task."""
+        """Return the writes of a notice that the old owner reads before its next step.
+
+        The writes are for the commit that reassigns the task.
+        """
         owner = self._board.agent(old.owner or "")
         if old.status != "in_progress" or owner is None or owner[0].incarnation != old.owner_incarnation:
             return []
@@ -160,7 +171,7 @@ class TaskInspector:
             incarnation=owner[0].incarnation,
             type="message",
             mode="queue",
-            content=taken_words(task, "the person", task.reserved_for),
+            content=reassigned_text(task, "the person", task.reserved_for),
             sent_at=now,
         )
         return [sending(self._session, envelope)]

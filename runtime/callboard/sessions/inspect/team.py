@@ -1,4 +1,4 @@
-"""A session's team as any process sees it, once or as it changes, and a person's actions on one of its agents.
+"""A session's team for any process, read once or followed, and a person's actions on one of its agents.
 
 A watch follows the store: the rows, the journals of living agents, and the session's host. It does not poll, and it
 extends a folded journal only with its new records. The journals of ended agents are not read: their rows contain their
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,21 +20,24 @@ from callboard.core.agent.state import AgentState, without_history
 from callboard.core.budgets.tree import raised
 from callboard.core.decoding import read_event, read_value
 from callboard.core.keys import RATES, agent_key, host_key, host_lease, journal, rows_prefix
-from callboard.core.reports.activity import Doing, doing
+from callboard.core.reports.activity import Activity, doing
 from callboard.engine.commands import AgentCommand
 from callboard.engine.rate_limits.limiter import rates_of
 from callboard.engine.recall import lost_words, recall_readable
-from callboard.engine.row_cache import SessionBoard
-from callboard.engine.team.admin_orders import Given, Order
+from callboard.engine.row_cache import EndedAgentsSum, RowCache
+from callboard.engine.team.admin_orders import AdminOrder, Order
 from callboard.ports.store import Store
 from callboard.sessions.person_actions import command_as_person, order_as_person, refuse_inside_tool
 from callboard.sessions.result import AgentSummary, summarise
+from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.rate_limits import RateNotice
 from callboard.types.records import AgentRow, Budget, Request, Usage
 
 Key = tuple[str, int]
 """An agent's name and its life."""
+States = Callable[[str, int], AgentState | None]
+"""Function that returns the state of one life of an agent; None if it is unknown."""
 
 ENDED_LISTED = 20
 """Number of newest ended agents that a view of the team lists; the others are counted."""
@@ -45,14 +47,16 @@ _DEFAULTS = {"bash": float(BashInput.model_fields["timeout_s"].default)}
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSeen:
+class AgentOverview:
     """State of one agent at a given moment."""
 
     row: AgentRow
     summary: AgentSummary
-    doing: Doing
+    doing: Activity
     tasks: tuple[str, ...] = ()
     """Ids of the tasks that it holds."""
+    label: str = ""
+    """Name for people: `explore 2`; empty: the agent's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,19 @@ class EndedAgents:
     uncounted: int = 0
     """Number of these agents whose rows do not contain their usage: `callboard cost` reads it from their journals."""
 
+    def plus(self, row: AgentRow) -> EndedAgents:
+        """Return the numbers with one more agent."""
+        usage = self.usage if row.totals is None else self.usage.plus(row.totals.usage)
+        return EndedAgents(self.count + 1, usage, self.uncounted + (row.totals is None))
+
 
 @dataclass(frozen=True, slots=True)
-class TeamSeen:
+class TeamOverview:
     """Agents of a session at a given moment (`at`, Unix seconds)."""
 
     session: str
     at: float
-    agents: tuple[AgentSeen, ...]
+    agents: tuple[AgentOverview, ...]
     """The lead, then living agents and the newest ended ones, by age."""
     host: int | None = None
     """Process that hosts the session; None if there is none, and the data is from the last host."""
@@ -95,17 +104,18 @@ class IncarnationState:
 
 @dataclass(slots=True)
 class TeamInspector:
-    """The agents of one session."""
+    """Agents of one session."""
 
     store: Store
     session: str
-    board: SessionBoard
+    board: RowCache
     _known_agents: dict[Key, IncarnationState] = field(default_factory=dict[Key, IncarnationState])
+    _ended_agents: EndedAgentsSum[EndedAgents] | None = None
     _host: int | None = None
     _rates: tuple[RateNotice, ...] = ()
     _clock: SystemClock = field(default_factory=SystemClock)
 
-    async def look(self) -> TeamSeen:
+    async def look(self) -> TeamOverview:
         """Return the team as it is now."""
         for row in self.board.agents():
             if row.life != "stopped":
@@ -113,14 +123,18 @@ class TeamInspector:
         await self.look_around()
         return self.seen()
 
-    def ended(self, skip: int = 0, limit: int | None = None) -> tuple[AgentSeen, ...]:
+    def ended(self, skip: int = 0, limit: int | None = None) -> tuple[AgentOverview, ...]:
         """Return ended agents, newest first: at most `limit`, without the first `skip`."""
         stop = None if limit is None else skip + limit
-        return tuple(AgentSeen(row, summarise(row, None), Doing(since=row.since)) for row in self._ended()[skip:stop])
+        return tuple(
+            AgentOverview(row, summarise(row, None), Activity(since=row.since)) for row in self._ended()[skip:stop]
+        )
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` at the beginning and after each change; `seen` then returns the new state. Never returns;
-        raises `StoreDamaged` as reading does."""
+        """Call `changed` at the beginning and after each change; `seen` then returns the new state.
+
+        Never returns; raises `StoreDamaged` as reading does.
+        """
         await self.look()
         changed()
         async with anyio.create_task_group() as group:
@@ -129,21 +143,37 @@ class TeamInspector:
             group.start_soon(watching.host)
             group.start_soon(watching.rates)
 
-    def seen(self) -> TeamSeen:
-        """Return the team as far as known here."""
-        over = self._ended()
-        listed = [row for row in self.board.agents() if row.life != "stopped" or row.kind == "lead"]
-        listed += [row for row in over[:ENDED_LISTED] if row.kind != "lead"]
+    def seen(self, states: States | None = None) -> TeamOverview:
+        """Return the team from the data that is known here.
+
+        `states`: source of the states of living agents, instead of the journals that were read here.
+        """
+        listed = [row for row in self.board.newest_ended(ENDED_LISTED) if row.kind != "lead"]
+        listed += self.board.living_agents()
+        lead = self.board.agent("lead")
+        listed += [lead[0]] if lead is not None and lead[0].life == "stopped" else []
         listed.sort(key=lambda row: (row.kind != "lead", row.created_at, row.name))
         requests, held = self._held()
         now = self._clock.now()
-        agents = tuple(self._agent(row, requests.get(row.name, {}), held.get(row.name, ())) for row in listed)
+        agents = tuple(
+            self._agent(row, self._state(row, states), requests.get(row.name, {}), held.get(row.name, ()))
+            for row in listed
+        )
         rates = tuple(rate for rate in self._rates if rate.fault or max(rate.parked_until, rate.named_until) > now)
         troubles = tuple(known_agent.trouble for known_agent in self._known_agents.values() if known_agent.trouble)
-        totals = [row.totals for row in over if row.totals is not None]
-        used = reduce(Usage.plus, (totals_of_agent.usage for totals_of_agent in totals), Usage())
-        ended = EndedAgents(len(over), used, len(over) - len(totals))
-        return TeamSeen(self.session, now, agents, self._host, troubles, rates, ended)
+        if self._ended_agents is None:
+            self._ended_agents = EndedAgentsSum(self.board, EndedAgents(), EndedAgents.plus)
+        ended = self._ended_agents.now()
+        return TeamOverview(self.session, now, agents, self._host, troubles, rates, ended)
+
+    def _state(self, row: AgentRow, states: States | None) -> IncarnationState | None:
+        """Return the state of a listed agent; None for an ended one whose row says everything."""
+        if row.life == "stopped" and row.totals:
+            return None
+        if states is None:
+            return self._known_agents.get((row.name, row.incarnation))
+        state = states(row.name, row.incarnation)
+        return None if state is None else IncarnationState(state, row.since)
 
     def _ended(self) -> list[AgentRow]:
         """Return the rows of ended agents, newest first."""
@@ -154,24 +184,30 @@ class TeamInspector:
         """Return each agent's requests by id, and the ids of the tasks that it holds."""
         requests = dict[str, dict[str, Request]]()
         held = dict[str, list[str]]()
-        for request in self.board.requests():
+        answered = (self.board.request(row.waiting_for.partition(" ")[2]) for row in self.board.living_agents())
+        # An agent's row names the request until the agent reads the answer, also one that came after its process ended.
+        for request in (*self.board.pending_requests(), *(match[0] for match in answered if match is not None)):
             requests.setdefault(request.asked_by, {})[request.id] = request
         for task in self.board.open_tasks():
             if task.status == "in_progress" and task.owner is not None:
                 held.setdefault(task.owner, []).append(task.id)
         return requests, held
 
-    def _agent(self, row: AgentRow, requests: Mapping[str, Request], tasks: Sequence[str]) -> AgentSeen:
-        recalled = None if row.life == "stopped" and row.totals else self._known_agents.get((row.name, row.incarnation))
+    def _agent(
+        self, row: AgentRow, recalled: IncarnationState | None, requests: Mapping[str, Request], tasks: Sequence[str]
+    ) -> AgentOverview:
         state = recalled.state if recalled is not None and recalled.state.identity.spec is not None else None
-        does = Doing(since=row.since)
+        does = Activity(since=row.since)
         if recalled is not None:
             does = doing(row, recalled.state, recalled.at, requests=requests, longest=_DEFAULTS.get)
-        return AgentSeen(row, summarise(row, state), does, tuple(tasks))
+        label = self.board.label(row.name)
+        return AgentOverview(row, summarise(row, state), does, tuple(tasks), label)
 
     async def recalled(self, row: AgentRow) -> IncarnationState:
-        """Return an incarnation's state from its journal, which is read once; its newest event is not older than its
-        row says."""
+        """Return an incarnation's state from its journal, which is read once.
+
+        The journal's newest event is not older than the incarnation's row says.
+        """
         key = (row.name, row.incarnation)
         if key not in self._known_agents:
             recalled = await recall_readable(self.store, self.session, *key)
@@ -186,25 +222,31 @@ class TeamInspector:
         holder = await self.store.holder(host_lease(self.session))
         self._host = holder.pid if holder is not None else None
 
-    # What a person does
+    # A person's actions
 
     async def stop(self, name: str, reason: str = "") -> bool:
-        """Tell an agent to stop: it settles its calls and ends. Returns True if it has stopped; False also if no
-        process hosts it."""
+        """Tell an agent to stop: it settles its calls and ends.
+
+        Returns True if it has stopped; False also if no process hosts it.
+        """
         row = self._living(name, "stop")
         await command_as_person(self.store, self.session, AgentCommand("stop", name, reason), now=self._clock.now())
         return await self._until(row, lambda now: now.life == "stopped")
 
     async def kill(self, name: str, reason: str = "") -> bool:
-        """Have the supervisor end an agent in any state. Returns True if it has ended; False also if no process hosts
-        it."""
+        """Have the supervisor end an agent in any state.
+
+        Returns True if it has ended; False also if no process hosts it.
+        """
         row = self._living(name, "kill")
         await self._order("kill", row, reason)
         return await self._until(row, lambda now: now.life == "stopped")
 
     async def resume(self, name: str) -> bool:
-        """Resume an agent that was parked after crashes. Returns True if it has resumed; False also if no process hosts
-        it."""
+        """Resume an agent that was parked after crashes.
+
+        Returns True if it has resumed; False also if no process hosts it.
+        """
         row = self._living(name, "resume")
         if row.life != "crashed":
             raise UsageError(f"{name} is not parked: it is {row.life}")
@@ -212,40 +254,45 @@ class TeamInspector:
         return await self._until(row, lambda now: now.life != "crashed")
 
     async def raise_budget(self, name: str, raise_to: Budget) -> Budget:
-        """Raise an agent's total budget, and return the new one. The command stays in the agent's mailbox, so that it
-        also takes effect if no process hosts the session now. Raises `UsageError` if a limit is not raised."""
+        """Raise an agent's total budget, and return the new one.
+
+        The command stays in the agent's mailbox, so that it also takes effect if no process hosts the session now.
+        Raises `UsageError` if a limit is not raised.
+        """
         row = self._living(name, "raise the budget of")
         now = (await self.recalled(row)).state
         budget = now.identity.spec.budget if now.identity.spec is not None else Budget()
         for kind, new_limit in raise_to.model_dump(exclude_none=True).items():
             limit = getattr(budget, kind)
             if limit is None:
-                raise UsageError(f"{name} has no limit of {kind} of its own: a limit above it applies")
+                raise UsageError(f"{name} has no own limit of {kind}: a limit above it applies")
             if new_limit <= limit:
-                raise UsageError(f"{kind}: {name} may use {limit:g} already; a budget is only raised")
+                raise UsageError(f"{kind}: {name} may already use {limit:g}; a budget can only be raised")
         if raise_to == Budget():
-            raise UsageError(f"say what {name} may use in all, such as cost_usd=3")
+            raise UsageError(f"give the new total of {name}, such as cost_usd=3")
         command = AgentCommand("budget", name, raise_to.model_dump_json(exclude_none=True))
         await command_as_person(self.store, self.session, command, now=self._clock.now())
         await self.look_around()
         return raised(budget, raise_to)
 
     def _living(self, name: str, action: str) -> AgentRow:
-        """Return the row of a living agent. Raises `UsageError` for an unknown or stopped agent, and inside a tool's
-        process."""
+        """Return the row of a living agent.
+
+        Raises `UsageError` for an unknown or stopped agent, and inside a tool's process.
+        """
         refuse_inside_tool(f"{action} an agent")
         match = self.board.agent(name)
         if match is None:
-            names = ", ".join(agent.name for agent in self.board.agents() if agent.life != "stopped")
-            raise UsageError(f"there is no agent {name!r} in session {self.session}; there are: {names or 'none'}")
+            names = [agent.name for agent in self.board.agents() if agent.life != "stopped"]
+            raise UsageError(unknown("agent", name, names, where=f"in session {self.session}"))
         if match[0].life == "stopped":
-            raise UsageError(f"{name} has stopped already ({match[0].outcome})")
+            raise UsageError(f"{name} has already stopped ({match[0].outcome})")
         if match[0].kind == "lead" and action in ("stop", "kill"):
-            raise UsageError("the lead ends with its session: Ctrl-C stops its turn, /new begins its conversation anew")
+            raise UsageError("the lead ends with its session: Ctrl-C stops its turn, /new starts a fresh conversation")
         return match[0]
 
     async def _order(self, kind: Order, row: AgentRow, reason: str) -> None:
-        order = Given(kind, row.name, row.incarnation, reason)
+        order = AdminOrder(kind, row.name, row.incarnation, reason)
         await order_as_person(self.store, self.session, order, now=self._clock.now())
 
     async def _until(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
@@ -254,10 +301,10 @@ class TeamInspector:
         if self._host is None:
             return False
         with anyio.move_on_after(_WAIT):
-            return await self._heard_of(row, done)
+            return await self._receipt_of(row, done)
         return False
 
-    async def _heard_of(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
+    async def _receipt_of(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
         async with self.store.watch(agent_key(self.session, row.name)) as rows:
             async for changed in rows:
                 now = read_value(AgentRow, changed.value, changed.key) if changed.value is not None else row

@@ -20,14 +20,14 @@ from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
 from callboard.ports.store import Row, Store
 from callboard.ports.store_reading import rows_of
-from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Removed, Who, WorktreeFacts, WorktreeKeeper
+from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
 from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
 from callboard.sessions.person_actions import as_person, refuse_inside_tool
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.records import AgentRow, Task, Value
 
-PERSON = Who("person")
+PERSON = WorktreeActor("person")
 TEST_SECONDS = 3_600.0
 """Time limit of a person's test command of a merge, in seconds."""
 
@@ -92,14 +92,18 @@ class WorktreeInspector:
         return [_line(facts_of_tree, owners, tuple(tasks.get(facts_of_tree.tree.name, ()))) for facts_of_tree in facts]
 
     async def losses(self, name: str) -> tuple[str, ...]:
-        """Return a line for each item of work that would be lost with a worktree. Raises `UsageError` for an unknown
-        one."""
+        """Return a line for each item of work that would be lost with a worktree.
+
+        Raises `UsageError` for an unknown one.
+        """
         with as_person():
             return (await self._keeper.losses(name)).lines()
 
     async def remove(self, name: str, agreed: tuple[str, ...]) -> Removed:
-        """Remove a worktree. Raises `UsageError` if more would be lost than was agreed to, and inside a tool's
-        process."""
+        """Remove a worktree.
+
+        Raises `UsageError` if more would be lost than was agreed to, and inside a tool's process.
+        """
         refuse_inside_tool("remove a worktree")
         with as_person():
             return await self._keeper.remove(name, PERSON, agreed)
@@ -130,8 +134,10 @@ class WorktreeInspector:
 
 @asynccontextmanager
 async def open_worktrees(workspace: Path, notice: Notice) -> AsyncGenerator[WorktreeInspector]:
-    """Open the worktrees of a workspace. Raises `UsageError` if it never had a session, and therefore has no
-    worktrees."""
+    """Open the worktrees of a workspace.
+
+    Raises `UsageError` if it never had a session, and therefore has no worktrees.
+    """
     places = find_places(workspace, writable=False)
     if not (places.state / "callboard.db").exists():
         raise UsageError(f"there is no session in {places.workspace} yet, so there are no worktrees")

@@ -1,7 +1,7 @@
 """Conversion of failed model calls to a `Fault`: by the error's type, then its status, then the transport. Pure.
 
-The text of an error decides in three cases only, where the API gives nothing better: a prompt that is too long (400 and
-413), a budget that is used up (400 and 429), and limits of the model that a refusal states (`stated_limits`).
+The text of an error decides only in three cases, in which the API provides nothing better: a prompt that is too long
+(400 and 413), a budget that is used up (400 and 429), and limits of the model that a refusal states (`stated_limits`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class FaultTexts:
     """Lower-case texts by which two faults are recognized. Settable, because other endpoints use other texts."""
 
     too_long: tuple[str, ...] = (
@@ -66,7 +66,7 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """An error as received: the status, the headers (lower-case names), and the body, parsed if it is JSON."""
+    """Error as received: the status, the headers (lower-case names), and the body, parsed if it is JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -75,7 +75,7 @@ class ErrorResponse:
     """Unix seconds, to read a `retry-after` that is a date."""
 
 
-def fault_of_answer(answer: ErrorResponse, wording: Wording) -> Fault:
+def fault_of_answer(answer: ErrorResponse, wording: FaultTexts) -> Fault:
     """Return the fault for an HTTP error."""
     body = _object(answer.body)
     error: object = body.get("error")
@@ -100,7 +100,7 @@ def fault_of_answer(answer: ErrorResponse, wording: Wording) -> Fault:
     )
 
 
-def fault_of_event(error: Json, request_id: str | None, wording: Wording) -> Fault:
+def fault_of_event(error: Json, request_id: str | None, wording: FaultTexts) -> Fault:
     """Return the fault for an error event in a stream that began with a 200."""
     return Fault(
         kind=_kind(200, error, wording),
@@ -113,8 +113,10 @@ def fault_of_event(error: Json, request_id: str | None, wording: Wording) -> Fau
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds to wait that the service requested, as milliseconds, seconds or a date; None without a
-    request."""
+    """Return the seconds to wait that the service requested; None without a request.
+
+    The service states milliseconds, seconds or a date.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         raw = headers.get(name)
         if raw is None:
@@ -124,7 +126,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         except ValueError:
             seconds = _until(raw, now)
         if seconds is not None and math.isfinite(seconds):
-            # A date far in the future, or a mistake, must not become an endless wait
+            # A date far in the future, or a mistake, must not cause an endless wait
             # (test_a_huge_retry_after_is_told_and_not_obeyed).
             return min(max(0.0, seconds), _LONGEST_WAIT)
     return None
@@ -138,13 +140,13 @@ def _until(date: str, now: float) -> float | None:
         return None
 
 
-def _kind(status: int, error: Json, wording: Wording) -> FaultKind:
+def _kind(status: int, error: Json, wording: FaultTexts) -> FaultKind:
     message = _text(error.get("message")).lower()
-    # Before the type: a spending limit has the type of a rate limit, and no wait helps against it
+    # Before the type: a spending limit has the type of a rate limit, but waiting does not help
     # (test_a_spend_limit_is_not_a_rate_limit).
     if _means_money(status, error, message, wording):
         return "spend_limit"
-    # Before the type, which for a prompt that is too long is only `invalid_request_error`.
+    # Before the type, which is only `invalid_request_error` for a prompt that is too long.
     if status in (400, 413) and any(phrase in _searched(error, message) for phrase in wording.too_long):
         return "too_long"
     by_type = _BY_TYPE.get(_text(error.get("type")))
@@ -153,7 +155,7 @@ def _kind(status: int, error: Json, wording: Wording) -> FaultKind:
     return _BY_STATUS.get(status) or ("server" if status >= 500 or status < 300 else "invalid")
 
 
-def _means_money(status: int, error: Json, message: str, wording: Wording) -> bool:
+def _means_money(status: int, error: Json, message: str, wording: FaultTexts) -> bool:
     if status not in (400, 403, 429):
         return False
     code = _code(error).lower()
@@ -178,7 +180,7 @@ def _message(answer: ErrorResponse, fields: Json, error: object) -> str:
     if text:
         return text[:_LONGEST]
     raw = answer.body if isinstance(answer.body, str) else ""
-    # A page of a proxy says nothing to the reader of an error
+    # A web page of a proxy does not help the reader of an error
     # (test_a_proxys_web_page_is_a_server_fault_and_is_not_quoted).
     if raw.lstrip()[:1] == "<":
         return f"HTTP {answer.status} with a web page instead of the API's answer (a proxy, or a wrong base URL)"

@@ -1,22 +1,18 @@
 """Calls of the Messages API over any HTTP client: that of the SDK, or that of a rehearsal on a loopback port.
 
-The body consists of bytes that are ready, and the events are parsed lightly
-(docs/decisions/0003-request-bytes-and-light-parsing.md). This module makes no retries and follows no redirects, which
-would send the key elsewhere. Each exception of a library becomes a `CallFault` here, once. It runs on asyncio only,
-because the SDK's transport does.
-
-The body and the headers of a model call are joined from pieces that are ready. Pure: the JSON of a conversation is not
-parsed.
-
-See docs/decisions/0003-request-bytes-and-light-parsing.md.
+The body and the headers of a call are joined from ready bytes without parsing the JSON of a conversation, and the
+events of a reply are parsed lightly (docs/decisions/0003-request-bytes-and-light-parsing.md). This module makes no
+retries and follows no redirects, which would send the key elsewhere. Each exception of a library becomes a `CallFault`
+here, once. It runs on asyncio only, because the SDK's transport does.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,10 +22,12 @@ import aiohttp
 import anyio
 import httpx2  # the SDK's own HTTP library
 
-from callboard.adapters.models.anthropic.faults import ErrorResponse, Wording, fault_of_answer, fault_of_event
+from callboard.adapters.models.anthropic.faults import ErrorResponse, FaultTexts, fault_of_answer, fault_of_event
 from callboard.adapters.models.anthropic.reply import BadEvent, EventReader, ReplyBuilder, ServiceError
-from callboard.adapters.models.anthropic.stated_limits import rates_of
+from callboard.adapters.models.anthropic.stated_limits import model_facts, rates_of
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
+from callboard.types.agent_spec import ModelFacts
+from callboard.types.errors import CredentialsMissing
 from callboard.types.model_names import without_long
 from callboard.types.rate_limits import Rates
 from callboard.types.records import Fault
@@ -40,8 +38,10 @@ TIMEOUT = httpx2.Timeout(None, connect=20.0)
 
 _CLOSING_S = 0.25
 """Most seconds for reading the end of a stream, or for closing a connection. By then the reply is complete or
-given up."""
+abandoned.
+"""
 
+_UNAUTHORIZED = 401
 _UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
 _UNCONNECTED = (
     httpx2.ConnectError,
@@ -57,25 +57,38 @@ _FOREIGN = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.Cli
 
 
 class Service(Protocol):
-    """Target of the calls, which adds to each request what the service requires."""
+    """Target of the calls. It adds to each request the headers that the service requires."""
 
     @property
     def secret(self) -> str:
         """Return the key, which no message may contain."""
         ...
 
+    async def renew(self, refused: str = "") -> bool:
+        """Replace a key that has expired, or that the service `refused`. Return True if requests need new headers.
+
+        Raises `CredentialsMissing`.
+        """
+        ...
+
+    async def get(self, path: str) -> httpx2.Response:
+        """Send a request without a body, and read the answer. Raises as `post` does."""
+        ...
+
     async def post(
         self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes], *, stream: bool
     ) -> httpx2.Response:
-        """Send a request with these headers and its own; `stream`: do not read the answer's body.
+        """Send a request with these headers and its own. `stream`: do not read the answer's body.
 
-        Raises `RequestRefused` for an answer that is an error, `ConnectionLost`, and what the HTTP libraries raise.
+        Raises `RequestRefused` for an answer that is an error, `ConnectionLost`, and the exceptions of the HTTP
+        libraries.
         """
         ...
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request built like one that `post` has sent. The response body is not read, and the status is not
-        checked.
+        """Send a request built like one that `post` has sent.
+
+        The response body is not read, and the status is not checked.
 
         Raises RuntimeError after the connections are closed, and the exceptions of the HTTP libraries.
         """
@@ -87,11 +100,11 @@ class Service(Protocol):
 
 
 class HttpModel:
-    """A model service that speaks the Messages API. One object, one connection pool, for all agents of a key."""
+    """Model service that speaks the Messages API. One object, one connection pool, for all agents of a key."""
 
-    def __init__(self, service: Service, *, wording: Wording | None = None) -> None:
+    def __init__(self, service: Service, *, wording: FaultTexts | None = None) -> None:
         self._service = service
-        self._wording = wording or Wording()
+        self._wording = wording or FaultTexts()
         self._like: _Like | None = None
         """Shared parts of all requests; set by the first call."""
 
@@ -100,7 +113,7 @@ class HttpModel:
         call = _Call(request, ReplyBuilder(on_delta))
         rates = None
         try:
-            # One scope for all time limits of the call; without an exception here, the deadline has passed.
+            # One scope for all time limits of the call. If it ends without another exception, the deadline has passed.
             with call.scope:
                 return await self._stream(call)
         except ServiceError as error:
@@ -113,6 +126,8 @@ class HttpModel:
             rates = rates_of(_plain(error.response), time.time())
         except (ConnectionLost, *_FOREIGN) as error:
             fault = _lost(error, call.request_id)
+        except CredentialsMissing as error:
+            fault = Fault(kind="credentials", message=str(error))
         else:
             fault = call.silence()
         raise self._failed(call, fault, rates, on_delta)
@@ -121,7 +136,7 @@ class HttpModel:
         """Count tokens with `/v1/messages/count_tokens`. Raises only `CannotCount`."""
         try:
             with anyio.fail_after(request.total_timeout):
-                return _counted(await self._send_count(request))
+                return _counted(await self._with_key(lambda: self._send_count(request)))
         except RequestRefused as error:
             fault = self._fault_of_status(error.response, error.body)
             reason = f"HTTP {error.response.status_code}: {fault.message}"
@@ -131,23 +146,61 @@ class HttpModel:
         except (ConnectionLost, *_FOREIGN) as error:
             fault = _lost(error)
             reason = fault.message
+        except CredentialsMissing as error:
+            reason = str(error)
+            fault = Fault(kind="credentials", message=reason)
         raise CannotCount(self._unkeyed(reason), fault.model_copy(update={"message": self._unkeyed(fault.message)}))
+
+    async def renew_key(self) -> None:
+        """Obtain the key if a command prints it. Raises `CredentialsMissing`."""
+        await self._service.renew()
+
+    async def facts_of(self, model: str, timeout: float) -> ModelFacts:
+        """Return the limits that the service states for a model in `/v1/models/{id}`; nothing if it states none.
+
+        `timeout`: most seconds to wait.
+        """
+        path = f"/v1/models/{quote(model, safe='')}"
+        try:
+            with anyio.fail_after(timeout):
+                response = await self._with_key(lambda: self._service.get(path))
+                return model_facts(_body_of(response.content))
+        except (RequestRefused, ConnectionLost, TimeoutError, CredentialsMissing, *_FOREIGN):
+            return ModelFacts()  # many services have no such path
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
         await self._service.aclose()
 
+    async def _with_key(self, send: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+        """Send a request with a current key.
+
+        If the service refuses a key that can be renewed, send it once more with a new one: the refused request was not
+        accepted, so that nothing is billed twice.
+        """
+        if await self._service.renew():
+            self._like = None
+        used = self._service.secret
+        try:
+            return await send()
+        except RequestRefused as refused:
+            # test_a_refused_key_of_a_command_is_replaced_once
+            if refused.response.status_code != _UNAUTHORIZED or not await self._service.renew(used):
+                raise
+            self._like = None
+            return await send()
+
     async def _stream(self, call: _Call) -> Reply:
-        response = await self._send(call.request)
+        response = await self._with_key(lambda: self._send(call.request))
         try:
             headers = _plain(response)
             call.request_id = headers.get("request-id")
             rates = rates_of(headers, time.time()) if call.request.on_head else None
             if call.request.on_head and rates:
-                # As soon as the headers are here: other calls decide by these limits while this reply still streams
-                # (test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal).
+                # As soon as the headers arrive, because other calls decide by these limits while this reply still
+                # streams (test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal).
                 call.request.on_head(rates)
-            # The raw bytes save a decoder for each chunk, which only a compressed body needs.
+            # The raw bytes avoid a decoder for each chunk, which only a compressed body needs.
             body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
             async with aclosing(body) as chunks:
                 await _read(call, chunks)
@@ -160,7 +213,7 @@ class HttpModel:
             await _let_go(response)
 
     async def _send(self, request: ModelRequest) -> httpx2.Response:
-        """The answer, its body not read yet. Raises `RequestRefused` for one that is an error."""
+        """Return the answer, with its body unread. Raises `RequestRefused` for an answer that is an error."""
         pieces = body_pieces(request)
         size = sum(map(len, pieces))
         headers = headers_of(request, size)
@@ -174,7 +227,7 @@ class HttpModel:
         like = self._like.request(headers, content)
         try:
             response = await self._service.send(like)
-        except RuntimeError as error:  # the client was closed in the meantime
+        except RuntimeError as error:  # the client was closed meanwhile
             raise ConnectionLost(str(error), sent=False) from error
         return await accepted(response)
 
@@ -191,7 +244,7 @@ class HttpModel:
     def _unkeyed(self, text: str) -> str:
         """Return the text without the key: some services quote the key."""
         # Some services quote the key in their errors (test_a_service_that_quotes_the_key_does_not_make_us_show_it).
-        return text.replace(self._service.secret, "[key]")
+        return text.replace(self._service.secret, "[key]") if self._service.secret else text
 
     def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
         message = self._unkeyed(fault.message)
@@ -227,12 +280,12 @@ class _Like:
         request = httpx2.Request("POST", self.url, stream=stream, extensions=self.extensions)
         request.headers = httpx2.Headers([*self.headers, *own], self.encoding)
         if isinstance(content, bytes):
-            request.read()  # a body in one: the transport sends it with the headers
+            request.read()  # a joined body: the transport sends it with the headers
         return request
 
 
 class _Pieces(httpx2.AsyncByteStream):
-    """A body that is sent piece by piece."""
+    """Body that is sent piece by piece."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
@@ -251,8 +304,10 @@ class RequestRefused(Exception):
 
 
 class ConnectionLost(Exception):
-    """There is no response, or its stream ended before the message was complete; the text says why. `sent`: the request
-    may have reached the service."""
+    """The response is missing, or its stream ended before the message was complete.
+
+    The text has the reason. `sent`: the request may have reached the service.
+    """
 
     def __init__(self, reason: str, *, sent: bool = True) -> None:
         super().__init__(reason)
@@ -260,7 +315,7 @@ class ConnectionLost(Exception):
 
 
 class _Call:
-    """One call in progress. One cancel scope holds its time limits; the deadline moves when content arrives."""
+    """Call in progress. One cancel scope enforces its time limits; the deadline moves when content arrives."""
 
     def __init__(self, request: ModelRequest, builder: ReplyBuilder) -> None:
         now = anyio.current_time()
@@ -278,8 +333,9 @@ class _Call:
         self.scope.deadline = min(self._end, anyio.current_time() + self._waiting)
 
     def silence(self) -> Fault:
-        """Return the fault of the time limit that ended the call; `type` names the limit (the setting
-        `recovery.first_byte` ...).
+        """Return the fault of the time limit that ended the call.
+
+        `type` names the limit (the setting `recovery.first_byte` ...).
         """
         if self.scope.deadline >= self._end:
             which = "total"
@@ -294,7 +350,7 @@ class _Call:
 
 
 async def accepted(response: httpx2.Response) -> httpx2.Response:
-    """Return the answer, its body unread. Raises `RequestRefused` for an error, which it reads and closes."""
+    """Return the answer, with its body unread. Raises `RequestRefused` for an error, which it reads and closes."""
     if response.is_success:
         return response
     try:
@@ -307,7 +363,7 @@ async def _let_go(response: httpx2.Response) -> None:
     """Return the connection to the pool, or close it if its stream did not end. Also runs if the call is cancelled."""
     if response.is_closed:  # its stream ended
         return
-    # Also for a cancelled call: otherwise its connection stays taken
+    # Also for a cancelled call: otherwise its connection would stay in use
     # (test_cancelling_ends_the_connection_and_leaves_the_pool_whole).
     with anyio.move_on_after(_CLOSING_S, shield=True):
         await response.aclose()
@@ -323,13 +379,13 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
             # A service that only pings is silent (test_pings_for_ever_are_silence_too).
             content = content or event.get("type") != "ping"
             call.builder.take(event)
-            # Not at the end of the stream: some services keep the connection open
+            # Stop at `message_stop`, because some services keep the connection open
             # (test_the_reply_does_not_wait_for_the_end_of_the_connection).
             if call.builder.complete:
                 return
         if content:
             call.content_came()
-    # A web page of a proxy, or another API: the user must learn that, and not read of a lost connection
+    # A web page of a proxy, or another API: the user must be told this instead of a lost connection
     # (test_a_200_that_is_no_stream_is_a_bad_reply).
     if call.received and not call.builder.begun:
         raise BadEvent("an answer that is not an event stream")
@@ -343,7 +399,7 @@ async def _read_end(chunks: AsyncIterator[bytes]) -> None:
             async for _ in chunks:
                 pass
     except _FOREIGN:
-        return  # the reply is whole: a connection lost after it is no fault of the call
+        return  # the reply is complete: a connection lost afterwards is not a fault of the call
 
 
 def _counted(response: httpx2.Response) -> int:
@@ -379,7 +435,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     at: BaseException | None = error
     while at is not None:
         yield at
-        # The transports wrap the exception that says whether a connection was ever made.
+        # The transports wrap the exception that shows if a connection was ever made.
         at = at.__cause__ or at.__context__
 
 
@@ -399,14 +455,21 @@ def _lost(error: Exception, request_id: str | None = None) -> Fault:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the text of a library's exception."""
+    """Return the text of a library's exception; a plain sentence if no connection was made."""
+    for cause in _causes(error):
+        if isinstance(cause, aiohttp.ClientConnectorError) and not isinstance(cause.os_error, ssl.SSLError):
+            failure = cause.os_error
+            system = failure.errno is not None and failure.errno > 0  # numbers of host name lookups are negative
+            reason = os.strerror(failure.errno) if system and failure.errno else failure.strerror or str(failure)
+            return f"cannot connect to {cause.host}:{cause.port}: {reason}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 _PIECE = 48 * 1024
-"""Bytes of a body that are passed at once: the amount that a socket takes without keeping a copy (measured: a third
+"""Bytes of a body that are passed at once: the amount that a socket accepts without keeping a copy (measured: a third
 less CPU for two megabytes than in larger pieces). For a single piece above 1 MiB, the transport warns of a blocked
-event loop."""
+event loop.
+"""
 
 OWN_HEADERS = frozenset(
     (
@@ -420,16 +483,18 @@ LONG_CONTEXT = "context-1m-2025-08-07"
 
 
 def body_pieces(request: ModelRequest) -> list[bytes]:
-    """Return the body of a request in pieces, to be joined without a separator. Ready JSON is not parsed, and is copied
-    once.
+    """Return the body of a request in pieces, to be joined without a separator.
 
-    A piece has `_PIECE` bytes or is one message: a long history costs only this copy and the sending.
+    Ready JSON is not parsed, and is copied once. A piece has `_PIECE` bytes or is one message, so that a long history
+    costs only this copy and the sending.
     """
     head = f'{{"model":{json.dumps(without_long(request.model)[0])}'.encode()
     if request.purpose != "count":
         head += f',"max_tokens":{request.max_tokens:d},"stream":true'.encode()
         if request.effort:
             head += f',"output_config":{{"effort":"{request.effort}"}}'.encode()
+        if request.thinking is not None:
+            head += f',"thinking":{json.dumps(request.thinking)}'.encode()
     if request.system not in (b"", b"[]"):
         head += b',"system":' + request.system
     if request.tools not in (b"", b"[]"):

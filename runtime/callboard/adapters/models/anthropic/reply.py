@@ -1,13 +1,11 @@
 r"""Builder of a reply from the events of its stream, as plain dicts that can be sent back unchanged. Pure.
 
-Raises `BadEvent` for events out of order, fields of a wrong type, and duplicate or unusable call ids, because the API
-would refuse a history with such a reply forever. Unknown events are skipped; unknown blocks and deltas are kept.
+Server-sent events are parsed lightly from bytes to JSON objects. Chunks may end anywhere: inside a line, inside a
+character, between `\r` and `\n`. Only `data` fields are used, because the Messages API repeats the event's name in its
+`type`. Unknown events are skipped; unknown blocks and deltas are kept.
 
-Server-sent events are parsed lightly from bytes to JSON objects.
-
-Chunks may end anywhere: inside a line, inside a character, between `\r` and `\n`. Only `data` fields are used, because
-the Messages API repeats the event's name in its `type`. Raises `BadEvent` for data that is not a JSON object, and for
-an event larger than `MAX_EVENT`.
+Raises `BadEvent` for data that is not a JSON object, an event larger than `MAX_EVENT`, events out of order, fields of a
+wrong type, and duplicate or unusable call ids, because the API would refuse a history with such a reply forever.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class ReplyBuilder:
     @property
     def partial(self) -> str:
         """Return the text streamed so far."""
-        return mended("".join("".join(pieces.get("text", ())) for pieces in self._pieces))
+        return with_whole_characters("".join("".join(pieces.get("text", ())) for pieces in self._pieces))
 
     @property
     def streamed(self) -> bool:
@@ -97,7 +95,7 @@ class ReplyBuilder:
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if handler is None:
             return
-        # Nothing of an unknown message may be counted or shown (test_events_of_a_wrong_shape_are_a_bad_reply).
+        # Before the message begins, nothing may be counted or shown (test_events_of_a_wrong_shape_are_a_bad_reply).
         if not self.begun and kind != "message_start":
             raise BadEvent(f"a {kind} before message_start")
         handler(event)
@@ -115,12 +113,12 @@ class ReplyBuilder:
                 block["input"] = {}
                 bad = TOO_DEEP
             if block["type"] == "text" and not cast("str", block["text"]).strip():
-                continue  # the API sends such blocks, and refuses them when they come back
+                continue  # the API sends such blocks, but refuses them in a request
             if bad and block["type"] == "tool_use":
                 bad_inputs[len(blocks)] = bad
             blocks.append(block)
         _check_calls(blocks)
-        if not blocks and self._stop_reason in ("", "tool_use"):  # the end that it announced is not there
+        if not blocks and self._stop_reason in ("", "tool_use"):  # no content, although the stop reason promises some
             raise BadEvent(f"an empty reply with stop_reason {self._stop_reason or 'null'}")
         model = self._message.get("model")
         message_id = self._message.get("id")
@@ -164,7 +162,7 @@ class ReplyBuilder:
         if event.get("index") != len(self._blocks):
             raise BadEvent("a content_block_start out of order")
         pieces: dict[str, list[str]] = {}
-        # A block may come whole with its start; its deltas then continue this text.
+        # A block may be complete at its start; its deltas then continue this text.
         if kind in ("text", "thinking"):
             pieces[kind] = [_text(block, kind)]
         elif kind in _CALLS:
@@ -189,7 +187,7 @@ class ReplyBuilder:
         piece = _text(delta, field)
         pieces.append(piece)
         if piece:
-            self._show(Delta(kind_shown, mended(piece)))
+            self._show(Delta(kind_shown, with_whole_characters(piece)))
 
     def _block_stop(self, event: Json) -> None:
         self._open.remove(self._open_index(event))
@@ -201,8 +199,10 @@ class ReplyBuilder:
         return index
 
     def _count(self, usage: object) -> None:
-        """Update the usage. Counts are cumulative: a later count replaces an earlier one, a missing one leaves it
-        unchanged."""
+        """Update the usage.
+
+        Counts are cumulative: a later count replaces an earlier one, a missing one leaves it unchanged.
+        """
         if usage is None:
             return
         if not isinstance(usage, dict):
@@ -214,14 +214,27 @@ class ReplyBuilder:
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                 raise BadEvent(f"usage.{name} is not a count")
             self._counts[name] = count
+        tools: object = cast("Json", usage).get("server_tool_use")
+        searches: object = cast("Json", tools).get("web_search_requests") if isinstance(tools, dict) else None
+        if isinstance(searches, int) and not isinstance(searches, bool) and searches > 0:
+            self._counts["web_searches"] = searches
+
+
+_MOST_DIGITS = 1_000
 
 
 def strict_input(raw: str) -> Json:
     """Return the input of a call from its JSON text. Raises ValueError with a reason that the model can act on."""
     if len(raw) > LARGEST_INPUT:
-        raise ValueError(f"the input has {len(raw):,} characters, and at most {LARGEST_INPUT:,} are taken")
+        raise ValueError(f"the input has {len(raw):,} characters, and at most {LARGEST_INPUT:,} are accepted")
     try:
-        value: object = json.loads(raw, object_pairs_hook=_no_doubles, parse_constant=_no_constant, parse_float=_finite)
+        value: object = json.loads(
+            raw,
+            object_pairs_hook=_no_doubles,
+            parse_constant=_no_constant,
+            parse_int=_whole,
+            parse_float=_finite,
+        )
     except json.JSONDecodeError as error:
         raise ValueError(f"the input is not valid JSON: {error}") from error
     except RecursionError as error:
@@ -232,32 +245,36 @@ def strict_input(raw: str) -> Json:
         raise ValueError(f"the input is {_json_name(value)}, not an object")  # noqa: TRY004 - a fault of the text
     if "\\u" in raw or not raw.isascii():
         text = json.dumps(value, ensure_ascii=False)
-        whole = mended(text)
+        whole = with_whole_characters(text)
         return cast("Json", value if whole == text else json.loads(whole))
     return cast("Json", value)
 
 
-def mended(text: str) -> str:
-    """Return the text with the halves of surrogate pairs joined, and each lone half as U+FFFD, so that UTF-8 can encode
-    it."""
+def with_whole_characters(text: str) -> str:
+    """Return the text in a form that UTF-8 can encode.
+
+    Halves of surrogate pairs are joined, and each lone half becomes U+FFFD.
+    """
     if text.isascii():
         return text
     try:
         text.encode()
     except UnicodeEncodeError:
-        # UTF-16 joins two halves of a character that came in two pieces
+        # UTF-16 joins two halves of a character that arrived in two pieces
         # (test_halves_of_a_character_are_joined_and_a_lone_one_can_still_be_sent).
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 
 def _finish(block: Json, pieces: dict[str, list[str]]) -> str:
-    """Put the streamed pieces into the block. Return the reason why a call's input is unusable; empty if it is
-    usable."""
+    """Put the streamed pieces into the block.
+
+    Return the reason why a call's input is unusable; empty if it is usable.
+    """
     for field, texts in pieces.items():
         raw = "".join(texts)
         if field != "partial_json":
-            block[field] = mended(raw)
+            block[field] = with_whole_characters(raw)
         # Some services send the input with the start of the block and no deltas
         # (test_an_input_that_came_whole_with_its_start_is_kept).
         elif not raw.strip():
@@ -324,6 +341,12 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"the input holds {name}, which JSON does not have")
 
 
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"the input holds a number of {len(digits):,} digits, and at most {_MOST_DIGITS} are accepted")
+    return int(digits)
+
+
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
@@ -338,11 +361,12 @@ def _json_name(value: object) -> str:
 
 MAX_EVENT = 32_000_000
 """Most bytes of one event. The largest legal event is a whole block of a server tool; a larger one is a fault or an
-attack."""
+attack.
+"""
 
 
 class BadEvent(Exception):
-    """The stream contains something that no Messages API sends; the text says what."""
+    """The stream contains something that the Messages API never sends. The text names it."""
 
 
 class EventReader:
@@ -352,14 +376,14 @@ class EventReader:
 
     def __init__(self) -> None:
         self._rest = b""
-        """The unfinished line."""
+        """Unfinished line."""
         self._data: list[bytes] = []
         """The `data` lines of the unfinished event."""
 
     def feed(self, chunk: bytes) -> Iterator[Json]:
         """Yield the events that end in this chunk. Raises `BadEvent`."""
         text = self._rest + chunk if self._rest else chunk
-        lines = text.splitlines(keepends=True)  # of bytes: only at \n, \r\n and \r, as the standard says
+        lines = text.splitlines(keepends=True)  # bytes are split only at \n, \r\n and \r, as the standard requires
         # A lone \r at the end may be the first half of \r\n: it waits for the next chunk.
         self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         # A line without an end is never yielded, so its size is checked here
@@ -397,4 +421,4 @@ def _parsed(data: bytes) -> object:
     try:
         return from_json(data)
     except ValueError:
-        return json.loads(data)  # slower, and it takes half a surrogate pair, which a stream may cut a character into
+        return json.loads(data)  # slower, but accepts half a surrogate pair, which a stream may split

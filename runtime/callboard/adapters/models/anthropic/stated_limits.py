@@ -1,11 +1,11 @@
-"""Limits that the service states, in the `anthropic-ratelimit-*` headers of an answer and in the text of an error.
+"""Limits that the service states: in the headers of an answer, in the text of an error, and in `/v1/models/{id}`.
 
-Pure. What is malformed is left out, never an error. The names and forms of headers are those of the Messages API's
+Pure. Malformed values are left out and never an error. The names and forms of headers are those of the Messages API's
 page on rate limits: `-limit` and `-remaining` are whole numbers, `-reset` is an RFC 3339 time, when the limit is fully
 replenished.
 
-An error states how much a model may write, and how large its window is. The words differ between endpoints, so that a
-limit is looked for behind the words that introduce one. Callers only ever lower what was assumed.
+An error states the output limit of a model, or the size of its window. The wording differs between endpoints, so a
+limit is searched for after the words that introduce one. Callers only ever lower the assumed limits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import cast
 
+from callboard.types.agent_spec import ModelFacts
 from callboard.types.rate_limits import RATE_KINDS, Allowance, Rates
 
 _PREFIX = "anthropic-ratelimit-"
@@ -25,8 +27,10 @@ mistake."""
 
 
 def rates_of(headers: Mapping[str, str], now: float) -> Rates | None:
-    """Return the rates in the headers (lower-case names); None if there are none. `now` (Unix seconds) is used only if
-    the response has no `date` header."""
+    """Return the rates in the headers (lower-case names); None if there are none.
+
+    `now` (Unix seconds) is used only if the response has no `date` header.
+    """
     sent = _http_date(headers.get("date", ""))
     rates: Rates = {}
     for kind in RATE_KINDS:
@@ -65,6 +69,8 @@ def _http_date(text: str) -> float | None:
         return None
 
 
+_SMALLEST = 1_000
+"""Smallest limit of a model, in tokens, that is not a mistake."""
 _N = r"(\d[\d,_]{0,11}k?)\b"
 _UP_TO = (
     r"(?:at most|up to|no more than|less than or equal to|lower than|below|cannot exceed|(?:must )?not exceed|exceeds?|"
@@ -95,8 +101,10 @@ _WINDOW = (
 
 
 def stated_limits(message: str) -> tuple[int | None, int | None]:
-    """Return the most output tokens and the window that an error message states; None for each that it does not
-    state."""
+    """Return the most output tokens and the window that an error message states.
+
+    None for each that it does not state.
+    """
     text = message.lower()
     for pattern in _WINDOW:
         if match := pattern.search(text):
@@ -110,6 +118,30 @@ def stated_limits(message: str) -> tuple[int | None, int | None]:
         if match := pattern.search(text):
             return _amount(match[match.lastindex or 0]), None
     return None, None
+
+
+def model_facts(body: object) -> ModelFacts:
+    """Return the limits in a model's description. Missing and malformed values are None."""
+    model: Mapping[str, object] = cast("Mapping[str, object]", body) if isinstance(body, dict) else {}
+    capabilities = model.get("capabilities")
+    supported: Mapping[str, object] = {}
+    if isinstance(capabilities, dict):
+        supported = cast("Mapping[str, object]", capabilities)
+    return ModelFacts(
+        window=_limit(model.get("max_input_tokens")),
+        max_output=_limit(model.get("max_tokens")),
+        thinking=_is_supported(supported.get("thinking")),
+        effort=_is_supported(supported.get("effort")),
+    )
+
+
+def _limit(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= _SMALLEST else None
+
+
+def _is_supported(capability: object) -> bool | None:
+    value = cast("Mapping[str, object]", capability).get("supported") if isinstance(capability, dict) else None
+    return value if isinstance(value, bool) else None
 
 
 def _amount(digits: str) -> int | None:

@@ -25,11 +25,12 @@ from callboard.types.records import Json
 
 VERSION = 1
 _OF_THIS_RUN = (
-    # Transcripts are named by a journal position, which depends on the moment at which mail arrives.
+    # Transcripts are named by a journal position, which depends on the arrival of mail.
     (re.compile(r"(/transcripts/[a-z][a-z0-9-]*)-[0-9]+\.jsonl"), r"\1-{{callboard:position}}.jsonl"),
-    # How long a summary may be depends on the size of what it replaces, so on the length of this machine's paths;
+    # The permitted length of a summary depends on the size of the replaced part, and so on the length of this machine's
+    # paths.
     (re.compile(r"at most [0-9]+ words \([0-9]+ tokens are the limit\)"), "{{callboard:sizes}}"),
-    # and what it is fenced with on their letters.
+    # The fence of a summary depends on the text that it encloses, and so on these paths too.
     (re.compile(r"(</?(?:record|summary))-[0-9a-f]{12}>"), r"\1-{{callboard:fence}}>"),
 )
 """Other parts of a request that differ between machines, and their placeholders."""
@@ -37,8 +38,10 @@ _OF_THIS_RUN = (
 
 @dataclass(frozen=True, slots=True)
 class Placeholders:
-    """Values that differ from run to run, by name (`workspace`, `home`, `session`), and their replacement in both
-    directions."""
+    """Values that differ from run to run, by name, and their replacement in both directions.
+
+    The names are, for example, `workspace`, `home` and `session`.
+    """
 
     values: Mapping[str, str]
 
@@ -51,7 +54,7 @@ class Placeholders:
         return _mapped(value, self._pairs(showing=True))
 
     def _pairs(self, *, showing: bool) -> list[tuple[str, str]]:
-        # The longest first: a workspace inside the home is the workspace. A root would be found in every path.
+        # The longest first, because a workspace may be inside the home. A root would be found in every path.
         pairs = [(value, f"{{{{callboard:{name}}}}}") for name, value in self.values.items() if len(value) > 1]
         pairs.sort(key=lambda pair: len(pair[0]), reverse=True)
         return [(mark, value) for value, mark in pairs] if showing else pairs
@@ -69,8 +72,10 @@ class ComparableRequest:
 
     @property
     def digest(self) -> str:
-        """Return a digest that is equal for the same request on any machine. It excludes the model's name, because a
-        replay has its own."""
+        """Return a digest that is equal for the same request on any machine.
+
+        It excludes the model's name, because a replay uses its own model.
+        """
         whole = hashlib.sha256(f"{self.max_tokens}\n{self.system}\n{self.tools}\n".encode("utf-8", "surrogatepass"))
         for message in self.messages:
             whole.update(message.encode("utf-8", "surrogatepass") + b"\n")
@@ -79,7 +84,7 @@ class ComparableRequest:
 
 @dataclass(slots=True)
 class RequestNormalizer:
-    """Turns one agent's requests into `ComparableRequest`, each piece once."""
+    """Converter of one agent's requests into `ComparableRequest`, each piece once."""
 
     places: Placeholders
     _raw: Sequence[bytes] = ()
@@ -92,7 +97,7 @@ class RequestNormalizer:
         self._texts = (*self._texts[:same], *(self._piece(raw) for raw in request.messages[same:]))
         self._raw = tuple(request.messages)
         texts = tuple(chain.from_iterable(self._texts))
-        limit = request.max_tokens if request.purpose == "turn" else 0  # a summary's follows from sizes
+        limit = request.max_tokens if request.purpose == "turn" else 0  # the limit of a summary follows from sizes
         return ComparableRequest(request.model, limit, self._text(request.system), self._text(request.tools), texts)
 
     def _piece(self, raw: bytes) -> tuple[str, ...]:
@@ -109,8 +114,8 @@ class RequestNormalizer:
 
 
 @dataclass(slots=True)
-class Packing:
-    """Shortens each request of one agent by the content of the previous one, and restores it."""
+class RequestPacking:
+    """Compression of the requests of one agent: each is shortened by the content of the previous one, and restored."""
 
     last: ComparableRequest = field(default=ComparableRequest("", 0, "", "", ()))
 
@@ -135,12 +140,15 @@ class Packing:
 
 
 class LineWriter:
-    """A new cassette, readable only by its owner. Each line is written whole, even from several tasks or threads."""
+    """Writer of a new cassette, readable only by its owner.
+
+    Each line is written as a whole, even from several tasks or threads.
+    """
 
     def __init__(self, path: Path, header: Json) -> None:
-        """Raises `UsageError` if the file exists or cannot be created."""
+        """Create the file. Raises `UsageError` if the file exists or cannot be created."""
         self.path = path
-        self._lock = threading.Lock()  # a line may take several writes of the system
+        self._lock = threading.Lock()  # a line may need several writes of the system
         try:
             self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         except FileExistsError as error:
@@ -175,7 +183,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Json]]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise SettingsError(f"cannot read the cassette: {error.strerror}", str(path)) from error
-    for number, raw in enumerate(lines[:-1], 1):  # what stands after the last line's end is a torn line
+    for number, raw in enumerate(lines[:-1], 1):  # text after the last end of a line is an incomplete line
         line = _line(raw, f"{path}:{number}")
         if number == 1 and line.get("cassette") != VERSION:
             raise SettingsError(f"is not a cassette of version {VERSION}", f"{path}:1")

@@ -1,9 +1,9 @@
-"""The course of a recorded run: which mail was delivered before which model call, and what else depends on the moment.
+"""Order of a recorded run: the mail delivered before each model call, and other facts that depend on timing.
 
-`CourseRecorder` notes it, `DeliveryOrder` holds a replay to it: deliveries as they were, the board changed in the order
-in which it was, envelopes of schedules sent again where they came. It waits for what has not happened yet, but never
-for long: when nothing has happened in the whole session for `PATIENCE`, agents go on without it, and the cassette's
-model tells the difference that this makes.
+`DeliveryRecorder` records the order, and `DeliveryOrder` makes a replay follow it: deliveries are the same, the board
+changes in the recorded order, and envelopes of schedules are sent again at their places. A replay waits for events that
+have not happened yet, but not forever: if the whole session has no event for `PATIENCE`, agents continue without them,
+and the cassette's model reports the resulting difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from callboard.adapters.models.cassette.recorder import Cassette, Recording
-from callboard.core.agent.state import Delivery, Expected
+from callboard.core.agent.state import Delivery, ExpectedDeliveries
 from callboard.ports.environment import Clock
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
@@ -28,13 +28,14 @@ from callboard.types.records import Envelope, Json
 PATIENCE = 20.0
 """Seconds without any event after which an agent stops waiting."""
 _GIVEN_UP = (ev.TurnBegan, ev.EnvelopesDelivered, ev.ModelCalled, ev.TurnEnded)
-"""Events with which an agent continues after it waited without success. After any other silence something arrives
-first."""
+"""Events with which an agent continues after it waited without success. After any other silence another event comes
+first.
+"""
 _BELLS = frozenset({"plan_approval_response", "permission_response", "answer"})
 
 
-class CourseRecorder:
-    """An observer, and the `Script` of a session that is being recorded."""
+class DeliveryRecorder:
+    """Observer, and the `Script` of a session that is being recorded."""
 
     def __init__(self, recording: Recording) -> None:
         self._tape = recording
@@ -44,7 +45,7 @@ class CourseRecorder:
         self._known: dict[str, StateBlock] = {}
 
     def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
-        """Record what a replay needs."""
+        """Record the facts that a replay needs."""
         life = self._lives[agent]
         match event:
             case ev.AgentStarted():
@@ -72,7 +73,7 @@ class CourseRecorder:
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Do nothing: streamed text is not recorded."""
 
-    def expected(self, agent: str, life: int, model_calls: int, deliveries: int) -> Expected | None:
+    def expected(self, agent: str, life: int, model_calls: int, deliveries: int) -> ExpectedDeliveries | None:
         """Return None: any mail is accepted."""
         return None
 
@@ -118,9 +119,7 @@ class CourseRecorder:
                 self._outputs[event.id] = event.output
             case ev.BackgroundEnded() if event.id in self._outputs:
                 value: Json = {"status": event.status, "exit_code": event.exit_code}
-                self._tape.keep(
-                    "background", self._outputs.pop(event.id), value
-                )  # its first end is the one that counts
+                self._tape.keep("background", self._outputs.pop(event.id), value)  # only its first end counts
             case _:
                 pass
 
@@ -138,7 +137,7 @@ class _Life:
 
 
 class DeliveryOrder:
-    """An observer, and the `Script` of a replay."""
+    """Observer, and the `Script` of a replay."""
 
     def __init__(self, cassette: Cassette, clock: Clock, patience: float = PATIENCE) -> None:
         self._tape = cassette
@@ -146,7 +145,7 @@ class DeliveryOrder:
         self._patience = patience
         self._silent_since = clock.now()
         self._left = False
-        """True if an agent received other mail than was recorded. From then on nothing is prescribed."""
+        """True if an agent received other mail than was recorded. From then on no order is prescribed."""
         self._mail: dict[str, dict[int, list[Delivery]]] = defaultdict(lambda: defaultdict(list))
         for agent_life, value in cassette.all_of("mail"):
             self._mail[agent_life][value["asked"]].append(_delivery(value))
@@ -159,10 +158,10 @@ class DeliveryOrder:
         self._out, self.outside = anyio.create_memory_object_stream[Envelope](math.inf)
 
     outside: MemoryObjectReceiveStream[Envelope]
-    """Envelopes that no agent of the session sends and that must be sent now."""
+    """Envelopes that no agent of the session sends, and that must be sent now."""
 
     def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
-        """Follow the replay."""
+        """Update the progress of the replay."""
         if isinstance(event, _GIVEN_UP) and self._clock.now() >= self._until:
             self._left = True
         until = event.until if isinstance(event, ev.RetryPlanned) else 0.0
@@ -192,11 +191,11 @@ class DeliveryOrder:
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Do nothing: streamed text has no effect."""
 
-    def expected(self, agent: str, life: int, model_calls: int, deliveries: int) -> Expected | None:
+    def expected(self, agent: str, life: int, model_calls: int, deliveries: int) -> ExpectedDeliveries | None:
         if self._left or self._tape.told:
             return None
         due = self._due(agent, life, model_calls)[deliveries:]
-        return Expected(tuple(due), self._until)
+        return ExpectedDeliveries(tuple(due), self._until)
 
     def known_state(self, agent: str, life: int, compactions: int, block: StateBlock) -> StateBlock:
         recorded = self._tape.value_of("known", _known_key(agent, life, compactions))
@@ -207,8 +206,7 @@ class DeliveryOrder:
         return () if recorded is None else tuple(Injection.model_validate(injection) for injection in recorded["due"])
 
     async def turn_of(self, call: str) -> None:
-        """Wait until the calls that changed the board before this one have changed it again, or until nothing more
-        happens."""
+        """Wait until the calls that changed the board before this one have changed it again, or no more events come."""
         while call in self._board and self._board[0] != call and not (self._left or self._tape.told):
             if self._clock.now() >= self._until:
                 self._left = True
@@ -220,8 +218,8 @@ class DeliveryOrder:
         await self._ended[output.stem].wait()
 
     async def stuck(self) -> None:
-        """Wait until nothing has happened for so long that nothing more will happen."""
-        while (remaining := self._until - self._clock.now()) > 0:  # noqa: ASYNC110  # silence is no event
+        """Wait until the silence has lasted so long that no more events will come."""
+        while (remaining := self._until - self._clock.now()) > 0:  # noqa: ASYNC110 - silence causes no event
             await anyio.sleep(remaining)
 
     def close(self) -> None:
@@ -254,7 +252,7 @@ class DeliveryOrder:
 
 
 def _delivery(value: Json) -> Delivery:
-    """Return a delivery as it was recorded. Older recordings do not say whether the agent had been reminded."""
+    """Return a delivery as it was recorded. Older recordings do not state if the agent had been reminded."""
     return Delivery(tuple(value["ids"]), value["begins_turn"], value.get("reminded", False))
 
 

@@ -8,6 +8,7 @@ model decides: results of tools, answers, random draws and deliveries (recorded 
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict, deque
 from pathlib import Path
 from typing import Literal, Protocol, cast, get_args
@@ -15,9 +16,9 @@ from typing import Literal, Protocol, cast, get_args
 from callboard.adapters.models.cassette.format import (
     ComparableRequest,
     LineWriter,
-    Packing,
     Placeholders,
     RequestNormalizer,
+    RequestPacking,
     difference,
     read_lines,
 )
@@ -67,8 +68,9 @@ LONGEST_WAIT = 1.0
 
 
 class Tape(Protocol):
-    """Record of everything that a run took from outside besides the model. A recording returns the given value, a
-    replay the recorded one.
+    """Record of everything that a run received from outside besides the model.
+
+    A recording returns the given value, a replay the recorded one.
 
     Draws and ids are replayed in the order in which their caller took them. When they are used up, the real value is
     returned; the next request then shows any difference. All other values have a key.
@@ -77,12 +79,14 @@ class Tape(Protocol):
     def draw(self, taker: str, real: float) -> float: ...
     def new_id(self, taker: str, real: str) -> str: ...
     def value_of(self, kind: Kind, key: str) -> Json | None:
-        """Return the last value recorded under this key; None while recording, or if there is none."""
+        """Return the last value recorded under this key; None while recording, or without such a value."""
         ...
 
     def keep(self, kind: Kind, key: str, value: Json) -> None:
-        """Record the value; do nothing in a replay. Never raises: the next model call reports a disk that
-        refused it."""
+        """Record the value; do nothing in a replay.
+
+        Never raises: if the disk refuses it, the next model call reports that.
+        """
         ...
 
 
@@ -90,11 +94,14 @@ class Recording:
     """A cassette being recorded: the model calls of `RecordingModel`, and a `Tape`."""
 
     def __init__(self, path: Path, places: Placeholders, header: Json) -> None:
-        """Raises `UsageError` if the file exists or cannot be created. `header`: see `Cassette`."""
+        """Create the cassette.
+
+        Raises `UsageError` if the file exists or cannot be created. `header`: see `Cassette`.
+        """
         self.places = places
         self._lines = LineWriter(path, header)
         self._asking: dict[str, RequestNormalizer] = defaultdict(lambda: RequestNormalizer(places))
-        self._packing: dict[str, Packing] = defaultdict(Packing)
+        self._packing: dict[str, RequestPacking] = defaultdict(RequestPacking)
         self._refused: OSError | None = None
 
     def call(self, request: ModelRequest, outcome: Json) -> None:
@@ -134,7 +141,7 @@ class Recording:
 
     def _write(self, line: Json) -> None:
         try:
-            self._lines.write(line)  # one append to a local file: not worth a thread
+            self._lines.write(line)  # one append to a local file is too short for a thread
         except OSError as error:
             self._refused = self._refused or error
 
@@ -147,8 +154,10 @@ class RecordingModel:
         self._recording = recording
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
-        """Call the inner model. If the disk refuses the line, an `invalid` fault is raised, because an incomplete
-        cassette is useless."""
+        """Call the inner model.
+
+        If the disk refuses the line, an `invalid` fault is raised, because an incomplete cassette is useless.
+        """
         try:
             reply = await self._inner.complete(request, on_delta)
         except CallFault as failed:
@@ -177,19 +186,19 @@ class RecordingModel:
         try:
             self._recording.call(request, outcome)
         except OSError as error:
-            raise _fault(f"the recording cannot go on: {error.strerror or error}") from error
+            raise _fault(f"the recording cannot continue: {error.strerror or error}") from error
 
 
 class Cassette:
-    """A recorded cassette: the exchanges for `CassetteModel`, and a `Tape`."""
+    """Recorded cassette: the exchanges for `CassetteModel`, and a `Tape`."""
 
     def __init__(self, path: Path, places: Placeholders) -> None:
-        """Raises `SettingsError` with file and line if the file is not a cassette."""
+        """Read the cassette. Raises `SettingsError` with file and line if the file is not a cassette."""
         self.path = path
         self.places = places
         self.header: Json = {}
         """Header of the recording. `model`: the recorded model; its limits (`limits`, with those of the `fallbacks`)
-        apply to the replay. `session`: the source of all ids. `attended`: true if a person was present to answer."""
+        apply to the replay. `session`: the source of all ids. `attended`: true if a user was present to answer."""
         self.told = ""
         """First reported difference; empty while there is none."""
         self._calls: dict[_Key, list[tuple[int, ComparableRequest, Json]]] = defaultdict(list)
@@ -197,7 +206,7 @@ class Cassette:
         self._kept: dict[tuple[str, str], Json] = {}
         self._order: dict[str, list[tuple[str, Json]]] = defaultdict(list)
         self._values: dict[tuple[str, str], deque[object]] = defaultdict(deque)
-        packing: dict[str, Packing] = defaultdict(Packing)
+        packing: dict[str, RequestPacking] = defaultdict(RequestPacking)
         for number, line in read_lines(path):
             try:
                 self._take(line, packing)
@@ -209,9 +218,15 @@ class Cassette:
         """Return the recorded model."""
         return str(self.header["model"])
 
+    def listed_tools(self) -> frozenset[str]:
+        """Return the names of all tools that the recorded requests list."""
+        lists = {recorded.tools for calls in self._calls.values() for _, recorded, _ in calls}
+        return frozenset(str(tool.get("name")) for text in lists for tool in json.loads(text or "[]"))
+
     def exchange(self, request: ModelRequest) -> tuple[ComparableRequest, Json]:
-        """Return the recorded exchange of this call. If there is none, raises `CallFault` with the content of the
-        cassette.
+        """Return the recorded exchange of this call.
+
+        If the call was not recorded, raise `CallFault` with the content of the cassette.
 
         Calls with the same key (two lives of a name, the parts of a long summary) are returned in their order.
         """
@@ -223,20 +238,24 @@ class Cassette:
                 f"{self.path} holds no {call_name}; it holds {self._holds()}: a replay makes the same calls"
             )
         unplayed = [place for place in range(len(recorded)) if (key, place) not in self._played]
-        # A replay may number its attempts anew: then the last one, which is what the call came to.
+        # A replay may number its attempts differently. The last attempt is then the one with the result of the call.
         fitting = [place for place in unplayed if recorded[place][0] == request.attempt] or [len(recorded) - 1]
         self._played.add((key, fitting[0]))
         return recorded[fitting[0]][1:]
 
     def fault(self, message: str) -> CallFault:
-        """Return the fault that ends the turn of an agent that deviated from the recording. The first message is kept
-        as `told`."""
+        """Return the fault that ends the turn of an agent that deviated from the recording.
+
+        The first message is kept as `told`.
+        """
         self.told = self.told or message
         return _fault(message)
 
     def unfinished(self) -> str:
-        """Return the reason why an idle replay has not replayed the whole recording. Empty if it has, or if the user
-        has not yet entered all recorded prompts."""
+        """Return the reason why an idle replay has not replayed the whole recording.
+
+        Empty if it has, or if the user has not yet entered all recorded prompts.
+        """
         calls = sum(len(recorded) for recorded in self._calls.values())
         if self._values["id", "person"] or len(self._played) >= calls:
             return ""
@@ -268,23 +287,23 @@ class Cassette:
         values = self._values[kind, taker]
         return values.popleft() if values else real
 
-    def _take(self, line: Json, packing: dict[str, Packing]) -> None:
+    def _take(self, line: Json, packing: dict[str, RequestPacking]) -> None:
         if "cassette" in line:
             self.header = {**line, "model": str(line["model"])}
         elif "call" in line:
             agent = str(line["agent"])
             request = packing[agent].unpacked(line["request"])
             outcome: Json = {name: line[name] for name in ("reply", "fault", "partial") if name in line}
-            _outcome(outcome)  # a damaged one is told now, not in the middle of the replay
+            _outcome(outcome)  # a damaged value is reported now, not in the middle of the replay
             key = (agent, str(line["purpose"]), int(line["call"]))
             self._calls[key].append((int(line["attempt"]), request, outcome))
         elif "taker" in line:
             kind = "draw" if "draw" in line else "id"
             self._values[kind, str(line["taker"])].append(line[kind])
         else:
-            self._take_kept(line)
+            self._read_stored(line)
 
-    def _take_kept(self, line: Json) -> None:
+    def _read_stored(self, line: Json) -> None:
         for kind in KINDS:
             if kind in line:
                 key = str(line[kind])
@@ -308,8 +327,10 @@ class CassetteModel:
         self._asking: dict[str, RequestNormalizer] = defaultdict(lambda: RequestNormalizer(cassette.places))
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
-        """Return the recorded reply, or raise the recorded fault. Raises `CallFault` of kind `invalid` if the replay
-        deviates from the recording."""
+        """Return the recorded reply, or raise the recorded fault.
+
+        Raises `CallFault` of kind `invalid` if the replay deviates from the recording.
+        """
         recorded, outcome = self._cassette.exchange(request)
         current = self._asking[request.agent].recorded_form(request)
         if current.digest != recorded.digest:
@@ -324,9 +345,9 @@ class CassetteModel:
         return played
 
     async def count(self, request: ModelRequest) -> int:
-        """Return the recorded count. Raises `CannotCount` if the service gave none, or was not asked."""
+        """Return the recorded count. Raises `CannotCount` if the service returned none, or was not asked."""
         recorded = self._cassette.value_of("count", _count_key(request))
-        if recorded is None:  # the recorded run was not answered, or had to wait: another one may stand there
+        if recorded is None:  # the recorded run got no answer, or had to wait
             raise CannotCount("the cassette holds no count of this request", Fault(kind="lost"))
         if "tokens" not in recorded:
             fault = Fault.model_validate(recorded["fault"]) if "fault" in recorded else None
@@ -360,7 +381,7 @@ def _plain(reply: Reply) -> Json:
 def _outcome(line: Json) -> Reply | CallFault:
     if "fault" in line:
         fault = Fault.model_validate(line["fault"])
-        if fault.retry_after is not None:  # the service's wish is not for a replay
+        if fault.retry_after is not None:  # a replay does not wait as long as the service requested
             fault = fault.model_copy(update={"retry_after": min(fault.retry_after, LONGEST_WAIT)})
         return CallFault(fault, str(line.get("partial", "")))
     plain: Json = line["reply"]

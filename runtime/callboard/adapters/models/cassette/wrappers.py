@@ -2,12 +2,10 @@
 
 A replay starts no process and changes no file of the workspace. Two kinds of tools still run: those that only write to
 the session's own store, which is discarded (including `complete_task`, whose check ends as recorded), and `task`, whose
-subagent is replayed. A call that the cassette does not contain has an error result that says so.
+subagent is replayed. A call that the cassette does not contain gets an error result with that reason.
 
-MCP servers of a recorded session and of its replay. Their offers are recorded, and a replay contacts no server.
-
-The newest state applies to the whole replay. If servers changed while the session's agents began, the replay's prompts
-differ, and the replay reports that.
+The offers of MCP servers are recorded, and a replay contacts no server. Their newest state applies to the whole replay.
+If servers changed while the session's agents began, the replay's prompts differ, and the replay reports that.
 """
 
 from __future__ import annotations
@@ -25,14 +23,22 @@ from callboard.adapters.models.cassette.mail_order import DeliveryOrder
 from callboard.adapters.models.cassette.recorder import Tape
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.context.reminders import ReminderFacts
-from callboard.ports.environment import Answer, Archive, Dice, PermissionPolicy, PermissionQuery, Ruling, Surroundings
+from callboard.ports.environment import (
+    Answer,
+    Archive,
+    Dice,
+    PermissionDecision,
+    PermissionPolicy,
+    PermissionQuery,
+    Surroundings,
+)
 from callboard.ports.mcp import Servers
 from callboard.ports.store import Write
 from callboard.ports.tool import SKILL_OUTPUT, CallContext, Finished, Folders, Launcher, Tool, ToolOutcome, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import Event, decode_event
-from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerNow
+from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerStatus
 from callboard.types.records import Grant, Json, Request
 
 T = TypeVar("T")
@@ -57,7 +63,10 @@ class TapedTool:
 
 @dataclass(frozen=True)
 class RecordedTool(TapedTool):
-    """A tool that runs; its changes to its agent are recorded. Its result is an event, recorded by the course."""
+    """Tool that runs, and whose changes to its agent are recorded.
+
+    Its result is an event, which `DeliveryRecorder` records.
+    """
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         return await self.tool.prepare(tool_input, context)
@@ -78,14 +87,14 @@ class RecordedTool(TapedTool):
 
 @dataclass(frozen=True)
 class ReplayedTool(TapedTool):
-    """A tool that does not run: its recorded outcome is returned."""
+    """Tool that does not run: its recorded outcome is returned."""
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         """Do nothing."""
         return {}
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
-        """Return the recorded outcome, or an error result saying that there is none."""
+        """Return the recorded outcome, or an error result if the call was not recorded."""
         recorded = self.tape.value_of("tool", context.call)
         if recorded is None:
             return ToolOutcome(NOT_HELD, is_error=True)
@@ -100,7 +109,7 @@ class ReplayedTool(TapedTool):
 
 @dataclass(frozen=True)
 class ReplayedStoreTool(TapedTool):
-    """A tool that changes the session's rows: it does so in its recorded order, and returns the recorded text."""
+    """Tool that changes the session's rows. It changes them in the recorded order, and returns the recorded text."""
 
     course: DeliveryOrder
 
@@ -108,8 +117,10 @@ class ReplayedStoreTool(TapedTool):
         return await self.tool.prepare(tool_input, context)
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
-        """Run the tool and return its effect with the recorded text, which may mention simultaneous acts of other
-        agents."""
+        """Run the tool and return its effect with the recorded text.
+
+        The text may mention simultaneous acts of other agents.
+        """
         await self.course.turn_of(context.call)
         recorded = self.tape.value_of("tool", context.call)
         try:
@@ -132,10 +143,10 @@ WORKTREE_TOOLS = frozenset({"create_worktree", "keep_worktree", "remove_worktree
 
 @dataclass(frozen=True)
 class ReplayedWorktreeTool(ReplayedTool):
-    """A worktree tool: a replay creates no folder, but binds tasks and moves their owners as recorded."""
+    """Worktree tool. A replay creates no folder, but binds tasks and changes their owners as recorded."""
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
-        """Return the recorded outcome with the writes that it needs here; a refused call has none."""
+        """Return the recorded outcome with the writes that a replay needs; a refused call has none."""
         outcome = await ReplayedTool.run(self, tool_input, context)
         if outcome.is_error:
             return outcome
@@ -201,8 +212,10 @@ class ReplayedLauncher:
     async def run(
         self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
     ) -> Finished:
-        """Return the recorded end of a task's check, or of a command in a skill's text; both are recorded under the
-        name of their output. Raises `ToolRefused`."""
+        """Return the recorded end of a task's check, or of a command in a skill's text.
+
+        Both are recorded under the name of their output. Raises `ToolRefused`.
+        """
         printed = self.tape.value_of("command", keep.stem)
         if printed is not None:
             return Finished(**printed)
@@ -224,11 +237,13 @@ class ReplayedLauncher:
         return None
 
     async def wait(self, pid: int, started: float, output: Path) -> int | None:
-        """Return the recorded exit code at once. For a command that the agent stopped, or that timed out, wait until
-        that happens."""
+        """Return the recorded exit code at once.
+
+        For a command that the agent stopped, or that timed out, wait until that happens.
+        """
         recorded = self.tape.value_of("background", str(output)) or {}
         if recorded.get("status") == "timed_out":
-            await anyio.sleep_forever()  # until its deadline, which has passed since
+            await anyio.sleep_forever()  # until its deadline, which has passed by now
         if recorded.get("status") == "stopped":
             await self.course.stopped(output)
         return recorded.get("exit_code")
@@ -244,6 +259,10 @@ class TapedArchive:
 
     archive: Archive
     tape: Tape
+
+    @property
+    def shares(self) -> bool:
+        return self.archive.shares
 
     def folders(self, spec: AgentSpec) -> Folders:
         return self.archive.folders(spec)
@@ -268,7 +287,7 @@ class TapedArchive:
 
 @dataclass(frozen=True)
 class TapedSurroundings:
-    """`Surroundings` whose commits are recorded: a replay gets the commit that was checked out then."""
+    """`Surroundings` whose commits are recorded: a replay gets the commit that was checked out at the recording."""
 
     world: Surroundings
     tape: Tape
@@ -288,22 +307,22 @@ class TapedSurroundings:
 
 @dataclass(frozen=True)
 class TapedJudge:
-    """A `PermissionPolicy` whose rulings are recorded.
+    """`PermissionPolicy` whose decisions are recorded.
 
-    In a replay nothing runs, so they hold whatever the rules of this place say.
+    In a replay nothing runs, so the recorded decisions hold whatever the local rules are.
     """
 
     rules: PermissionPolicy
     tape: Tape
 
-    async def judge(self, query: PermissionQuery) -> Ruling:
+    async def judge(self, query: PermissionQuery) -> PermissionDecision:
         recorded = self.tape.value_of("ruling", query.call.id)
         if recorded is not None:
             person_only = bool(recorded.get("person_only"))
             mode = str(recorded.get("mode", ""))
             level = int(recorded.get("level", 0))
             grants = tuple(_GRANT.validate_python(grant) for grant in recorded.get("grants", ()))
-            return Ruling(
+            return PermissionDecision(
                 recorded["decision"],
                 recorded["rule"],
                 recorded["why"],
@@ -313,10 +332,10 @@ class TapedJudge:
                 level,
                 grants,
             )
-        ruling = await self.rules.judge(query)
-        grants = [grant.model_dump() for grant in ruling.grants]
-        self.tape.keep("ruling", query.call.id, asdict(ruling) | {"grants": grants})
-        return ruling
+        decision = await self.rules.judge(query)
+        grants = [grant.model_dump() for grant in decision.grants]
+        self.tape.keep("ruling", query.call.id, asdict(decision) | {"grants": grants})
+        return decision
 
     async def always(self, query: PermissionQuery) -> tuple[str, ...]:
         recorded = self.tape.value_of("ruling", f"{query.call.id}.always")
@@ -328,8 +347,9 @@ class TapedJudge:
 
 
 def taped_facts(tape: Tape, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the facts about the machine in an agent's prompt: recorded, and repeated in a replay on another
-    machine.
+    """Return the facts about the machine in an agent's prompt.
+
+    Record the facts; in a replay, also on another machine, repeat the recorded ones.
     """
     recorded = tape.value_of("facts", agent)
     if recorded is not None:
@@ -351,8 +371,10 @@ class TapedDice:
 
 @dataclass(frozen=True)
 class ReplayedApprover:
-    """Approver that repeats the answers of users and policies. A request without a recorded answer is refused once
-    nothing else happens."""
+    """Approver that repeats the answers of users and policies.
+
+    A request without a recorded answer is refused when no more events come.
+    """
 
     tape: Tape
     course: DeliveryOrder
@@ -360,8 +382,10 @@ class ReplayedApprover:
     """False if tools run: a cassette grants no permissions."""
 
     async def answer(self, request: Request) -> Answer | None:
-        """Return the recorded answer. None for requests that an agent of the session answers, and for permissions that
-        a cassette cannot grant."""
+        """Return the recorded answer.
+
+        None for requests that an agent of the session answers, and for permissions that a cassette cannot grant.
+        """
         if request.kind == "permission" and not self.permissions:
             return None
         recorded = self.tape.value_of("answer", request.id)
@@ -382,8 +406,8 @@ _REPLAYED = "a replay reaches no MCP server"
 
 
 @dataclass(frozen=True)
-class SpokenOf:
-    """A tool of an absent server; its results are on the tape."""
+class AbsentServerTool:
+    """Tool of an absent server. Its results are on the tape."""
 
     spec: ToolSpec
 
@@ -401,7 +425,10 @@ class SpokenOf:
 
 
 class RecordedServers:
-    """The port `Servers`, recording its state at each change."""
+    """Servers of a session that is being recorded.
+
+    Implements the port `Servers`, and records its state at each change.
+    """
 
     def __init__(self, servers: Servers, tape: Tape) -> None:
         self._servers = servers
@@ -412,7 +439,7 @@ class RecordedServers:
     def revision(self) -> int:
         return self._servers.revision
 
-    def now(self) -> Sequence[ServerNow]:
+    def now(self) -> Sequence[ServerStatus]:
         return self._servers.now()
 
     def tools(self) -> Mapping[str, Tool]:
@@ -429,10 +456,10 @@ class RecordedServers:
     async def ready(self) -> None:
         await self._servers.ready()
 
-    async def connect(self, name: str) -> ServerNow:
+    async def connect(self, name: str) -> ServerStatus:
         return await self._servers.connect(name)
 
-    async def switch_off(self, name: str) -> ServerNow:
+    async def switch_off(self, name: str) -> ServerStatus:
         return await self._servers.switch_off(name)
 
     async def add(self, entry: ServerEntry) -> None:
@@ -449,16 +476,16 @@ class RecordedServers:
 
 
 class ReplayedServers:
-    """The port `Servers` of a replay."""
+    """Servers of a replay. Implements the port `Servers`."""
 
     revision = 1
 
     def __init__(self, recorded: Json) -> None:
         self._now = [_now(server) for server in cast("Sequence[dict[str, Any]]", recorded["now"])]
         specs = [ToolSpec(**spec) for spec in cast("Sequence[dict[str, Any]]", recorded["tools"])]
-        self._tools: Mapping[str, Tool] = {spec.name: SpokenOf(spec) for spec in specs}
+        self._tools: Mapping[str, Tool] = {spec.name: AbsentServerTool(spec) for spec in specs}
 
-    def now(self) -> Sequence[ServerNow]:
+    def now(self) -> Sequence[ServerStatus]:
         return self._now
 
     def tools(self) -> Mapping[str, Tool]:
@@ -472,10 +499,10 @@ class ReplayedServers:
     async def ready(self) -> None:
         """Do nothing: the servers are in their recorded state."""
 
-    async def connect(self, name: str) -> ServerNow:
+    async def connect(self, name: str) -> ServerStatus:
         raise ToolRefused(_REPLAYED)
 
-    async def switch_off(self, name: str) -> ServerNow:
+    async def switch_off(self, name: str) -> ServerStatus:
         raise ToolRefused(_REPLAYED)
 
     async def add(self, entry: ServerEntry) -> None:
@@ -497,7 +524,7 @@ def replayed_servers(tape: Tape) -> ReplayedServers | None:
     return None if recorded is None else ReplayedServers(recorded)
 
 
-def _now(recorded: dict[str, Any]) -> ServerNow:
+def _now(recorded: dict[str, Any]) -> ServerStatus:
     prompts = tuple(
         McpPrompt(
             prompt["server"],
@@ -509,4 +536,4 @@ def _now(recorded: dict[str, Any]) -> ServerNow:
     )
     resources = tuple(McpResource(**resource) for resource in recorded["resources"])
     plain: dict[str, Any] = {**recorded, "tools": tuple(str(name) for name in recorded["tools"])}
-    return replace(ServerNow(**plain), prompts=prompts, resources=resources)
+    return replace(ServerStatus(**plain), prompts=prompts, resources=resources)

@@ -49,7 +49,7 @@ _KEY = b"callboard rehearsal"
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An error with the API's text. `retry_after` is in seconds; `code` is sent with the type if there is one."""
+    """Error with the API's text. `retry_after` is in seconds; `code`, if not empty, is sent with the type."""
 
     type: str
     message: str
@@ -89,11 +89,11 @@ class ModelSpec:
     """Smallest prefix that is cached, in tokens."""
     thinking: frozenset[str] = field(default=frozenset({"adaptive", "enabled", "disabled"}))
     sampling: bool = False
-    """True if it accepts `temperature`, `top_p` and `top_k`; newer models refuse them."""
+    """True if it accepts `temperature`, `top_p` and `top_k`. Newer models refuse them."""
     prefill: bool = False
-    """True if it accepts a last assistant message to continue; newer models refuse it."""
+    """True if it accepts a last assistant message to continue. Newer models refuse it."""
     system_messages: bool = True
-    """True if it accepts `role: system` messages inside the conversation; older models refuse them."""
+    """True if it accepts `role: system` messages inside the conversation. Older models refuse them."""
 
     def described(self) -> dict[str, object]:
         """Return the model as shown by `/v1/models`."""
@@ -148,6 +148,11 @@ def message_id(seed: str) -> str:
 def tool_use_id(seed: str) -> str:
     """Return the id of one call. The same seed gives the same id, so that a repeated request gets the same reply."""
     return "toolu_01" + _letters(f"tool {seed}", 22)
+
+
+def service_use_id(seed: str) -> str:
+    """Return the id of one call that the service runs itself."""
+    return "srvtoolu_01" + _letters(f"service {seed}", 22)
 
 
 def sign(model: str, thinking: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from callboard.adapters.models.rehearsal.replies import SimulatedFault
+from callboard.types.choices import choose
 
 KINDS: Mapping[str, SimulatedFault] = MappingProxyType(
     {
@@ -41,7 +42,7 @@ class Chaos:
     def __post_init__(self) -> None:
         unknown = sorted(set(self.rates) - set(KINDS))
         if unknown:
-            raise ValueError(f"no such faults: {', '.join(unknown)}; there are: {', '.join(KINDS)}")
+            raise ValueError(f"unknown faults {', '.join(map(repr, unknown))}: {choose(KINDS)}")
         if any(rate < 0 for rate in self.rates.values()) or sum(self.rates.values()) > 1:
             raise ValueError("the rates of all faults are chances: from 0 up, together at most 1")
 
@@ -49,8 +50,7 @@ class Chaos:
         """Return the fault of this attempt (from 1) at this call, or None."""
         if attempt > self.at_most:
             return None
-        # Not for secrets: the point of this generator is that a seed says everything.
-        point = random.Random(f"{self.seed}/{agent}/{ordinal}/{attempt}").random()  # noqa: S311
+        point = random.Random(f"{self.seed}/{agent}/{ordinal}/{attempt}").random()  # noqa: S311 - not for secrets: the seed must determine every fault
         for name, rate in self.rates.items():
             if point < rate:
                 return KINDS[name]

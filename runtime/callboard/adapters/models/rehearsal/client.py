@@ -19,10 +19,10 @@ _VERSION = "2023-06-01"
 
 
 class Loopback:
-    """A `Service` at a URL of this machine."""
+    """`Service` at a URL of this machine."""
 
     def __init__(self, url: str) -> None:
-        # A key that no message holds by chance: keys are blacked out in what the service says.
+        # A key that no message contains by chance: keys are removed from the texts of the service.
         self.secret = secrets.token_hex(16)
         self.http = httpx2.AsyncClient(
             base_url=url,
@@ -30,13 +30,24 @@ class Loopback:
             limits=LIMITS,
             timeout=TIMEOUT,
             trust_env=False,
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # trusts nobody, and takes no time to load
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # trusts no certificate, and takes no time to load
         )
+
+    async def renew(self, refused: str = "") -> bool:
+        """Return False: the key of a rehearsal never changes."""
+        return self.secret == "" and bool(refused)
+
+    async def get(self, path: str) -> httpx2.Response:
+        """Send a request without a body. Raises as `post` does."""
+        return await accepted(await self.http.get(path))
 
     async def post(
         self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes], *, stream: bool
     ) -> httpx2.Response:
-        """Send a request. Raises `Refused` for an answer that is an error, `ConnectionLost` once it is closed."""
+        """Send a request.
+
+        Raises `RequestRefused` for an answer that is an error, `ConnectionLost` once it is closed.
+        """
         request = self.http.build_request("POST", path, headers=headers, content=content)
         try:
             response = await self.http.send(request, stream=stream, follow_redirects=False)

@@ -36,6 +36,7 @@ from callboard.adapters.models.rehearsal.replies import (
     SimulatedFault,
     SimulatedReply,
     SimulatedRequest,
+    searches_in,
     written_input,
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario
@@ -52,8 +53,8 @@ _JSON_PIECE = 64
 
 
 @dataclass(slots=True)
-class Logged:
-    """Log entry of one HTTP request and its response. `body` is None once it is older than the bodies that are kept."""
+class RequestLogEntry:
+    """Log entry of one HTTP request and its response. `body` is None once it is older than the stored bodies."""
 
     request_id: str
     path: str
@@ -98,7 +99,7 @@ class Emulator:
 
     def __init__(self, scenario: Scenario, options: EmulatorOptions) -> None:
         self.scenario = scenario
-        self.log: list[Logged] = []
+        self.log: list[RequestLogEntry] = []
         self.url = ""
         self.in_flight = 0
         self.most_in_flight = 0
@@ -106,7 +107,7 @@ class Emulator:
         self._player = Player(scenario, options.state)
         self._cache = PromptCache()
         self._rate = RateMeter(scenario.rate)
-        self._bodies: deque[Logged] = deque()
+        self._bodies: deque[RequestLogEntry] = deque()
         self._runner: web.AppRunner | None = None
         self._numbers = count(1)
 
@@ -131,7 +132,7 @@ class Emulator:
         if runner is not None:
             await runner.cleanup()
 
-    def calls(self, agent: str | None = None, purpose: str = "turn") -> list[Logged]:
+    def calls(self, agent: str | None = None, purpose: str = "turn") -> list[RequestLogEntry]:
         """Return the logged message requests of an agent (None: of all agents), in order."""
         return [
             logged
@@ -140,14 +141,14 @@ class Emulator:
         ]
 
     def _guarded(
-        self, handler: Callable[[web.Request, Logged], Awaitable[web.StreamResponse]]
+        self, handler: Callable[[web.Request, RequestLogEntry], Awaitable[web.StreamResponse]]
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         return partial(self._handle, handler)
 
     async def _handle(
-        self, handler: Callable[[web.Request, Logged], Awaitable[web.StreamResponse]], http: web.Request
+        self, handler: Callable[[web.Request, RequestLogEntry], Awaitable[web.StreamResponse]], http: web.Request
     ) -> web.StreamResponse:
-        logged = Logged(request_id(f"{id(self)} {next(self._numbers)}"), http.path)
+        logged = RequestLogEntry(request_id(f"{id(self)} {next(self._numbers)}"), http.path)
         logged.headers = {name.lower(): value for name, value in http.headers.items() if name.lower() != "x-api-key"}
         self.log.append(logged)
         self.in_flight += 1
@@ -164,7 +165,7 @@ class Emulator:
             self.in_flight -= 1
             self._write_log(logged)
 
-    async def _messages(self, http: web.Request, logged: Logged) -> web.StreamResponse:
+    async def _messages(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
         body = await _json(http)
         if isinstance(body, ApiError):
             return await send_error(http, logged, body)
@@ -199,7 +200,7 @@ class Emulator:
         )
         return await send(exchange, self._fault(request, reply), self._latency_s(reply))
 
-    async def _count_tokens(self, http: web.Request, logged: Logged) -> web.StreamResponse:
+    async def _count_tokens(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
         body = await _json(http)
         if isinstance(body, ApiError):
             return await send_error(http, logged, body)
@@ -208,19 +209,19 @@ class Emulator:
             return await send_error(http, logged, refused)
         return self._answer(logged, {"input_tokens": prompt_tokens(survey(body))})
 
-    async def _models(self, http: web.Request, logged: Logged) -> web.StreamResponse:
+    async def _models(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
         listed = [spec.described() for spec in self.scenario.models.values()]
         ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]}
         return self._answer(logged, {"data": listed, "has_more": False, **ends})
 
-    async def _model(self, http: web.Request, logged: Logged) -> web.StreamResponse:
+    async def _model(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
         name = http.match_info["id"]
         spec = self.scenario.models.get(name)
         if spec is None:
             return await send_error(http, logged, ApiError("not_found_error", f"model: {name}", 404))
         return self._answer(logged, spec.described())
 
-    async def _no_such_path(self, http: web.Request, logged: Logged) -> web.StreamResponse:
+    async def _no_such_path(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
         exists = http.path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/models")
         refused = (
             ApiError("invalid_request_error", "Method Not Allowed", 405)
@@ -229,14 +230,14 @@ class Emulator:
         )
         return await send_error(http, logged, refused)
 
-    def _answer(self, logged: Logged, body: Json) -> web.Response:
+    def _answer(self, logged: RequestLogEntry, body: Json) -> web.Response:
         logged.status = 200
         return web.json_response(body, headers=self._headers(logged))
 
-    def _headers(self, logged: Logged) -> Mapping[str, str]:
+    def _headers(self, logged: RequestLogEntry) -> Mapping[str, str]:
         return {**self._rate.headers(self._options.clock()), "request-id": logged.request_id}
 
-    def _request(self, http: web.Request, body: Json, logged: Logged) -> SimulatedRequest:
+    def _request(self, http: web.Request, body: Json, logged: RequestLogEntry) -> SimulatedRequest:
         """Return the request, with its caller and purpose from the headers, and write both to the log entry."""
         sender = http.headers.get("x-callboard-agent", "")
         session, slash, agent = sender.partition("/")
@@ -259,7 +260,7 @@ class Emulator:
         role = http.headers.get("x-callboard-role", "")
         return SimulatedRequest(session, agent, ordinal, attempt, purpose, role, body, logged.headers)
 
-    def _keep_body(self, logged: Logged, body: Json) -> None:
+    def _keep_body(self, logged: RequestLogEntry, body: Json) -> None:
         if self._options.keep_bodies < 1:
             return
         logged.body = body
@@ -286,10 +287,10 @@ class Emulator:
     def _latency_s(self, reply: SimulatedReply) -> float:
         return (self.scenario.latency_ms if reply.latency_ms is None else reply.latency_ms) / 1000
 
-    def _write_log(self, logged: Logged) -> None:
+    def _write_log(self, logged: RequestLogEntry) -> None:
         if self._options.log_file is None:
             return
-        line = {name: getattr(logged, name) for name in Logged.__slots__ if name not in ("body", "headers")}
+        line = {name: getattr(logged, name) for name in RequestLogEntry.__slots__ if name not in ("body", "headers")}
         with self._options.log_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -335,8 +336,10 @@ async def _json(http: web.Request) -> Json | ApiError:
 
 
 def _ordinal(body: Json) -> str:
-    """Return an ordinal for clients that send none: the number of replies so far, and a digest of the last message,
-    which is the same in a retry."""
+    """Return an ordinal for clients that send none.
+
+    The ordinal is the number of replies so far, and a digest of the last message, which is the same in a retry.
+    """
     messages = body.get("messages")
     listed = cast("list[object]", messages) if isinstance(messages, list) else []
     replies = sum(1 for m in listed if isinstance(m, dict) and cast("Json", m).get("role") == "assistant")
@@ -345,7 +348,7 @@ def _ordinal(body: Json) -> str:
 
 
 class Log(Protocol):
-    """The fields of a log line that are filled in while sending."""
+    """Fields of a log line that are filled in while sending."""
 
     request_id: str
     status: int
@@ -405,7 +408,7 @@ async def send_error(
 
 
 def reset(http: web.Request) -> web.StreamResponse:
-    """Abort the connection without a further byte."""
+    """Abort the connection without sending another byte."""
     if http.transport is not None:
         http.transport.abort()
     return web.Response()
@@ -449,7 +452,7 @@ async def _send_stream(exchange: Exchange, fault: SimulatedFault | None) -> web.
 async def _send_faulty(
     exchange: Exchange, response: web.StreamResponse, events: Sequence[bytes], fault: SimulatedFault
 ) -> web.StreamResponse:
-    # The last content event is cut off with its ending, so that a truncated call is a cut-off call.
+    # Here the last content event and the ending are omitted, so that a truncated call is really incomplete.
     middle = max(1, len(events) // 2) if fault.drop != "before_stop" else max(1, len(events) - 4)
     await _write(response, events[:middle], exchange.reply.pace_ms)
     if fault.drop == "before_stop":
@@ -476,8 +479,10 @@ async def _send_faulty(
 
 
 async def _write(response: web.StreamResponse, events: Sequence[bytes], pace_ms: float) -> None:
-    """Write the events one by one if they are paced, else in as few writes as possible: sockets cost more than
-    bytes."""
+    """Write the events one by one if they are paced, else in as few writes as possible.
+
+    A write costs more than its bytes.
+    """
     if pace_ms <= 0:
         if events:
             await response.write(b"".join(events))
@@ -496,7 +501,7 @@ def message(reply: SimulatedReply, *, message_id: str, model: str, usage: Billed
     """Return the complete message, for a request that does not stream."""
     blocks = [{name: value for name, value in block.items() if name != "raw_input"} for block in reply.blocks]
     if reply.cut and blocks and blocks[-1]["type"] == "tool_use":
-        blocks[-1]["input"] = {}  # what was cut off never became an object
+        blocks[-1]["input"] = {}  # the input was cut off before it became an object
     return {
         "id": message_id,
         "type": "message",
@@ -506,7 +511,7 @@ def message(reply: SimulatedReply, *, message_id: str, model: str, usage: Billed
         "stop_reason": reply.stop_reason,
         "stop_sequence": reply.stop_sequence,
         "stop_details": _stop_details(reply),
-        "usage": usage.as_json(reply.output),
+        "usage": {**usage.as_json(reply.output), **_searched(reply)},
     }
 
 
@@ -532,12 +537,18 @@ def stream(reply: SimulatedReply, *, message_id: str, model: str, usage: BilledI
         "stop_sequence": reply.stop_sequence,
         "stop_details": _stop_details(reply),
     }
-    totals = usage.as_json(reply.output)
+    totals = {**usage.as_json(reply.output), **_searched(reply)}
     for name in ("cache_creation", "service_tier"):
         totals.pop(name)
     events.append(event("message_delta", {"type": "message_delta", "delta": ending, "usage": totals}))
     events.append(event("message_stop", {"type": "message_stop"}))
     return events
+
+
+def _searched(reply: SimulatedReply) -> Json:
+    """Return the part of the usage that bills searches of the service."""
+    count = searches_in(reply.blocks)
+    return {"server_tool_use": {"web_search_requests": count}} if count else {}
 
 
 def _stop_details(reply: SimulatedReply) -> Json | None:
@@ -558,7 +569,7 @@ def _block_events(block: Json, index: int) -> Iterator[bytes]:
         pieces = _pieces(cast("str", block["thinking"]), _PIECE)
         deltas = [{"type": "thinking_delta", "thinking": part} for part in pieces]
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
-    elif kind == "tool_use":
+    elif kind in ("tool_use", "server_tool_use"):
         opening = {"type": kind, "id": block["id"], "name": block["name"], "input": {}}
         written = ["", *_pieces(written_input(block), _JSON_PIECE)]
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in written]

@@ -2,7 +2,7 @@
 
 One line of JSON is appended to the state file before a reply is sent. A player that starts with that file continues
 where the killed one stopped, and a repeated call gets the same reply. An incomplete last line is a reply that was never
-sent. If a scenario has no reply, the client gets a 400 that says why, and does not hang.
+sent. If a scenario has no reply, the client gets a 400 with that reason, and does not hang.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Player:
         return 1 if call is None else call.attempts + 1
 
     async def play(self, request: SimulatedRequest) -> SimulatedReply | ApiError:
-        """Return the complete reply to a call, the same for each of its attempts, or the error if there is none."""
+        """Return the complete reply to a call, the same for each of its attempts, or the error if no step fits."""
         memory = self._agents[request.session, request.agent]
         key = (request.purpose, request.ordinal)
         call = memory.calls.get(key)
@@ -174,7 +174,11 @@ class Player:
             names = ", ".join(sorted(missing))
             return invalid(f"rehearsal: {step.place} uses {names}, which no step of this session captured")
         for block in blocks:
-            if block["type"] == "tool_use" and not block.pop("unoffered", False) and block["name"] not in request.tools:
+            if (
+                block["type"] in ("tool_use", "server_tool_use")
+                and not block.pop("unoffered", False)
+                and block["name"] not in request.tools
+            ):
                 offered = ", ".join(sorted(request.tools)) or "none"
                 problem = f"calls {block['name']!r}, a tool that the request of {request.agent!r} does not offer"
                 return invalid(f"rehearsal: {step.place} {problem} (it offers: {offered})")

@@ -1,19 +1,19 @@
-"""Answers of a rehearsed model, and the faults that may come before them: frozen values, and how they fit a request.
+"""Answers of a rehearsed model, and the faults that may come before them: frozen values, adapted to a request.
 
-`SimulatedRequest` is what a scenario or a callable sees of a call. `fitted` turns a `SimulatedReply` into what the API
-would send for this very request: thinking only where asked for, cut at `max_tokens` and stop sequences, with ids and
+`SimulatedRequest` is the view of a call for a scenario or a callable. `fitted` turns a `SimulatedReply` into the API's
+answer to this very request: thinking only if it was requested, cut at `max_tokens` and stop sequences, with ids and
 signatures.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
-from callboard.adapters.models.rehearsal.api import redact, sign, tool_use_id
+from callboard.adapters.models.rehearsal.api import redact, service_use_id, sign, tool_use_id
 from callboard.adapters.models.rehearsal.strict import fold_turns
 from callboard.adapters.models.rehearsal.tokens import BLOCK_TOKENS, block_tokens, estimate, output_tokens
 
@@ -25,7 +25,8 @@ _OF_THE_RUNTIME = ("<system-reminder>", "<project-instructions ", "<memory ")
 
 DROPS = ("before_headers", "after_headers", "mid_stream", "before_stop")
 """Points at which a connection can be lost. `before_stop` ends it cleanly, as if everything had been sent; the others
-are resets."""
+are resets.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +95,32 @@ def text(content: str) -> Json:
 
 
 def thinking(content: str) -> Json:
-    """Return a thinking block; its signature is added when it is sent."""
+    """Return a thinking block. Its signature is added when it is sent."""
     return {"type": "thinking", "thinking": content}
 
 
 def tool_use(name: str, tool_input: Mapping[str, object]) -> Json:
-    """Return a call; its id is added when it is sent."""
+    """Return a call. Its id is added when it is sent."""
     return {"type": "tool_use", "name": name, "input": dict(tool_input)}
 
 
 def raw_tool_use(name: str, raw_input: str) -> Json:
-    """Return a call whose input is streamed as this text: duplicate keys, broken JSON, anything that a model
-    may write."""
+    """Return a call whose input is streamed as this text.
+
+    The text may be anything that a model may write, such as duplicate keys or broken JSON.
+    """
     return {"type": "tool_use", "name": name, "input": {}, "raw_input": raw_input}
+
+
+def web_search(query: str, results: Sequence[Mapping[str, object]] | None) -> tuple[Json, ...]:
+    """Return the blocks of a search by the service. `results` (title and url); None: the service pauses in it."""
+    call_block: Json = {"type": "server_tool_use", "name": "web_search", "input": {"query": query}}
+    return (call_block,) if results is None else (call_block, web_results(results))
+
+
+def web_results(results: Sequence[Mapping[str, object]]) -> Json:
+    """Return the results of the last search by the service."""
+    return {"type": "web_search_tool_result", "content": [dict(result) for result in results]}
 
 
 def say(content: str) -> SimulatedReply:
@@ -121,7 +135,7 @@ def call(name: str, tool_input: Mapping[str, object]) -> SimulatedReply:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedResult:
-    """A tool result in the newest user message, with the name of the called tool."""
+    """Tool result in the newest user message, with the name of the called tool."""
 
     tool: str
     tool_use_id: str
@@ -233,18 +247,18 @@ def fitted(reply: SimulatedReply, request: SimulatedRequest) -> SimulatedReply:
     blocks = _with_thinking(reply.blocks, request)
     blocks, stop_sequence = _stopped(blocks, cast("Sequence[str]", request.body.get("stop_sequences") or ()))
     limit = cast("int", request.body["max_tokens"])
-    blocks, cut = _limited(blocks, limit - 1)  # a reply costs one token, even an empty one
+    blocks, cut = _limited(blocks, limit - 1)  # even an empty reply costs one token
     stop = reply.stop_reason or ("tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn")
     if stop_sequence is not None:
         stop = "stop_sequence"
     if cut:
         stop = "max_tokens"
     seed = f"{request.session}/{request.agent}/{request.purpose}/{request.ordinal}"
-    # A reply written as cut off (`stop_reason: max_tokens`) is one whose last call is incomplete.
+    # In a reply with `stop_reason: max_tokens`, the last call is incomplete.
     if stop == "max_tokens" and not cut and blocks and blocks[-1]["type"] == "tool_use":
         written = written_input(blocks[-1])
         blocks[-1] = {**blocks[-1], "raw_input": written[: len(written) // 2]}
-    finished = tuple(_finished(block, request.model, f"{seed}/{n}") for n, block in enumerate(blocks))
+    finished = tuple(_all_finished(blocks, request, seed))
     return replace(
         reply,
         blocks=finished,
@@ -281,7 +295,7 @@ def _stopped(blocks: list[Json], sequences: Sequence[str]) -> tuple[list[Json], 
 
 
 def _limited(blocks: list[Json], limit: int) -> tuple[list[Json], bool]:
-    """Return as many blocks as fit into `limit` tokens; the first one that does not fit is cut and is the last."""
+    """Return as many blocks as fit into `limit` tokens. The first one that does not fit is cut and is the last."""
     fitting: list[Json] = []
     for block in blocks:
         cost = block_tokens(block)
@@ -314,8 +328,44 @@ def _first_tokens(content: str, limit: int) -> str:
     return content[:low]
 
 
+def _all_finished(blocks: Sequence[Json], request: SimulatedRequest, seed: str) -> Iterator[Json]:
+    """Yield the blocks with ids and signatures.
+
+    Results belong to the last search, also of a reply that paused in it.
+    """
+    last = request.messages[-1] if request.messages else {}
+    content = last.get("content")
+    earlier = cast("list[Json]", content) if last.get("role") == "assistant" and isinstance(content, list) else []
+    search = next((str(block["id"]) for block in reversed(earlier) if block["type"] == "server_tool_use"), "")
+    for number, block in enumerate(blocks):
+        finished = _finished(block, request.model, f"{seed}/{number}")
+        if finished["type"] == "server_tool_use":
+            search = str(finished["id"])
+        elif finished["type"] == "web_search_tool_result":
+            finished = {**finished, "tool_use_id": search}
+        yield finished
+
+
+def searches_in(blocks: Sequence[Mapping[str, object]]) -> int:
+    """Return the number of searches that the service bills for a reply."""
+    return sum(block["type"] == "web_search_tool_result" for block in blocks)
+
+
+def _found(result: Json) -> Json:
+    sealed = sign("web_search", f"{result['url']}\n{result['title']}")
+    return {"type": "web_search_result", "page_age": None, **result, "encrypted_content": sealed}
+
+
 def _finished(block: Json, model: str, seed: str) -> Json:
     kind = block["type"]
+    if kind == "server_tool_use":
+        return {"type": kind, "id": service_use_id(seed), "name": block["name"], "input": block["input"]}
+    if kind == "web_search_tool_result":
+        return {
+            "type": kind,
+            "tool_use_id": "",
+            "content": [_found(item) for item in cast("list[Json]", block["content"])],
+        }
     if kind == "tool_use":
         return {"type": "tool_use", "id": tool_use_id(seed), **{name: block[name] for name in _CALL if name in block}}
     if kind == "thinking":

@@ -1,4 +1,4 @@
-"""A scenario: the replies of each agent, in order. Frozen values; `scenario_file` reads them from YAML.
+"""Scenario: the replies of each agent, in order. Frozen values; `scenario_file` reads them from YAML.
 
 A scenario is played from the top for each agent of each session. The reply is the first unused step whose guard fits
 the request. A guarded step that does not fit is skipped and remains available; a step without a guard always fits.
@@ -23,7 +23,7 @@ FOREVER = None
 
 @dataclass(frozen=True, slots=True)
 class StepCondition:
-    """Condition of a step. All fields that are set must match; texts are searched with regular expressions."""
+    """Condition of a step. All fields that are set must match. Texts are searched with regular expressions."""
 
     contains: tuple[re.Pattern[str], ...] = ()
     """Patterns that the newest user message (including its tool results) must contain."""
@@ -36,7 +36,7 @@ class StepCondition:
     """Glob that the model's id must match."""
 
     def fits(self, request: SimulatedRequest) -> bool:
-        """Return True if the step is for this request."""
+        """Return True if the step fits the request."""
         if self.model is not None and not fnmatchcase(request.model, self.model):
             return False
         if self.result_of and not set(self.result_of) <= {result.tool for result in request.results}:
@@ -51,7 +51,7 @@ class StepCondition:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A value from the newest user message: the pattern's first group, or the whole match."""
+    """Value from the newest user message: the pattern's first group, or the whole match."""
 
     name: str
     pattern: re.Pattern[str]
@@ -59,7 +59,7 @@ class Capture:
     """Number of the match, from 1."""
 
     def value(self, request: SimulatedRequest) -> str | None:
-        """Return the captured text, or None if there is no such match."""
+        """Return the captured text; None without such a match."""
         matches = list(self.pattern.finditer(request.newest_text))
         if len(matches) < self.nth:
             return None
@@ -95,7 +95,7 @@ class Scenario:
     latency_ms: float = 0.0
     agents: Part = ()
     summaries: Part = ()
-    """Steps for calls with the purpose of a summary; an agent without any gets a generated summary."""
+    """Steps for calls with the purpose of a summary. An agent without any gets a generated summary."""
     rate: KeyLimits = field(default_factory=KeyLimits)
     """Limits of a client per minute, beyond which it gets 429s."""
     end: Step | None = None
@@ -117,8 +117,10 @@ class Scenario:
         return cls(name, models or dict(CATALOGUE), latency_ms, answer=answer)
 
     def steps(self, request: SimulatedRequest) -> tuple[Step, ...] | None:
-        """Return the steps of the caller: by exact name, else of the first matching glob or role; None if there are
-        none."""
+        """Return the steps of the caller; None if there are none.
+
+        The steps are those of the exact name, else of the first matching glob or role.
+        """
         part = self.summaries if request.purpose == "summary" else self.agents
         exact = next((steps for key, steps in part if key == request.agent), None)
         if exact is not None:

@@ -1,5 +1,7 @@
-"""Reader of scenario files. Reports every mistake with file, line and field (docs/rehearsal.md describes the
-format)."""
+"""Reader of scenario files.
+
+Reports every mistake with file, line and field (docs/rehearsal.md describes the format).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,17 @@ from typing import Any, TypeVar, cast
 from callboard.adapters.extensions.yaml import Address, YamlDocument, load_document
 from callboard.adapters.models.rehearsal.api import CATALOGUE, ERROR_STATUS, STOP_REASONS, THINKING_TYPES, ModelSpec
 from callboard.adapters.models.rehearsal.rates import KeyLimits
-from callboard.adapters.models.rehearsal.replies import DROPS, Json, SimulatedFault, SimulatedReply
+from callboard.adapters.models.rehearsal.replies import (
+    DROPS,
+    Json,
+    SimulatedFault,
+    SimulatedReply,
+    web_results,
+    web_search,
+)
 from callboard.adapters.models.rehearsal.scenario import Capture, Part, Scenario, Step, StepCondition
 from callboard.adapters.models.rehearsal.strict_blocks import TOOL_NAME
+from callboard.types.choices import choose
 from callboard.types.errors import SettingsError
 
 T = TypeVar("T")
@@ -94,7 +104,7 @@ class _Reader:
         fields = cast("Json", value)
         for name in fields:
             if allowed is not None and name not in allowed:
-                self._wrong(f"is not a field here; there are: {', '.join(allowed)}", (*address, name))
+                self._wrong(f"is not a field here: {choose(allowed)}", (*address, name))
         return fields
 
     def _of(self, fields: Json, name: str, kind: type[T], *, address: Address, default: T) -> T:
@@ -197,7 +207,11 @@ class _Reader:
             self._wrong(f"is one of: {', '.join(sorted(STOP_REASONS))}", (*address, "stop_reason"))
         reply_address = (*address, "reply")
         nested = isinstance(fields.get("reply"), list)
-        read = [self._block(block, (*reply_address, n) if nested else reply_address) for n, block in enumerate(blocks)]
+        read = [
+            part
+            for n, block in enumerate(blocks)
+            for part in self._blocks(block, (*reply_address, n) if nested else reply_address)
+        ]
         calls = any(block["type"] == "tool_use" for block in read)
         if stop in ("end_turn", "tool_use") and calls != (stop == "tool_use"):
             self._wrong("the API says `tool_use` if, and only if, the reply holds calls", (*address, "stop_reason"))
@@ -209,6 +223,28 @@ class _Reader:
             self._number(fields, "latency_ms", address, 0.0) if "latency_ms" in fields else None,
             self._number(fields, "pace_ms", address, 0.0),
         )
+
+    def _blocks(self, value: object, address: Address) -> tuple[Json, ...]:
+        """Return the blocks of one entry: two for a search by the service and its results."""
+        entry: Json = cast("Json", value) if isinstance(value, dict) else {}
+        if "web_search_results" in entry:
+            return (web_results(self._results(entry["web_search_results"], (*address, "web_search_results"))),)
+        if "web_search" not in entry:
+            return (self._block(cast("object", value), address),)
+        search_address = (*address, "web_search")
+        fields = self._mapping(entry["web_search"], search_address, ("query", "results"))
+        query = self._of(fields, "query", str, address=search_address, default="?")
+        found = fields.get("results")
+        return web_search(query, None if found is None else self._results(found, (*search_address, "results")))
+
+    def _results(self, value: object, address: Address) -> list[Json]:
+        results: list[Json] = []
+        for number, item in enumerate(self._list(value)):
+            place = (*address, number)
+            fields = self._mapping(item, place, ("title", "url", "page_age"))
+            title = self._of(fields, "title", str, address=place, default="?")
+            results.append({**fields, "title": title, "url": self._of(fields, "url", str, address=place, default="?")})
+        return results
 
     def _block(self, value: object, address: Address) -> Json:
         if isinstance(value, str):
@@ -303,7 +339,7 @@ class _Reader:
 
 
 def _fits(kind: str, value: object) -> bool:
-    """Return True if a fault of this kind can have this value."""
+    """Return True if this value is possible for a fault of this kind."""
     choices: Mapping[str, Collection[object]] = {
         "status": range(400, 600),
         "html": range(200, 600),

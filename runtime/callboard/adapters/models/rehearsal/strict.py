@@ -1,8 +1,8 @@
-"""Checks of whether the Messages API would accept a request. Pure: `check_request` refuses with the API's own texts.
+"""Checks that the Messages API would accept a request. Pure: `check_request` refuses with the API's own texts.
 
-An emulator that is laxer than the real API would prove nothing. So doubtful requests are refused, and so are server
-tools and beta fields. `strict_blocks` checks the shapes of blocks. Here are the fields of a request, and the order of a
-conversation: roles, calls and their results, cache marks, and thinking that must be returned.
+An emulator that is less strict than the real API would prove nothing. So doubtful requests are refused, and so are
+server tools and beta fields. `strict_blocks` checks the shapes of blocks. This module checks the fields of a request,
+and the order of a conversation: roles, calls and their results, cache marks, and thinking that must be returned.
 
 The API treats neighbouring messages of one role as one turn. Error paths use the request's own message numbers.
 """
@@ -33,7 +33,7 @@ _MAX_MARKS = 4
 _THINKING = ("thinking", "redacted_thinking")
 __all__ = ["MAX_BODY", "VERSIONS", "CheckContext", "check_headers", "check_request"]
 MAX_BODY = 32 * 1024 * 1024
-"""Most bytes of a body; a longer one gets a 413."""
+"""Most bytes of a body. A longer one gets a 413."""
 VERSIONS = ("2023-06-01", "2026-10-21")
 """Supported API versions, oldest first."""
 _FIELDS = frozenset(
@@ -108,8 +108,10 @@ def fold_turns(messages: Sequence[Json]) -> list[RoleTurn]:
 
 
 def calls_digest(blocks: Sequence[Json]) -> str:
-    """Return a digest of the names and inputs of a reply's calls, in order. It does not depend on their ids. '' without
-    calls."""
+    """Return a digest of the names and inputs of a reply's calls, in order.
+
+    It does not depend on their ids. '' without calls.
+    """
     calls = [[block["name"], block["input"]] for block in blocks if block["type"] == "tool_use"]
     text = json.dumps(calls, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20] if calls else ""
@@ -159,6 +161,7 @@ def turns(request: Json, rules: CheckContext) -> Check:
     yield from _roles(folded, spec)
     yield from _last(folded[-1], spec, paused=rules.paused)
     yield from _pairs(folded)
+    yield from _searches(folded, paused=rules.paused)
     if not request.get("tools") and any(block["type"] == "tool_use" for turn in folded for block in turn.blocks):
         yield invalid("Requests which include `tool_use` or `tool_result` blocks must define tools")
     yield from _signatures(folded, spec)
@@ -257,6 +260,19 @@ def _results(turn: RoleTurn, expected: set[str]) -> Check:
         answered.add(call)
 
 
+def _searches(folded: Sequence[RoleTurn], *, paused: bool) -> Check:
+    """Check that each search of the service has its results in the same turn, unless the service paused in it."""
+    for turn in folded:
+        calls = [str(block["id"]) for block in turn.blocks if block["type"] == "server_tool_use"]
+        answered = [str(block["tool_use_id"]) for block in turn.blocks if block["type"] == "web_search_tool_result"]
+        if stray := next((call for call in answered if call not in calls), None):
+            yield invalid(f"messages.{turn.first}: unexpected `tool_use_id` in `web_search_tool_result`: {stray}")
+        missing = [call for call in calls if call not in answered]
+        if missing and not (paused and turn is folded[-1]):
+            rule = "tool use with id was found without a corresponding `web_search_tool_result` block"
+            yield invalid(f"messages.{turn.first}: `web_search` {rule}: {', '.join(missing)}")
+
+
 def _signatures(folded: Sequence[RoleTurn], spec: ModelSpec) -> Check:
     for turn in folded:
         for block, place in zip(turn.blocks, turn.places, strict=True):
@@ -311,8 +327,10 @@ def _open_loop(folded: Sequence[RoleTurn]) -> list[RoleTurn]:
 
 
 def check_headers(headers: Mapping[str, str], keys: frozenset[str] | None = None) -> ApiError | None:
-    """Return the refusal of a request's headers (names in lower case), or None. `keys` are the accepted keys; None:
-    any."""
+    """Return the refusal of a request's headers (names in lower case), or None.
+
+    `keys` are the accepted keys; None: any.
+    """
     bearer = headers.get("authorization", "")
     key = headers.get("x-api-key", "") or (bearer[7:].strip() if bearer.lower().startswith("bearer ") else "")
     if not key:

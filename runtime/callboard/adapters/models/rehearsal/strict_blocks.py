@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeGuard, cast
 
-from callboard.adapters.models.rehearsal.api import ApiError, invalid
+from callboard.adapters.models.rehearsal.api import ApiError, invalid, signed
 
 Json = dict[str, object]
 Check = Iterator[ApiError]
@@ -37,6 +37,8 @@ _SHAPES: Mapping[str, _Shape] = MappingProxyType(
         "redacted_thinking": ({"data": str}, frozenset()),
         "tool_use": ({"id": str, "name": str, "input": dict}, frozenset({"cache_control", "caller"})),
         "tool_result": ({"tool_use_id": str}, frozenset({"cache_control", "content", "is_error"})),
+        "server_tool_use": ({"id": str, "name": str, "input": dict}, frozenset({"cache_control", "caller"})),
+        "web_search_tool_result": ({"tool_use_id": str}, frozenset({"cache_control", "caller", "content"})),
     }
 )
 """Required and optional fields of each type of block."""
@@ -44,7 +46,9 @@ _SHAPES: Mapping[str, _Shape] = MappingProxyType(
 _HOMES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "user": frozenset({"text", "image", "document", "search_result", "tool_result"}),
-        "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+        "assistant": frozenset(
+            {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"}
+        ),
         "system": frozenset({"text"}),
         "tool_result": frozenset({"text", "image", "document", "search_result"}),
     }
@@ -262,6 +266,29 @@ def _tool_result(block: Json, place: str, section: str) -> Check:
         yield from _contents(content, f"{place}.tool_result.content", section)
 
 
+def _service_use(block: Json, place: str, section: str) -> Check:
+    if not str(block["id"]).startswith("srvtoolu_"):
+        yield invalid(f"{place}.server_tool_use.id: String should match pattern '^srvtoolu_[a-zA-Z0-9_]+$'")
+    if block["name"] != "web_search":
+        yield invalid(f"{place}.server_tool_use.name: Input should be 'web_search'")
+
+
+def _search_results(block: Json, place: str, section: str) -> Check:
+    """Check that results are returned as they came: their encrypted content belongs to title and address."""
+    prefix = f"{place}.web_search_tool_result.content"
+    content = block.get("content")
+    if isinstance(content, dict):
+        yield from missing_fields(cast("Json", content), ("type", "error_code"), f"{prefix}.")
+        return
+    if not isinstance(content, list):
+        yield invalid(f"{prefix}: Input should be a valid list")
+        return
+    for position, item in enumerate(cast("list[Json]", content)):
+        yield from missing_fields(item, ("type", "url", "title", "encrypted_content"), f"{prefix}.{position}.")
+        if not signed("web_search", f"{item['url']}\n{item['title']}", str(item["encrypted_content"])):
+            yield invalid(f"{prefix}.{position}: Invalid `encrypted_content` in `web_search_result` block")
+
+
 def _contents(value: object, place: str, section: str) -> Check:
     if isinstance(value, str):
         return
@@ -282,6 +309,8 @@ _INSIDE = MappingProxyType(
         "redacted_thinking": _nothing,
         "tool_use": _tool_use,
         "tool_result": _tool_result,
+        "server_tool_use": _service_use,
+        "web_search_tool_result": _search_results,
     }
 )
 
@@ -319,10 +348,32 @@ _TOOL_FIELDS = frozenset(
 )
 
 
+_SEARCH_FIELDS = frozenset(
+    {"type", "name", "max_uses", "allowed_domains", "blocked_domains", "user_location", "cache_control"}
+)
+
+
+def _search_tool(tool: Json, position: int) -> Check:
+    prefix = f"tools.{position}.web_search_20250305."
+    yield from missing_fields(tool, ("name",), prefix)
+    yield from extra_fields(tool, _SEARCH_FIELDS, prefix)
+    if tool["name"] != "web_search":
+        yield invalid(f"{prefix}name: Input should be 'web_search'")
+    if tool.get("allowed_domains") and tool.get("blocked_domains"):
+        yield invalid(f"{prefix}allowed_domains: Only one of `allowed_domains` or `blocked_domains` may be given")
+    if not (is_int(tool.get("max_uses", 1)) and cast("int", tool.get("max_uses", 1)) > 0):
+        yield invalid(f"{prefix}max_uses: Input should be greater than 0")
+    yield from cache_control(tool.get("cache_control"), prefix)
+
+
 def _tool(tool: Json, position: int) -> Check:
+    if tool.get("type") == "web_search_20250305":
+        yield from _search_tool(tool, position)
+        return
     if tool.get("type") not in (None, "custom"):
         yield invalid(
-            f"tools.{position}: Input tag {tool.get('type')!r} does not match any of the expected tags: 'custom'"
+            f"tools.{position}: Input tag {tool.get('type')!r} does not match any of the expected tags: 'custom', "
+            "'web_search_20250305'"
         )
     prefix = f"tools.{position}.custom."
     yield from missing_fields(tool, ("name", "input_schema"), prefix)
@@ -356,6 +407,9 @@ def _input_schema(schema: Json, place: str) -> Check:
         yield invalid(f"{place}: {problem} (https://json-schema.org/draft/2020-12).")
 
 
+_INNER_SCHEMAS = ("items", "additionalProperties")
+
+
 def _is_schema(value: Any) -> bool:
     """Return True if a value can be a JSON schema: the keywords that tools use have values of the right types."""
     if isinstance(value, bool):
@@ -365,11 +419,13 @@ def _is_schema(value: Any) -> bool:
     schema = cast("Json", value)
     kinds = schema.get("type", "object")
     listed = cast("list[object]", kinds) if isinstance(kinds, list) else [kinds]
-    if not all(isinstance(kind, str) and kind in _SCHEMA_TYPES for kind in listed):
-        return False
+    for kind in listed:
+        if not isinstance(kind, str) or kind not in _SCHEMA_TYPES:
+            return False
     if not isinstance(schema.get("required", []), list) or not isinstance(schema.get("enum", []), list):
         return False
     properties = schema.get("properties", {})
-    if not isinstance(properties, dict) or not all(_is_schema(inner) for inner in cast("Json", properties).values()):
+    if not isinstance(properties, dict):
         return False
-    return _is_schema(schema.get("items", True)) and _is_schema(schema.get("additionalProperties", True))
+    inner = [*cast("Json", properties).values(), *(schema[name] for name in _INNER_SCHEMAS if name in schema)]
+    return all(map(_is_schema, inner))

@@ -1,6 +1,6 @@
-"""The system call filter, as a program of classic BPF: denies calls that no command needs and attackers use.
+"""System call filter, as a program of classic BPF: it denies calls that no command needs and attackers use.
 
-Denied: access to other processes, keys of the kernel, mounts, namespaces, io_uring, tracing of the kernel, modules,
+Denied are access to other processes, keys of the kernel, mounts, namespaces, io_uring, tracing of the kernel, modules,
 power, clocks, input into a terminal, set-user-id bits, and certain kinds of sockets. Call numbers are listed by
 architecture, from the kernel's tables. 32-bit programs on a 64-bit kernel are ended, because their numbers mean other
 calls. An architecture that is not in the table has no filter.
@@ -62,10 +62,13 @@ _DENIED: Mapping[str, Sequence[int]] = {
     ),
 }
 _DENIED_ALIKE = (438, 430, 431, 432, 433, 428, 429, 442, 467, 443)
-"""pidfd_getfd, fsopen to fspick, open_tree, move_mount, mount_setattr, open_tree_attr, quotactl_fd: the same on every
-architecture."""
+"""pidfd_getfd, fsopen to fspick, open_tree, move_mount, mount_setattr, open_tree_attr, quotactl_fd: the same numbers on
+every architecture.
+"""
 _ABSENT = (425, 426, 427, 435)
-"""io_uring and clone3, whose arguments a filter cannot inspect: they seem not to exist, so programs use other calls."""
+"""io_uring and clone3, whose arguments a filter cannot inspect. They appear not to exist, so programs use other
+calls.
+"""
 _CLONE: Mapping[str, int] = {"x86_64": 56, "aarch64": 220}
 _UNSHARE: Mapping[str, int] = {"x86_64": 272, "aarch64": 97}
 _SOCKET: Mapping[str, int] = {"x86_64": 41, "aarch64": 198}
@@ -113,7 +116,7 @@ def _program(machine: str, families: Sequence[int], alone: bool) -> Iterator[Ins
 
 
 def _argument(number: int, place: int, tests: list[Instruction]) -> Iterator[Instruction]:
-    """Yield tests of the low half of an argument of one call; a call that passes all of them is allowed."""
+    """Yield tests of the low half of an argument of one call. A call that passes all of them is allowed."""
     yield EQUAL, 0, len(tests) + 2, number
     yield LOAD, 0, 0, ARGUMENTS + 8 * place
     yield from tests

@@ -1,4 +1,4 @@
-"""Protected paths that did not exist when a command began: find those that it creates, and move them aside.
+"""Protected paths that did not exist when a command began: a guard finds those that it creates, and moves them aside.
 
 A mount can close a path only if something exists there, and Landlock grants by folder, not by name. So
 `launch_child.py` watches the few affected folders with inotify, renames new files (`.mcp.json` to
@@ -6,10 +6,9 @@ A mount can close a path only if something exists there, and Landlock grants by 
 kill -9 the next command, or the next session, does the check (`check_records`).
 
 Every rename is relative to a folder that was opened before the command began and follows no link, so a command cannot
-redirect it. Imports only a small part of the standard library, because each command waits for that.
+redirect it. This module imports only a small part of the standard library, because each command waits for the import.
 """
-# ruff: noqa: PTH103, PTH108, PTH116, PTH120, PTH123, PTH208
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH103, PTH108, PTH116, PTH120, PTH123, PTH208 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
@@ -31,15 +30,15 @@ MOVES = "moves"
 """File, next to the grants, of all paths that were moved aside. Simultaneous commands watch the same folders, and each
 also reports the paths that another command's guard moved first."""
 LARGEST = 1 << 16
-"""Most bytes of either file; a larger one is removed once no command needs it."""
+"""Most bytes of either file. A larger one is removed once no command needs it."""
 LIMIT = 16
-"""A command that creates protected paths more often than this is ended, because it would never stop."""
+"""Most times that a command may create a protected path. Beyond that it is ended, because it would never stop."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass
-class Moved:
-    """A path that the command created, and its new path; empty: it could not be moved."""
+class MovedPath:
+    """Path that the command created, and its new path; empty: it could not be moved."""
 
     path: str
     to: str
@@ -54,9 +53,9 @@ class PathGuard:
     """
 
     def __init__(self, entries: Iterable[str], grants: Grants) -> None:
-        self.moved: list[Moved] = []
+        self.moved: list[MovedPath] = []
         self.grants = grants
-        self.moves = Moves(f"{os.path.dirname(grants.path)}/{MOVES}")
+        self.moves = MoveLog(f"{os.path.dirname(grants.path)}/{MOVES}")
         self._times = 0
         self._shared = False
         self.bases: dict[str, int] = {}
@@ -74,8 +73,10 @@ class PathGuard:
         self._late: dict[tuple[str, str], tuple[int, int] | None] = {}
 
     def late(self) -> list[str]:
-        """Return the paths that exist by now, and ignore each while it is the same file. Call it before the command
-        begins."""
+        """Return the paths that exist by now, and ignore each while it is the same file.
+
+        Call it before the command begins.
+        """
         identities = {pair: self._identity(*pair) for pair in self.absent}
         self._late = {pair: identity for pair, identity in identities.items() if identity}
         return [f"{base}/{name.rstrip('/')}" for base, name in self._late]
@@ -93,7 +94,7 @@ class PathGuard:
         if descriptor >= 0:
             _drain(descriptor)
         if self.inotify >= 0:
-            self._watch_folders()  # before the look: what is created after it is an event
+            self._watch_folders()  # before the check: a file created later causes another event
         allowed: frozenset[str] | None = None
         for base, name in self.absent:
             path = f"{base}/{name.rstrip('/')}"
@@ -107,7 +108,7 @@ class PathGuard:
             self._shared = self._shared or _commands(os.path.dirname(self.grants.path)) > 1
             target = self._move(base, name)
             if target is not None:
-                self.moved.append(Moved(path, target))
+                self.moved.append(MovedPath(path, target))
 
     @property
     def exceeded(self) -> bool:
@@ -143,7 +144,7 @@ class PathGuard:
                 place = f"/proc/self/fd/{descriptor}".encode()
                 libc.inotify_add_watch(self.inotify, place, IN_CREATE | IN_MOVED_TO)
             os.close(descriptor)
-        # A folder that appears in the base (`.github`) is an event there, and is watched from then on.
+        # A folder that appears in the base (`.github`) causes an event of the base, and is watched from then on.
 
     def _open(self, base: str, folder: str) -> int | None:
         """Return a descriptor of the folder within a base, without following links; None if it does not exist."""
@@ -152,7 +153,7 @@ class PathGuard:
         if not folder:
             return os.dup(self.bases[base])
         try:
-            # Relative to the open base, without links: a command can swap the folder for a link
+            # Relative to the open base, without links, because a command can replace the folder by a link
             # (test_a_link_does_not_lead_the_check_out_of_the_folder).
             return os.open(folder, _FOLDER, dir_fd=self.bases[base])
         except OSError:
@@ -185,12 +186,12 @@ class PathGuard:
             for target in _names(last):
                 if _lexists(descriptor, target):
                     continue
-                # Before the rename: a guard that finds the name gone must find who moved it.
-                self.moves.add(Moved(f"{base}/{name.rstrip('/')}", f"{place}/{target}"))
+                # Before the rename: a guard that finds the name gone must find the record of the move.
+                self.moves.add(MovedPath(f"{base}/{name.rstrip('/')}", f"{place}/{target}"))
                 if rename_new(descriptor, last, target):
                     return f"{place}/{target}"
         except FileNotFoundError:
-            return None  # the command removed it, or the guard of another command was quicker
+            return None  # the command removed it, or the guard of another command was faster
         except OSError:
             pass
         finally:
@@ -208,10 +209,11 @@ RENAME_NOREPLACE = 1
 
 
 def rename_new(folder: int, name: str, target: str) -> bool:
-    """Rename within a folder. Return False if the target exists by now, possibly created by another guard. Raises
-    OSError.
+    """Rename within a folder.
 
-    On file systems without this kind of rename, the plain one is used, which relies on the earlier check.
+    Return False if the target exists by now, possibly created by another guard. Raises OSError.
+
+    On file systems without this kind of rename, a plain rename is used, which relies on the earlier check.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     # Guards of several commands move files at the same time, and must not replace one another's
@@ -252,15 +254,18 @@ def _drain(descriptor: int) -> None:
         return
 
 
-def describe(moved: Sequence[Moved], command: str = "", *, shared: bool = False) -> str:
-    """Return the text for the model and the user; empty if nothing was moved. `command`: an earlier command. `shared`:
-    other commands ran too, and the kernel does not say which of them created a file."""
+def describe(moved: Sequence[MovedPath], command: str = "", *, shared: bool = False) -> str:
+    """Return the text for the model and the user; empty if nothing was moved.
+
+    `command`: an earlier command. `shared`: other commands ran too, and the kernel does not report which of them
+    created a file.
+    """
     if not moved:
         return ""
     creator = "This command, or another one that ran at the same time," if shared else "This command"
     if command:
         creator = f"The earlier command `{command}`, which was killed,"
-    lines = [f"[{creator} created what other programs run or obey, and nobody approved that:"]
+    lines = [f"[{creator} created files that other programs run or obey, without approval:"]
     for move in moved:
         lines.append(f"  {move.path} " + (f"was moved to {move.to}" if move.to else "COULD NOT BE MOVED: delete it"))
     lines.append(
@@ -270,11 +275,11 @@ def describe(moved: Sequence[Moved], command: str = "", *, shared: bool = False)
     return "\n".join(lines) + "\n"
 
 
-class Tail:
+class SharedLog:
     """A file to which many processes append, and the start of the part that is newer than this command.
 
-    `mark`: that position as text, from an earlier `Tail`. If the file was trimmed since, it is another file, and all of
-    it is newer.
+    `mark`: that position as text, from an earlier `SharedLog`. If the file was trimmed since, it is another file, and
+    all of it is newer.
     """
 
     def __init__(self, path: str, mark: str = "") -> None:
@@ -309,10 +314,10 @@ class Tail:
             return ""
 
 
-class Moves(Tail):
+class MoveLog(SharedLog):
     """Record of the paths that the guards of all commands moved aside."""
 
-    def add(self, moved: Moved) -> None:
+    def add(self, moved: MovedPath) -> None:
         """Record a rename with one atomic write. A full disk must not prevent the rename itself."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
@@ -326,11 +331,11 @@ class Moves(Tail):
         finally:
             os.close(descriptor)
 
-    def read(self) -> list[Moved]:
+    def read(self) -> list[MovedPath]:
         """Return the files that were really moved since then, each once."""
         lines = self.text().split("\n")
         pairs = dict.fromkeys(tuple(line.split("\0")) for line in lines if line.count("\0") == 1)
-        return [Moved(path, to) for path, to in pairs if os.path.lexists(to)]
+        return [MovedPath(path, to) for path, to in pairs if os.path.lexists(to)]
 
 
 def _commands(folder: str) -> int:
@@ -341,10 +346,10 @@ def _commands(folder: str) -> int:
         return 0
 
 
-# Grants: what a person approved while other commands run.
+# Grants: paths that the user approved while other commands run
 
 
-class Grants(Tail):
+class Grants(SharedLog):
     """The granted paths, one per line. A grant applies to the commands that were running when it was given."""
 
     def read(self) -> frozenset[str]:
@@ -371,8 +376,10 @@ def add_grants(folder: str, paths: Iterable[str]) -> None:
 
 
 def trim(folder: str) -> None:
-    """Remove the two files once they have grown large. Call it while no command has a record: all entries are
-    old then."""
+    """Remove the two files once they have grown large.
+
+    Call it while no command has a record: all entries are old then.
+    """
     for name in (GRANTS, MOVES):
         try:
             if os.stat(f"{folder}/{name}").st_size > LARGEST:
@@ -381,7 +388,7 @@ def trim(folder: str) -> None:
             continue  # it does not exist
 
 
-# Records: what a killed command may have left.
+# Records: for the check after a killed command
 
 
 def leave_record(folder: str, guard: PathGuard, command: str) -> str:
@@ -424,8 +431,10 @@ def check_records(folder: str) -> str:
 
 
 def _started(pid: int) -> str:
-    """Return the start time of a process and its boot, which no later process shares; empty if the process has
-    ended."""
+    """Return the start time of a process and its boot, which no later process shares.
+
+    Empty if the process has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,9 +1,8 @@
 """Paths on a machine that commands may or may not use: homes, credentials, tools, the runtime's own folders.
 
-Collected once at a session's start. Reads the disk; changes nothing.
+They are collected once at a session's start. Reads the disk; changes nothing.
 """
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120, S108
-# Paths are text here: they become words of a command line, and are compared by the hundred.
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120, S108 - paths are text here: they become words of a command line, and are compared by the hundred
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ OF_THE_MACHINE = (
 """Files that only root can read; hidden in case the runtime runs as root."""
 _TEMPORARY = ("/tmp", "/var/tmp")
 CROWDED = (*_TEMPORARY, "/run", "/dev", "/proc")
-"""Folders that all programs of the machine share: a command gets private ones, or a part of them."""
+"""Folders that all programs of the machine share. A command gets private ones, or a part of them."""
 
 _TOOLS_OF_ENVIRONMENT = (
     *("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOROOT", "JAVA_HOME"),
@@ -75,7 +74,7 @@ class SandboxPaths:
     loaded: tuple[str, ...] = ()
     """Folders of skills and plugins, which later sessions load: no approval makes them writable."""
     scratch: str = ""
-    """Folder for the session's temporary files; empty: no permanent one."""
+    """Folder for the session's temporary files; empty: no permanent folder."""
     locks: str = ""
     """Callboard's folder for locks."""
     tools: tuple[str, ...] = ()
@@ -184,7 +183,7 @@ def find_repository(checkout: str) -> CheckoutFolders | None:
     marker = f"{checkout}/.git"
     try:
         kind = os.lstat(marker).st_mode
-        if stat.S_ISDIR(kind):  # an empty folder is there while another command runs (`levels.py`)
+        if stat.S_ISDIR(kind):  # an empty folder exists while another command runs (`levels.py`)
             return CheckoutFolders(marker, marker) if os.path.lexists(f"{marker}/HEAD") else None
         own = os.path.realpath(os.path.join(checkout, _named(marker).removeprefix("gitdir:").strip()))
         common = (
@@ -202,8 +201,10 @@ def _named(path: str) -> str:
 
 
 def repository_of_worktree(folder: str, ground: SandboxPaths) -> CheckoutFolders | None:
-    """Return the git folders of a worktree of this workspace; None for any other folder. A command may have changed the
-    files in the worktree, so only the repository's own data about it counts."""
+    """Return the git folders of a worktree of this workspace; None for any other folder.
+
+    A command may have changed the files in the worktree, so only the repository's own data about it counts.
+    """
     if ground.repository is None or (repository := find_repository(folder)) is None:
         return None
     trees = f"{ground.repository.common}/worktrees"
@@ -217,8 +218,9 @@ def repository_of_worktree(folder: str, ground: SandboxPaths) -> CheckoutFolders
 
 
 def services() -> list[str]:
-    """Return file sockets on which a process of this machine listens and that a command could reach, with links
-    resolved.
+    """Return file sockets on which a process of this machine listens and that a command could reach.
+
+    Links are resolved.
 
     A socket in a folder that the user may not enter is out of reach for commands too, even for those of root, because
     they have no root privileges inside. bubblewrap could not cover it either.

@@ -1,11 +1,11 @@
 """A command in its own process namespace: its processes, and their end (levels 2 and 3).
 
 bubblewrap is three processes: one outside, the first one inside, and Callboard's own inside. The latter starts the
-command, reports its exit code and the number of remaining processes, and stays until it is told to go. When the one
-outside ends, the kernel ends all of them. Loaded by `launch_child.py`, so this module also imports only the standard
-library.
+command, reports its exit code and the number of remaining processes, and stays until it is told to end. When the
+process outside ends, the kernel ends all of them. `launch_child.py` loads this module, so it also imports only the
+standard library.
 """
-# ruff: noqa: PTH110, PTH123
+# ruff: noqa: PTH110, PTH123 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from callboard.adapters.processes.sandbox.watching import Watch, descendants
 STATUS = 3
 HOLD = 4
 FILTER = 5
-"""Descriptors inside: Callboard's process reports the end of the command; it stays while this is open; bubblewrap reads
-the filter."""
+"""Descriptors inside. `STATUS`: Callboard's process reports the end of the command. `HOLD`: the process stays while
+it is open. `FILTER`: bubblewrap reads the filter."""
 COVERED = "@covered"
 """Placeholder for the covers in the arguments of bubblewrap."""
 EVERYONE = 2
@@ -29,8 +29,10 @@ EVERYONE = 2
 
 
 def fill_covers(arguments: list[str], cover: list[str], late: list[str]) -> list[str]:
-    """Return the arguments of bubblewrap, with a cover over each socket that still exists, because services come and
-    go. `late`: more paths that are read-only."""
+    """Return the arguments of bubblewrap, with a cover over each socket that still exists.
+
+    Services come and go. `late`: more paths that are read-only.
+    """
     # bubblewrap fails if the file to cover is missing.
     covers = [word for path in cover if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)]
     covers += [word for path in late for word in ("--ro-bind-try", path, path)]
@@ -38,8 +40,8 @@ def fill_covers(arguments: list[str], cover: list[str], late: list[str]) -> list
     return [*arguments[:place], *covers, *arguments[place + 1 :]]
 
 
-class Keeper:
-    """The ends of the pipes to Callboard's process inside."""
+class InnerPipes:
+    """Ends of the pipes to Callboard's process inside."""
 
     def __init__(self, program: bytes) -> None:
         self.status, self.status_inside = os.pipe()
@@ -85,7 +87,7 @@ def inhabitants(watch: Watch) -> list[int]:
 
 
 def until_alone(watch: Watch, seconds: float) -> int:
-    """Wait until the command has left no process, for at most this time. Return how many are left."""
+    """Wait until the command has left no process, for at most this time. Return the number of remaining processes."""
     end = time.monotonic() + seconds
     ended: dict[int, int] = {}
 
@@ -94,7 +96,7 @@ def until_alone(watch: Watch, seconds: float) -> int:
         del ended[descriptor], watch.handlers[descriptor]
         os.close(descriptor)
 
-    while living := inhabitants(watch) or inhabitants(watch):  # who is orphaned while we look is seen the second time
+    while living := inhabitants(watch) or inhabitants(watch):  # the second look finds new orphans
         for pid in set(living) - set(ended.values()):
             descriptor = _pid_opened(pid)
             if descriptor is not None:
@@ -133,7 +135,7 @@ def end_all(watch: Watch, grace: float) -> None:
         for pid in inhabitants(watch):
             _signal(pid, number)
     until_alone(watch, grace)
-    _hear_code(watch)
+    _read_code(watch)
 
 
 def release(watch: Watch) -> None:
@@ -145,7 +147,7 @@ def release(watch: Watch) -> None:
             return
 
 
-def _hear_code(watch: Watch) -> None:
+def _read_code(watch: Watch) -> None:
     """Read the exit code of the ended command from Callboard's process inside, which reports it now."""
     end = time.monotonic() + 0.2
     while watch.code is None and watch.children and (remaining := end - time.monotonic()) > 0:
@@ -160,5 +162,8 @@ def _signal(pid: int, number: int) -> None:
 
 
 def linger(watch: Watch, seconds: float) -> int:
-    """Give the remaining processes of a command that ended by itself time to end too. Return how many are left then."""
+    """Give the remaining processes of a command that ended by itself time to end too.
+
+    Return the number of those that remain.
+    """
     return until_alone(watch, seconds) if watch.left_behind > 0 else 0

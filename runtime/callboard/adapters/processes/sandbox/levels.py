@@ -1,13 +1,13 @@
 """Restrictions of levels 1 to 3 for one command, in the form that `launch_child.py` reads: `NAME=VALUE`, in order.
 
-Computed again for each command, because the closed paths depend on the existing ones. Reads the disk; changes nothing.
+They are computed again for each command, because the closed paths depend on the existing ones. Reads the disk; changes
+nothing.
 
 Files that other tools run or obey (docs/permissions.md, letter H) are protected from commands: certain names at the top
 of the folder, and git's own files. Existing ones are mounted read-only; absent ones are guarded (`created_paths.py`).
-Only the permission rules cover names in deeper folders.
+In deeper folders only the permission rules cover names.
 """
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH208, S108
-# Paths are text here: they become words of a command line, and are compared by the hundred.
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH208, S108 - paths are text here: they become words of a command line, and are compared by the hundred
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 TEMPORARY = "/tmp"
 """The session's temporary folder at levels 2 and 3."""
 _PRIVATE = ("/dev", "/proc")
-"""Folders of which a command has its own: the machine's would take its devices away and show it other processes."""
+"""Private folders of a command. The machine's own would hide the command's devices and show it other processes."""
 ROOM = 2 << 30
 """Most bytes of each folder in memory."""
 KEEPER = (
@@ -131,8 +131,10 @@ def find_spot(ground: SandboxPaths, folder: str, granted: Openings | None = None
 
 
 def landlock_walls(ground: SandboxPaths, spot: CommandFolder, abi: int, *, network: bool) -> list[str]:
-    """Return the restrictions of level 1. Landlock grants by folder: a protected path in a writable folder is only
-    guarded against being created."""
+    """Return the restrictions of level 1.
+
+    Landlock grants by folder: a protected path in a writable folder is only guarded against being created.
+    """
     hidden = [*ground.hidden, *ground.own]
     write = [spot.folder, ground.scratch, *ground.writable, *DEVICES]
     if spot.worktree:
@@ -168,8 +170,10 @@ def landlock_walls(ground: SandboxPaths, spot: CommandFolder, abi: int, *, netwo
 
 
 def _closed(path: str, hidden: Sequence[str], ground: SandboxPaths, spot: CommandFolder) -> list[str]:
-    """Return the paths that stay read-only in a writable folder. The command's own folder contains nothing that
-    sessions load."""
+    """Return the paths that stay read-only in a writable folder.
+
+    The command's own folder contains nothing that sessions load.
+    """
     return [*_beneath(hidden, path), *(ground.loaded if path != spot.folder else ())]
 
 
@@ -244,7 +248,7 @@ class _View:
             self.covers.append((path, False))
 
     def shows(self, path: str) -> bool:
-        """Return True if a command sees the machine's own file at a path: the last cover over it decides."""
+        """Return True if a command sees the machine's own file at a path. The last cover over the path decides."""
         return next((real for cover, real in reversed(self.covers) if is_within(path, cover)), True)
 
     def crosses(self, path: str) -> bool:
@@ -253,7 +257,7 @@ class _View:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class InnerProcess:
     """Process of the runtime that starts a command inside. `sockets` are mounted at their own paths."""
 
     program: Sequence[str]
@@ -263,10 +267,12 @@ class Inside:
 
 
 def bubblewrap_walls(
-    ground: SandboxPaths, spot: CommandFolder, bwrap: str, inside: Inside, *, network: bool
+    ground: SandboxPaths, spot: CommandFolder, bwrap: str, inside: InnerProcess, *, network: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the restrictions of levels 2 and 3, and the arguments of bubblewrap. `network`: the machine's network is
-    open."""
+    """Return the restrictions of levels 2 and 3, and the arguments of bubblewrap.
+
+    `network`: the machine's network is open.
+    """
     view = _view(ground, spot, inside, network=network)
     program = call_filter(OPEN_FAMILIES if network else INSIDE_FAMILIES, alone=True)
     arguments = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--die-with-parent"]
@@ -285,18 +291,20 @@ def guard_walls(ground: SandboxPaths, spot: CommandFolder) -> list[str]:
 
 
 def _on_the_way(path: str, loaded: Iterable[str]) -> Iterator[str]:
-    """Yield the folders between an open folder and read-only ones in it: a mounted folder cannot be moved away together
-    with its content."""
+    """Yield the folders between an open folder and read-only ones in it.
+
+    A mounted folder cannot be moved away together with its content.
+    """
     for folder in loaded:
         if is_within(folder, path) and folder != path:
             parts = folder.removeprefix(path.rstrip("/") + "/").split("/")[:-1]
             yield from ("/".join((path.rstrip("/"), *parts[:end])) for end in range(1, len(parts) + 1))
 
 
-def _view(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network: bool) -> _View:
+def _view(ground: SandboxPaths, spot: CommandFolder, inside: InnerProcess, *, network: bool) -> _View:
     view = _View(["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"], [("/dev", False), ("/proc", False)])
     layers = _layers(ground, spot, inside, network=network)
-    if not ground.scratch or layers.crosses("/tmp"):  # a command could put links where something is laid over the next
+    if not ground.scratch or layers.crosses("/tmp"):  # a command could put links where the next one's mounts go
         view.empty("/tmp", mode="1777")
     else:
         view.show(ground.scratch, write=True, at="/tmp")
@@ -305,7 +313,7 @@ def _view(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network:
     for path in ground.hidden:
         view.hide(path)
     for path in spot.granted.named:
-        # A hidden place that was approved by its name.
+        # A hidden place whose name was approved
         if path not in _PRIVATE and not view.shows(path) and not _beneath(ground.own, path):
             view.show(path, write=path not in spot.granted.read)
     view.arguments.append(COVERED)
@@ -316,7 +324,7 @@ def _view(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network:
     return view
 
 
-def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, network: bool) -> _View:
+def _layers(ground: SandboxPaths, spot: CommandFolder, inside: InnerProcess, *, network: bool) -> _View:
     """Return the part of the view that differs between commands."""
     layers = _View()
     for path in ("/run", "/var/tmp", *ground.homes):
@@ -324,7 +332,7 @@ def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, networ
             layers.empty(path)
     resolver = ["/run/systemd/resolve"] if network else []
     layers.show_all((*resolver, *ground.tools, *ground.readable, *inside.show))
-    # What contains the workspace comes first: a later cover would make the workspace read-only again.
+    # Paths that contain the workspace come first: a later cover would make the workspace read-only again.
     read = list(_readable(ground, spot))
     outer = [path for path in read if is_within(ground.workspace, path)]
     layers.show_all(outer)
@@ -337,7 +345,7 @@ def _layers(ground: SandboxPaths, spot: CommandFolder, inside: Inside, *, networ
     for path in ground.own:
         layers.hide(path)
     layers.show_all(ground.own_readable)
-    if ground.scratch and TEMPORARY in read:  # the machine's /tmp covers the session's own, which stays writable here
+    if ground.scratch and TEMPORARY in read:  # the machine's /tmp covers the session's own, still writable
         layers.show(ground.scratch, write=True)
         layers.arguments += ["--setenv", "TMPDIR", ground.scratch]
     if spot.worktree:
@@ -413,8 +421,10 @@ def protect(
 
 
 def _protect_claude(done: Protection, folder: str) -> None:
-    """Protect the parts of `.claude` individually, so that a plugin can keep its data there. All other existing files
-    are closed, whatever their names are: a hook may run them."""
+    """Protect the parts of `.claude` individually, so that a plugin can keep its data there.
+
+    All other existing files are closed, whatever their names are: a hook may run them.
+    """
     path = f"{folder}/{CLAUDE}"
     if path in done.writable:
         return

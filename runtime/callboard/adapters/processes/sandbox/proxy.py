@@ -1,13 +1,12 @@
 """Network access of level 3: an HTTP proxy on a unix socket that allows exactly the hosts that the user named.
 
-A name is looked up once, and the connection goes to the checked address. Refused: hosts that were not named, addresses
-instead of names, and names that lead to this machine or its network, unless exactly that address was named. The proxy
-sees no content of TLS and changes none of the data.
+A name is looked up once, and the connection goes to the checked address. Refused are hosts that were not named,
+addresses instead of names, and names that lead to this machine or its network, unless exactly that address was named.
+The proxy sees no content of TLS and changes none of the data.
 
-The proxies of a session's commands: one for each set of allowed hosts.
-
-Each has its own socket, and a command sees only its own, so an approval for one command opens nothing to another. They
-run as long as the session serves them; otherwise no network is reachable.
+A session has one proxy for each set of allowed hosts. Each proxy has its own socket, and a command sees only its own
+socket, so an approval for one command opens nothing to another. The proxies run as long as the session serves them;
+otherwise no network is reachable.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from urllib.parse import urlsplit
 import anyio
 from anyio.abc import ByteStream, SocketStream, TaskGroup, TaskStatus
 
+from callboard.core.permissions.hosts import is_public
+
 HEAD = 64 << 10
 """Most bytes of a request's head."""
 SECONDS = 30.0
@@ -32,7 +33,7 @@ USUAL = (80, 443)
 
 
 class ProxyRefused(Exception):
-    """The request is not allowed; the text says why."""
+    """The request is not allowed. The text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def split_host(text: str) -> tuple[str, int | None]:
 
 
 def read_head(head: bytes) -> Target:
-    """The target of a request's head. Raises `ProxyRefused` for what is no request to a proxy."""
+    """Return the target of a request's head. Raises `ProxyRefused` for a request that is not for a proxy."""
     try:
         line, _, header_text = head.decode("latin-1").partition("\r\n")
         method, url, version = line.split(" ")
@@ -86,7 +87,7 @@ _OURS = ("proxy-", "connection:", "keep-alive:")
 
 
 async def find_address(target: Target, allowed: Sequence[str]) -> str:
-    """The address to connect to. Raises `ProxyRefused`."""
+    """Return the address to connect to. Raises `ProxyRefused`."""
     if not is_allowed(target.host, target.port, allowed):
         raise ProxyRefused(f"{target.host}:{target.port} is not in sandbox.network.allow")
     if _address(target.host) is not None:
@@ -97,14 +98,9 @@ async def find_address(target: Target, allowed: Sequence[str]) -> str:
         raise ProxyRefused(f"{target.host} was not found: {failed}") from failed
     for *_, place in addresses:
         address = _address(str(place[0]))
-        if address is not None and _is_public(address):
+        if address is not None and is_public(address):
             return str(place[0])
     raise ProxyRefused(f"{target.host} leads to an address of this machine or its network")
-
-
-def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (inner or address).is_global
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -120,7 +116,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy. `path`: the socket, in a separate folder that only the user may enter."""
+    """Proxy of one set of hosts. `path`: the socket, in a separate folder that only the user may enter."""
 
     path: str
     allowed: tuple[str, ...]
@@ -128,18 +124,18 @@ class Proxy:
     """Requested hosts that were not allowed, one entry per request."""
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started once it listens."""
+        """Serve until cancelled. Report as started once it listens."""
         async with await anyio.create_unix_listener(self.path, mode=0o600) as listener:
             task_status.started()
             await listener.serve(self.handle)
 
     async def handle(self, client: SocketStream) -> None:
-        """Serve one connection to its end; a failure ends only this connection."""
+        """Serve one connection to its end. A failure ends only this connection."""
         async with client:
             try:
                 await self._handle(client)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError):
-                return  # one of the two has gone
+                return  # one side has closed
 
     async def _handle(self, client: SocketStream) -> None:
         try:
@@ -171,7 +167,10 @@ _FORBIDDEN = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: %d
 
 
 async def _head(client: ByteStream) -> tuple[bytes, bytes]:
-    """A request's head, and what came after it already. Raises `ProxyRefused` for one without an end."""
+    """Return a request's head, and the data after it that has arrived.
+
+    Raises `ProxyRefused` for a head without an end.
+    """
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > HEAD:
@@ -187,7 +186,7 @@ async def _carry(source: ByteStream, sink: SocketStream) -> None:
     await sink.send_eof()
 
 
-class WaysOut:
+class SessionProxies:
     """Proxies of a session; see the module."""
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""The sandbox of a session: the level in force, chosen once, and the restrictions of each command at that level.
+"""Sandbox of a session: the level in force, chosen once, and the restrictions of each command at that level.
 
 Level 0 has no restrictions. A session without a user on a machine without any sandbox refuses (`refusal`) to run
-commands, unless that was requested.
+commands, unless level 0 was requested.
 
-`explain` detects failures that the sandbox probably caused, and names the remedy. It reads the command's output, so it
-may be wrong both ways: its text says what the sandbox does, not what happened.
+`explain` detects failures that the sandbox probably caused, and names the remedy. It reads the command's output and may
+be wrong both ways, so its text describes the sandbox, not the cause of the failure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from callboard.adapters.processes.sandbox.ground import CROWDED, SandboxPaths
 from callboard.adapters.processes.sandbox.levels import (
     KEEPER,
     TEMPORARY,
-    Inside,
+    InnerProcess,
     SandboxLimits,
     bubblewrap_walls,
     find_spot,
@@ -56,7 +56,7 @@ _ASK = "a person is then asked"
 
 @dataclass(frozen=True, slots=True)
 class SandboxLevel:
-    """A level, and its notices."""
+    """Level, and its notices."""
 
     level: int
     network: bool = False
@@ -64,16 +64,23 @@ class SandboxLevel:
     refusal: str = ""
     """Reason why no command is run at all."""
     notice: str = ""
-    """Text that is shown once at a session's start; empty if there is none."""
+    """Text that is shown once at a session's start; empty for none."""
     sealed: bool = False
-    """True if there is no user and this level can open only all of the network or none: no approval opens it."""
+    """True if no user is present and this level can open only all of the network or none: no approval opens it."""
 
 
 def choose(
-    requested: int | None, machine: Machine, hosts: tuple[str, ...], *, attended: bool, any_level: bool
+    requested: int | None,
+    machine: Machine,
+    hosts: tuple[str, ...],
+    *,
+    attended: bool,
+    any_level: bool,
+    required: bool = False,
 ) -> SandboxLevel:
-    """Return the level in force. `requested` None: the best available. `any_level`: also without a user.
+    """Return the level in force.
 
+    `requested` None: the best available. `any_level`: also level 0 without a user. `required`: never level 0.
     Raises ValueError, with the remedy, for a level that this machine does not support.
     """
     everything = EVERYTHING in hosts
@@ -82,10 +89,14 @@ def choose(
         if requested > machine.best:
             raise ValueError(f"this machine cannot do level {requested}: {machine.reason(requested)}")
         return _chosen(requested, hosts)
-    if level == 0 and not attended and not any_level:
-        return SandboxLevel(0, True, refusal=_refusal(machine))
+    if level == 0 and (required or not (attended or any_level)):
+        return SandboxLevel(
+            0, True, refusal=_refusal(machine, "a sandbox is required" if required else "no user is present")
+        )
     if level == 1 and not attended and everything:
-        return SandboxLevel(1, notice="sandbox: level 1, where nobody is asked its network stays off", sealed=True)
+        return SandboxLevel(
+            1, notice="sandbox: level 1; its network stays off, because no user can be asked", sealed=True
+        )
     chosen = _chosen(level, hosts)
     if level >= 2:
         return chosen
@@ -100,14 +111,14 @@ def _chosen(level: int, hosts: tuple[str, ...]) -> SandboxLevel:
     if EVERYTHING in hosts:
         return SandboxLevel(level, True)
     unheard = bool(hosts) and level < 3
-    notice = f"sandbox: level {level} cannot let single hosts through, so the network is off; level 3 can"
+    notice = f"sandbox: level {level} cannot allow single hosts, so the network is off; level 3 can"
     return SandboxLevel(level, notice=notice if unheard else "")
 
 
-def _refusal(machine: Machine) -> str:
+def _refusal(machine: Machine, cause: str) -> str:
     return (
-        "bash: no command was run: nobody is there to look on, and this machine has no sandbox for it. "
-        f"{machine.reason(2)}; or {machine.reason(1)}; or a person sets `sandbox.level: 0`, by which commands run "
+        f"bash: no command was run, because {cause} and this machine has no sandbox for it. "
+        f"{machine.reason(2)}; or {machine.reason(1)}; or a person sets `sandbox.level: 0`, with which commands run "
         "with all rights of this user."
     )
 
@@ -126,15 +137,15 @@ def _text_inside() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """The part of the network that one command reaches."""
+class NetworkReach:
+    """Part of the network that one command reaches."""
 
     open: bool = False
     """True if all of the machine's network is reachable."""
     hosts: tuple[str, ...] = ()
     """Otherwise, the only reachable hosts, through a proxy."""
     socket: str = ""
-    """Socket of that proxy; empty: there is none, and nothing is reachable."""
+    """Socket of that proxy; empty: no proxy, so nothing is reachable."""
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -154,7 +165,7 @@ def _of_this_machine(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The sandbox of a session's commands. Without arguments: none (level 0)."""
+    """Sandbox of a session's commands. Without arguments: none (level 0)."""
 
     choice: SandboxLevel = field(default_factory=lambda: SandboxLevel(0, True))
     machine: Machine = field(default_factory=Machine)
@@ -172,17 +183,19 @@ class Sandbox:
         """Return True if commands can reach any network."""
         return self.choice.network or (self.level == 3 and bool(self.hosts))
 
-    def reach(self, grants: Sequence[Grant] = ()) -> Reach:
+    def reach(self, grants: Sequence[Grant] = ()) -> NetworkReach:
         """Return the network access of a command that was approved with these grants."""
         granted = () if self.choice.sealed else tuple(grant.host for grant in grants if isinstance(grant, HostGrant))
         if self.choice.network or EVERYTHING in granted or (self.level == 1 and granted):
-            return Reach(open=True)
+            return NetworkReach(open=True)
         hosts = (*(self.hosts if self.level == 3 else ()), *map(_of_this_machine, granted))
-        return Reach(hosts=tuple(dict.fromkeys(hosts)) if self.level >= 2 else ())
+        return NetworkReach(hosts=tuple(dict.fromkeys(hosts)) if self.level >= 2 else ())
 
     def description(self) -> tuple[str, ...]:
-        """Return the sandbox's description for an agent, so that it does not retry what the sandbox prevents. Empty at
-        level 0."""
+        """Return the sandbox's description for an agent, so that it does not retry actions that the sandbox prevents.
+
+        Empty at level 0.
+        """
         if not self.level or self.refusal:
             return ()
         if self.choice.network:
@@ -214,10 +227,12 @@ class Sandbox:
         return make_placeholders(missing(outside, self.ground.homes, self.ground.closed))
 
     def walls(
-        self, folder: str, shell: str, command: str, *, grants: Sequence[Grant] = (), reach: Reach | None = None
+        self, folder: str, shell: str, command: str, *, grants: Sequence[Grant] = (), reach: NetworkReach | None = None
     ) -> list[str]:
-        """Return the WALL arguments of `launch_child.py` for one command. `grants`: approved paths outside of its
-        folder. Reads the disk."""
+        """Return the WALL arguments of `launch_child.py` for one command.
+
+        `grants`: approved paths outside of its folder. Reads the disk.
+        """
         ground, reach = self.ground, reach or self.reach(grants)
         limits = [*self.limits.walls()]
         if self.limits.processes and self.machine.group:
@@ -239,7 +254,7 @@ class Sandbox:
         arguments += ["--chdir", folder, "--", *inside.program, shell, command, most]
         return [*limits, *walls, *(f"bwrap={word}" for word in arguments)]
 
-    def environment(self, environment: Mapping[str, str], reach: Reach | None = None) -> dict[str, str]:
+    def environment(self, environment: Mapping[str, str], reach: NetworkReach | None = None) -> dict[str, str]:
         """Return the environment of a command, with the sandbox's changes."""
         if self.ground is None or not self.level:
             return dict(environment)
@@ -251,22 +266,24 @@ def _paths(grants: Sequence[Grant]) -> list[PathGrant]:
     return [grant for grant in grants if isinstance(grant, PathGrant)]
 
 
-def _inside(shell: str, reach: Reach) -> Inside:
+def _inside(shell: str, reach: NetworkReach) -> InnerProcess:
     """Return the process that starts the command inside: Python if it has to forward connections, else a shell."""
     if not reach.socket:
-        return Inside((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))
+        return InnerProcess((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))
     python = os.path.realpath(sys.executable)
     program = (python, "-I", "-S", "-c", _text_inside(), SOCKET, str(PORT), ",".join(reach.ports))
-    return Inside(program, ((reach.socket, SOCKET),), (sys.base_prefix,))
+    return InnerProcess(program, ((reach.socket, SOCKET),), (sys.base_prefix,))
 
 
-def explain(output: str, reach: Reach, refused: Sequence[str], ground: SandboxPaths) -> str:
-    """Return how the sandbox may have caused a command's failure; empty if it did not. `refused`: hosts that its proxy
-    refused. Reads the disk."""
+def explain(output: str, reach: NetworkReach, refused: Sequence[str], ground: SandboxPaths) -> str:
+    """Return how the sandbox may have caused a command's failure; empty if it did not.
+
+    `refused`: hosts that its proxy refused. Reads the disk.
+    """
     return "\n".join((*_network(output, reach, refused), *_files(output, ground)))
 
 
-def _network(output: str, reach: Reach, refused: Sequence[str]) -> Iterator[str]:
+def _network(output: str, reach: NetworkReach, refused: Sequence[str]) -> Iterator[str]:
     allowed = f"the network of {', '.join(reach.hosts)} alone" if reach.socket else "no network"
     if refused:
         quoted = ", ".join(f'"{host}"' for host in refused)
@@ -314,4 +331,4 @@ def _is_hidden(path: str, ground: SandboxPaths) -> bool:
     ):
         return False
     hidden = (*ground.hidden, *ground.homes, *CROWDED[:3])
-    return any(real != folder and is_within(real, folder) for folder in hidden) and os.path.exists(real)  # noqa: PTH110
+    return any(real != folder and is_within(real, folder) for folder in hidden) and os.path.exists(real)  # noqa: PTH110 - a resolved text, compared with many others

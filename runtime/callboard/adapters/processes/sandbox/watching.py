@@ -1,9 +1,8 @@
 """Monitor of a command for `launch_child.py`: its output, its end, and all its processes.
 
-Imports only a small part of the standard library, because each command waits for that.
+This module imports only a small part of the standard library, because each command waits for the import.
 """
-# ruff: noqa: PTH123, PTH208
-# Importing pathlib would take longer than all the rest of the start.
+# ruff: noqa: PTH123, PTH208 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable
 
 CONTROL = 3
-"""Descriptor on which the host says go, and whose end means the host's end."""
+"""Descriptor on which the host sends the start byte, and whose end means the host's end."""
 
 
 class Watch:
@@ -28,9 +27,10 @@ class Watch:
         self.inside = False
         """True if the command has its own process namespace, see `keeping.py`."""
         self.begun = True
-        """True if the restrictions apply and the command was started. Inside, Callboard's process there reports it."""
+        """True if the restrictions apply and the command was started. In a process namespace, Callboard's process
+        inside reports it."""
         self.left_behind = 0
-        """Number of processes that the command left inside, as reported by the runtime's own process there."""
+        """Number of processes that the command left inside, as reported by Callboard's process there."""
         self.handlers: dict[int, Callable[[int], None]] = {}
         """Callbacks for other descriptors, called once they can be read."""
         self.pipe = pipe
@@ -43,8 +43,7 @@ class Watch:
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake, False)
         os.set_blocking(pipe, False)
-        # A signal between a check and the poll is in this pipe and wakes the poll; a handler alone would come too
-        # early.
+        # A signal between a check and the poll is in this pipe and wakes the poll; a handler alone would run too early.
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self.poll = select.poll()
         for descriptor in (self.wake, pipe) + ((CONTROL,) if hold else ()):
@@ -194,3 +193,16 @@ def signal_all(number: int) -> int:
         except OSError:
             continue  # it has just ended
     return len(pids)
+
+
+def end_descendants(watch: Watch, grace: float) -> None:
+    """Send TERM, wait, send KILL, until no process is left; the next round finds processes created in between."""
+    signal_all(signal.SIGTERM)
+    # A stopped process handles TERM only once it continues.
+    signal_all(signal.SIGCONT)
+    if watch.until_quiet(grace):
+        return
+    for _ in range(50):
+        signal_all(signal.SIGKILL)
+        if watch.until_quiet(0.1):
+            return

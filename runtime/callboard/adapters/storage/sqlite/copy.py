@@ -27,7 +27,7 @@ _LAST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class SalvageResult:
     """Result of reading a damaged database."""
 
     records: int
@@ -45,10 +45,10 @@ def copy_database(folder: Path, target: Path) -> None:
     with closing(connect(folder, durable=False, reading=True)) as source, closing(apsw.Connection(str(target))) as copy:
         with copy.backup("main", source, "main") as backup:
             backup.step()
-        run(copy, "PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        run(copy, "PRAGMA journal_mode = DELETE")  # one file, without a separate log
 
 
-def salvage(damaged: Path, folder: Path) -> Salvaged:
+def salvage(damaged: Path, folder: Path) -> SalvageResult:
     """Create a database in `folder` from the readable part of a damaged one. The damaged files are not changed.
 
     Raises `StoreDamaged` if nothing can be read, `WorkspaceUnusable` for one of another version, `apsw.Error`. Blocks.
@@ -66,7 +66,7 @@ def salvage(damaged: Path, folder: Path) -> Salvaged:
             raise StoreDamaged(f"nothing can be read of {damaged} ({error}): put a backup in its place") from error
 
 
-def _salvaged(copy: Path, damaged: Path, folder: Path) -> Salvaged:
+def _salvaged(copy: Path, damaged: Path, folder: Path) -> SalvageResult:
     with closing(apsw.Connection(str(copy))) as source:
         _refuse_other_versions(source, damaged)
         schema.create(folder)
@@ -80,7 +80,7 @@ def _refuse_other_versions(source: apsw.Connection, damaged: Path) -> None:
         raise WorkspaceUnusable(f"{damaged} was written by a newer Callboard (schema {version}): upgrade Callboard")
 
 
-def _copied(source: apsw.Connection, target: apsw.Connection) -> Salvaged:
+def _copied(source: apsw.Connection, target: apsw.Connection) -> SalvageResult:
     names = {int(number): str(name) for number, name in _rows(source, "stream", "number", "name")}
     numbers: dict[int, list[int]] = {}
     counts = Counter[str]()
@@ -107,19 +107,21 @@ def _copied(source: apsw.Connection, target: apsw.Connection) -> Salvaged:
         try:
             leases = run(source, "SELECT name, number FROM lease")
         except apsw.Error:
-            leases = []  # holders are numbered anew: no process has the store open
+            leases = []  # holders are numbered from the beginning, because no process has the store open
         for name, number in leases:
             run(target, "INSERT OR IGNORE INTO lease (name, number) VALUES (?, ?)", (name, number))
     missing = [f"{names[number]}#{seq}" for number, seqs in numbers.items() for seq in _gaps(seqs)]
-    return Salvaged(counts["records"], counts["rows"], tuple(missing))
+    return SalvageResult(counts["records"], counts["rows"], tuple(missing))
 
 
 def _number_on(target: apsw.Connection, life: str, snapshot: bytes) -> None:
-    """Continue the numbers of a life's journal and mailbox after those that its snapshot has seen. If their last
-    records are lost, new ones would otherwise be taken for old ones."""
+    """Continue the numbers of a life's journal and mailbox after those that its snapshot has seen.
+
+    Otherwise, if their last records are lost, new records would be taken for old ones.
+    """
     seen = positions(snapshot)
     if seen is None:
-        return  # of another version: it is passed over
+        return  # a snapshot of another version is skipped
     ends = {f"j/{life}": seen[0], f"m/{life}": seen[1]}
     for stream, seq in ends.items():
         run(target, "INSERT OR IGNORE INTO stream (name) VALUES (?)", (stream,))
@@ -139,10 +141,11 @@ def _rows(source: apsw.Connection, table: str, key: str, columns: str) -> Iterat
     start = 0
     while start <= _LAST:
         try:
-            # Inclusive, as `_readable_from` asks: for `> KEY` SQLite may seek KEY itself, on the damaged page before.
-            query = f"SELECT {key}, {columns} FROM {table} WHERE {key} >= {start} ORDER BY {key}"  # noqa: S608 - our names
+            # Inclusive, as `_readable_from` needs: for `> KEY` SQLite may seek KEY itself, on the damaged page before
+            # it.
+            query = f"SELECT {key}, {columns} FROM {table} WHERE {key} >= {start} ORDER BY {key}"  # noqa: S608 - names of this module
             for row in each(source, query):
-                # Before the row is yielded: after an error the search continues behind the last readable row
+                # Set before the row is yielded: after an error the search continues after the last readable row
                 # (test_what_is_readable_beside_any_destroyed_page_is_salvaged).
                 start = int(row[0]) + 1
                 yield row
@@ -152,7 +155,7 @@ def _rows(source: apsw.Connection, table: str, key: str, columns: str) -> Iterat
 
 
 def _behind_damage(source: apsw.Connection, table: str, key: str, start: int) -> int:
-    """Return the first key above `start` from which the table can be read again; `_LAST` + 1 if there is none."""
+    """Return the first key above `start` from which the table can be read again; `_LAST` + 1 if no such key exists."""
     step = 1
     while not _readable_from(source, table, key, start + step):
         if start + step > _LAST:
@@ -168,7 +171,7 @@ def _behind_damage(source: apsw.Connection, table: str, key: str, start: int) ->
 
 def _readable_from(source: apsw.Connection, table: str, key: str, start: int) -> bool:
     try:
-        query = f"SELECT * FROM {table} WHERE {key} >= {start} ORDER BY {key} LIMIT 1"  # noqa: S608 - our names
+        query = f"SELECT * FROM {table} WHERE {key} >= {start} ORDER BY {key} LIMIT 1"  # noqa: S608 - names of this module
         run(source, query)
     except (apsw.CorruptError, apsw.IOError):
         return False

@@ -42,17 +42,16 @@ def unreadable(folder: Path, reason: object) -> StoreDamaged:
     )
 
 
-def gone(folder: Path) -> StoreDamaged:
-    """Return the error for a database file that was moved or deleted while it was open: later writes would vanish with
-    it."""
+def lost_database(folder: Path) -> StoreDamaged:
+    """Return the error for a database file that was moved or deleted while it was open: later writes would be lost."""
     return StoreDamaged(
-        f"the database in {folder} was moved or deleted while in use: nothing is written any more. "
+        f"the database in {folder} was moved or deleted while in use: nothing more is written. "
         "Stop this process; put the file back if you have it"
     )
 
 
 def translated(error: apsw.Error | OSError, folder: Path, *, opening: bool = False) -> Exception:
-    """Return the runtime's error for this one; the same error if neither a disk nor a file system can cause it."""
+    """Return the runtime's error for an error; the same error if neither a disk nor a file system can cause it."""
     if isinstance(error, OSError):
         return _of_system(error, folder, opening)
     return _of_sqlite(error, folder, opening)
@@ -85,10 +84,9 @@ def _of_sqlite(error: apsw.Error, folder: Path, opening: bool) -> CallboardError
 
 
 def is_cut_short(error: BaseException) -> bool:
-    """Return True if the file ends before a page that it should contain, which is damage and not a fault of the
-    disk."""
+    """Return True if the file ends before a page that it should contain. This is damage, not a fault of the disk."""
     return isinstance(error, apsw.IOError) and _extended(error) == apsw.SQLITE_IOERR_SHORT_READ
 
 
 def _extended(error: apsw.Error) -> int:
-    return int(getattr(error, "extendedresult", 0))  # apsw sets it on what SQLite raised, and its types do not say so
+    return int(getattr(error, "extendedresult", 0))  # apsw sets it on errors of SQLite; its types do not have it

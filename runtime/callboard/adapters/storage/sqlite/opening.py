@@ -1,17 +1,17 @@
 """Opening and closing of a store's folder, and checks for damage in it. The order of the steps matters.
 
-A process that opens a folder that no other process has open is alone with it, and holds a lock that makes others wait:
-only then may it check the files, rename a damaged one, create a new one or upgrade an old one.
+A process that opens a folder that no other process has open is alone with it, and holds a lock that makes others wait.
+Only then may it check the files, rename a damaged one, create a new one or upgrade an old one.
 
 Damaged data is set aside and reported, and never treated as missing data. A value that fails its checksum moves to the
-table `damaged`, and its place stays empty: a stream then has a gap in its numbers, which a reader that must not miss
-anything can detect. A file that is not a sound database is renamed, with its log, and the store refuses to open that
-time: the next start begins without it, after this report.
+table `damaged`, and its place stays empty. A stream then has a gap in its numbers, which a reader that needs every
+record can detect. A file that is not a sound database is renamed, with its log, and the store refuses to open and
+reports it; the next start begins without the file.
 
 SQLite treats the first frame of the write-ahead log that does not fit as the end of the log. That is right for a write
-torn by a power cut, of which nothing was acknowledged. It is silent loss if older commits follow. The two can be told
-apart: with a sync in each commit, a transaction begins only after the previous one is complete, so an unreadable frame
-with two transactions behind it is damage. (File format: sqlite.org/fileformat2.html.)
+torn by a power cut, of which nothing was acknowledged, but it silently loses data if older commits follow. The two can
+be distinguished: with a sync in each commit, a transaction begins only after the previous one is complete, so an
+unreadable frame with two transactions after it is damage. (File format: sqlite.org/fileformat2.html.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from callboard.adapters.storage.sqlite.schema import (
     table_texts,
 )
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
-from callboard.adapters.storage.sqlite.statements import Damage, Transaction
+from callboard.adapters.storage.sqlite.statements import ChecksumMismatch, Transaction
 from callboard.adapters.storage.sqlite.writer import holder_of, in_the_way
 from callboard.types.errors import StoreBusy, StoreDamaged
 
@@ -71,7 +71,7 @@ class OpenFolder:
     def abandon(self) -> None:
         """Close only the lock files, as a forked child must. The parent keeps the locks."""
         for descriptor in (self.write_lock, self.presence):
-            with suppress(OSError):  # closed before the fork
+            with suppress(OSError):  # the parent closed it before the fork
                 os.close(descriptor)
         self.write_lock = self.presence = -1
 
@@ -126,22 +126,22 @@ def _locked(write_lock: int, folder: Path, seconds: float, patience: Patience) -
 
 
 def close_folder(opened: OpenFolder) -> None:
-    """Close the files; the last process copies the log into the database first. Blocks; never fails."""
-    # Granted to the last process only. If refused, the shared lock is lost too (man 2 flock), which is right here.
+    """Close the files. The last process copies the log into the database first. Blocks; never fails."""
+    # Granted to the last process only. A refusal also loses the shared lock (man 2 flock), which is right here.
     if place.try_lock(opened.presence, fcntl.LOCK_EX):
         with suppress(apsw.Error, StoreBusy), _locked(opened.write_lock, opened.folder, LEAVING, Patience()):
-            opened.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # else the log keeps it all
+            opened.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # else the log keeps all data
     opened.connection.close()
     opened.abandon()
 
 
 def _open_files(folder: Path, durable: bool, presence: int, patience: Patience | None) -> OpenFolder:
-    """Open the files. `patience`: given if this process is alone with them and checks them; None: it is not."""
+    """Open the files. `patience`: given if this process is alone with the files and checks them; None: it is not."""
     alone = patience is not None
     if alone:
         _make_or_check(folder)
     elif not (folder / DATABASE).exists():
-        raise StoreDamaged(f"{folder / DATABASE} is gone, while another process has it open: end that process first")
+        raise StoreDamaged(f"{folder / DATABASE} is gone, but another process has it open: end that process first")
     write_lock = place.open_lock(folder / "write.lock")
     connection: apsw.Connection | None = None
     try:
@@ -160,18 +160,20 @@ def _open_files(folder: Path, durable: bool, presence: int, patience: Patience |
         if connection is not None:
             connection.close()
         os.close(write_lock)
-        if alone and (isinstance(error, Unsound | apsw.CorruptError | apsw.NotADBError) or is_cut_short(error)):
+        if alone and (isinstance(error, UnsoundFile | apsw.CorruptError | apsw.NotADBError) or is_cut_short(error)):
             raise set_file_aside(folder, str(error)) from error
         raise
 
 
 def _make_or_check(folder: Path) -> None:
-    """Create a new database, or check the headers of an existing one. Only for a process that is alone. Raises
-    `StoreDamaged`."""
+    """Create a new database, or check the headers of an existing one.
+
+    Only for a process that is alone. Raises `StoreDamaged`.
+    """
     if (folder / DATABASE).exists():
         check_headers(folder)
     elif size(log_file(folder)):
-        raise set_file_aside(folder, "it is gone, and only its log is there")
+        raise set_file_aside(folder, "it is missing, and only its log exists")
     else:
         schema.create(folder)
 
@@ -197,12 +199,12 @@ class DamageReport:
         return f"{self.what} in {self.where} was damaged and set aside: {self.set_aside}"
 
 
-class Unsound(Exception):
-    """The file is not a sound database; never leaves the adapter."""
+class UnsoundFile(Exception):
+    """The file is not a sound database. Never leaves the adapter."""
 
 
 def needs_full_check(folder: Path) -> bool:
-    """Return True if the size allows a full check, which may be larger after an unclean end."""
+    """Return True if the size allows a full check. The limit is higher after an unclean end."""
     log = size(log_file(folder))
     whole = size(folder / DATABASE) + log
     return whole <= CHECKED_ALWAYS or (log > 0 and whole <= CHECKED_AFTER_CUT)
@@ -239,9 +241,9 @@ def _stamp() -> str:
 
 
 def check_structure(connection: apsw.Connection, folder: Path, *, full: bool) -> None:
-    """Check the structure of the database. Raises `Unsound`, `apsw.Error`."""
+    """Check the structure of the database. Raises `UnsoundFile`, `apsw.Error`."""
     if faults := _structural_faults(connection, folder, full):
-        raise Unsound(faults)
+        raise UnsoundFile(faults)
 
 
 def _structural_faults(connection: apsw.Connection, folder: Path, full: bool) -> str:
@@ -250,20 +252,22 @@ def _structural_faults(connection: apsw.Connection, folder: Path, full: bool) ->
     if is_own and (version < 1 or (version == VERSION and not table_texts(connection) >= frozenset(TABLES))):
         return "its tables are not those of Callboard"
     expected = pragma(connection, "page_count") * pragma(connection, "page_size")
-    # With a log the file may rightly be shorter: its last pages can be in the log only.
+    # With a log the file may be shorter, because its last pages can be only in the log.
     if size(log_file(folder)) == 0 and size(folder / DATABASE) < expected:
         return f"it is cut short: {expected} bytes are expected"
     if not full:
         return ""
-    rows = [str(row[0]) for row in run(connection, "PRAGMA integrity_check(3)")]
-    return "" if rows == ["ok"] else "; ".join(rows)
+    lines = [line for row in run(connection, "PRAGMA integrity_check(3)") for line in str(row[0]).splitlines()]
+    return "" if lines == ["ok"] else "; ".join(line for line in lines if not line.startswith("***"))
 
 
 def set_file_aside(folder: Path, reason: str) -> StoreDamaged:
-    """Rename the database with its log and shared memory, and return the error to raise. Only for a process that is
-    alone on the store."""
+    """Rename the database with its log and shared memory, and return the error to raise.
+
+    Only for a process that is alone on the store.
+    """
     stamp = _stamp()
-    for suffix in ("-wal", "-shm", ""):  # the database last: while it is there, nobody makes a new one
+    for suffix in ("-wal", "-shm", ""):  # the database last: no process creates a new one while it exists
         part = folder / f"{DATABASE}{suffix}"
         if suffix and not size(part):
             part.unlink(missing_ok=True)
@@ -278,7 +282,7 @@ def set_file_aside(folder: Path, reason: str) -> StoreDamaged:
     )
 
 
-def scan(connection: apsw.Connection) -> Iterator[Damage]:
+def scan(connection: apsw.Connection) -> Iterator[ChecksumMismatch]:
     """Yield every value that fails its checksum. Raises `apsw.Error`."""
     names = {int(number): str(name) for number, name in each(connection, "SELECT number, name FROM stream")}
     for record_place, record_id, crc, data in each(
@@ -287,15 +291,15 @@ def scan(connection: apsw.Connection) -> Iterator[Damage]:
         stream = names.get(record_place >> SEQ_BITS, "?")
         seq = record_place & ((1 << SEQ_BITS) - 1)
         if record_crc(stream, seq, record_id, data) != crc:
-            yield Damage(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=record_place)
+            yield ChecksumMismatch(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=record_place)
     for key, revision, crc, value in each(
         connection, "SELECT key, revision, crc, value FROM row WHERE value IS NOT NULL"
     ):
         if row_crc(key, revision, value) != crc:
-            yield Damage(f"key {key}", key, key=key)
+            yield ChecksumMismatch(f"key {key}", key, key=key)
 
 
-def set_aside(damage: Damage) -> Callable[[Transaction], None]:
+def set_aside(damage: ChecksumMismatch) -> Callable[[Transaction], None]:
     """Return the work that moves the damaged bytes to the table `damaged` and empties their place. Idempotent."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -322,7 +326,7 @@ def set_aside(damage: Damage) -> Callable[[Transaction], None]:
 
 
 def reports(connection: apsw.Connection, folder: Path) -> tuple[DamageReport, ...]:
-    """Return all damage that was ever set aside here and is still kept."""
+    """Return all damage that was ever set aside and is still stored."""
     rows = run(connection, "SELECT number, place, what FROM damaged ORDER BY number")
     in_tables = [
         DamageReport(
@@ -373,10 +377,10 @@ def header_is_sound(log: Path) -> bool:
 
 
 def check_log(connection: apsw.Connection, folder: Path, aside: Path) -> None:
-    """Copy the readable part of the log into the database, and empty the log. Only for a process that is alone on the
-    store.
+    """Copy the readable part of the log into the database, and empty the log.
 
-    Raises `StoreDamaged` if later commits are lost, after copying the log to `aside`. Also raises `apsw.Error`.
+    Only for a process that is alone on the store. Raises `StoreDamaged` if later commits are lost, after copying the
+    log to `aside`. Also raises `apsw.Error`.
     """
     log = log_file(folder)
     if not size(log):
@@ -402,10 +406,10 @@ def _commits_behind(log: Path, readable: int, frame_size: int) -> int:
     with log.open("rb") as opened:
         salt = opened.read(_HEADER)[16:24]
         opened.seek(_HEADER + readable * frame_size)
-        # Frames that remain from an earlier use of the log have another salt, and are no commits of this one.
+        # Frames that remain from an earlier use of the log have another salt, and do not belong to its commits.
         while len(frame := opened.read(_FRAME)) == _FRAME and frame[8:16] == salt:
             commits += last_was_commit
-            # The last frame of a transaction has the size of the database there, all others have 0.
+            # The last frame of a transaction has the size of the database in this field, all others have 0.
             last_was_commit = frame[4:8] != bytes(4)
             opened.seek(frame_size - _FRAME, 1)
     return commits

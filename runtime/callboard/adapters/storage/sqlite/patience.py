@@ -1,8 +1,8 @@
-"""Waiting for obstacles that the user must remove: a full disk, or a lock whose holder is stopped.
+"""Waits for obstacles that the user must remove: a full disk, or a lock whose holder is stopped.
 
 A command that hosts nothing waits for a few seconds and then reports the obstacle. A process that hosts sessions waits
-without limit, and reports it, so that none of its work is lost. When it leaves, waiting ends at once: the commits of
-its agents are shielded from cancellation and could not be ended otherwise.
+without limit, and reports it, so that none of its work is lost. When such a process leaves, the wait ends at once: the
+commits of its agents are shielded from cancellation and could not be ended otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Tell = Callable[[str], None]
 LOOK = 0.25
 """Seconds between two checks of an obstacle."""
 TELL_AFTER = 2.0
-"""Seconds after which a wait for a lock is reported: shorter waits are usual on a busy disk."""
+"""Seconds after which a wait for a lock is reported. Shorter waits are usual on a busy disk."""
 LOCK_WAIT = 10.0
 """Seconds that a process that hosts nothing waits for a lock."""
 LEAVING = 0.5
@@ -28,7 +28,7 @@ class Patience:
     """Waiting rules of one open store. Thread-safe."""
 
     def __init__(self, notice: Tell | None = None) -> None:
-        """Store `notice`. If this process hosts nothing, it is called, from any thread, with the reason for a wait."""
+        """Store `notice`. It is called, from any thread, with the reason for a wait if this process hosts nothing."""
         self._changed = threading.Condition()
         self._notice = notice
         self._listeners: list[Tell] = []

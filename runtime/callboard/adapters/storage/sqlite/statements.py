@@ -1,11 +1,12 @@
 """Queries of the tables, and changes to them inside a transaction, without threads or locks.
 
-Every value that is read is compared with its checksum; a mismatch raises `Damage` and is never treated as data.
+Every value that is read is compared with its checksum. A mismatch raises `ChecksumMismatch` and is never treated as
+data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import apsw
@@ -19,9 +20,8 @@ _SEQ = (1 << SEQ_BITS) - 1
 _ABOVE_ALL_TEXT = b""  # SQLite sorts every blob after every text
 
 
-class Damage(Exception):
-    """A stored value no longer matches its checksum. Never leaves the adapter. Has a record's `place` or a
-    row's `key`."""
+class ChecksumMismatch(Exception):
+    """A stored value does not match its checksum. Never leaves the adapter. Has a record's `place` or a row's `key`."""
 
     def __init__(self, problem: str, where: str, *, place: int | None = None, key: str | None = None) -> None:
         """Store the details. `where`: the key, or the stream and the number as `STREAM#SEQ`."""
@@ -66,7 +66,7 @@ def read(connection: apsw.Connection, stream: str, after: int, limit: int | None
     for place, record_id, crc, data in rows:
         seq = place & _SEQ
         if record_crc(stream, seq, record_id, data) != crc:
-            raise Damage(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=place)
+            raise ChecksumMismatch(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=place)
         records.append(Record(seq, data))
     return records
 
@@ -88,11 +88,13 @@ def keys(connection: apsw.Connection, prefix: str) -> list[Row]:
 
 
 def changes(connection: apsw.Connection, prefix: str, position: int) -> tuple[Sequence[Row], int]:
-    """Return the rows of the prefix that changed after revision `position` (0: all existing rows), and the newest
-    revision of the whole store. A follower that continued from its prefix's own newest row would each time read every
-    later row of all other prefixes again."""
+    """Return the rows of the prefix that changed after a revision, and the newest revision of the whole store.
+
+    `position`: the revision; 0: all existing rows. A follower that continued from the newest row of its own prefix
+    would each time read every later row of all other prefixes again.
+    """
     bounds = (prefix, _after(prefix))
-    # Asked first: a change between the two queries is told by the next call. The other order would lose it.
+    # Read first: the next call then returns a change between the two queries. The other order would lose it.
     reached = int(run(connection, "SELECT max(revision) FROM row")[0][0] or 0)
     if position == 0:
         return keys(connection, prefix), reached
@@ -120,7 +122,7 @@ def next_fence(connection: apsw.Connection, lease: str) -> int:
 
 def _row(key: str, revision: int, crc: int, value: bytes | None) -> Row:
     if value is not None and row_crc(key, revision, value) != crc:
-        raise Damage(f"key {key}", key, key=key)
+        raise ChecksumMismatch(f"key {key}", key, key=key)
     return Row(key, value, revision)
 
 
@@ -130,7 +132,7 @@ def _after(prefix: str) -> str | bytes:
     if not stem:
         return _ABOVE_ALL_TEXT
     following = ord(stem[-1]) + 1
-    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text holds a surrogate
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text contains a surrogate
 
 
 @dataclass
@@ -144,8 +146,36 @@ class TransactionChanges:
         return bool(self.streams or self.keys)
 
 
+class LookedChanges:
+    """Changes between one look at the store and the next, whoever made them."""
+
+    def __init__(self) -> None:
+        self._revision = -1
+        """Newest revision at the last look; -1 before the first one."""
+        self._ends: dict[str, int] = {}
+        """Last seq of each stream that was followed at the last look."""
+
+    def since_last_look(self, connection: apsw.Connection, streams: Collection[str]) -> TransactionChanges:
+        """Return the changed keys, and which of these streams grew. A stream that is new here counts as grown.
+
+        A host of hundreds of idle sessions looks once a second while another process writes. One look-up for each
+        followed stream costs a hundredth of waking its reader (test_idle_readers_sleep_while_another_process_writes).
+        """
+        revision = int(run(connection, "SELECT max(revision) FROM row")[0][0] or 0)
+        rows = run(
+            connection,
+            "SELECT key FROM row INDEXED BY row_revision WHERE revision > ? AND revision <= ?",
+            (self._revision, revision),
+        )
+        ends = {stream: last(connection, stream) for stream in streams}
+        grown = {stream for stream, end in ends.items() if self._ends.get(stream) != end}
+        self._revision = revision
+        self._ends = ends
+        return TransactionChanges(grown, {str(row[0]) for row in rows})
+
+
 class Transaction:
-    """The writes of one commit, on a connection with an open transaction. Raises `Conflict`, `Fenced`, `apsw.Error`.
+    """Writes of one commit, on a connection with an open transaction. Raises `Conflict`, `Fenced`, `apsw.Error`.
 
     The creator rolls back after an exception.
     """
@@ -188,8 +218,8 @@ class Transaction:
         if number is None:
             run(self.connection, "INSERT INTO stream (name) VALUES (?)", (write.stream,))
             number = self.connection.last_insert_rowid()
-        # Before the expectation is compared: a caller that repeats a commit after a crash expects the old number
-        # (test_an_id_seen_before_wins_over_an_expectation_so_a_commit_may_be_repeated).
+        # Before the expectation is compared, because a caller that repeats a commit after a crash expects the old
+        # number (test_an_id_seen_before_wins_over_an_expectation_so_a_commit_may_be_repeated).
         elif write.id is not None and (seen := self._seen(number, write.id)) is not None:
             return seen
         current = last_seq(self.connection, number)
@@ -210,7 +240,7 @@ class Transaction:
         return int(rows[0][0]) & _SEQ if rows else None
 
     def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
-        # A deleted key keeps its row without a value, so that the largest revision never falls
+        # A deleted key keeps its row without a value, so that the largest revision never decreases
         # (test_a_revision_never_falls_also_over_deletion).
         rows = run(self.connection, "SELECT revision FROM row WHERE key = ? AND value IS NOT NULL", (key,))
         current = int(rows[0][0]) if rows else 0

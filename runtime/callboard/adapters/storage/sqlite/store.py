@@ -1,17 +1,15 @@
-"""The store object: implements `callboard.ports.store` with the other modules of this package.
+"""The SQLite store: implements `callboard.ports.store` with the other modules of this package.
 
-Callers may run in any event loop and any thread of the process that opened it; a forked child may not use it.
+Callers may run in any event loop and any thread of the process that opened the store; a forked child may not use it.
 
-Blobs are files named by their content, next to the database.
+A blob is a file next to the database, named by its content, because tens of megabytes should not pass through the log
+and its lock. It is written under a temporary name, made durable and then renamed, so an existing blob is complete. A
+blob that no longer matches its name is set aside when it is read.
 
-Tens of megabytes do not pass through the log and its lock: a blob is written under a temporary name, made durable and
-then renamed. An existing blob is complete; a blob that no longer matches its name is set aside when it is read.
-
-A lease is a file lock for as long as the process lives, and a number that increases with every holder.
-
-The kernel frees the lock when the process dies for any reason; no clock is used. The lock is not inherited: an executed
-program has the descriptor closed, a forked child closes it at once. All probing happens inside a write transaction of
-the store, so that a process that looks up the holder of a lease never appears to be a holder.
+A lease is a file lock for as long as the process lives, and a number that increases with every holder. The kernel frees
+the lock when the process dies for any reason; no clock is used. The lock is not inherited: an executed program has the
+descriptor closed, and a forked child closes it at once. All probing happens inside a write transaction of the store, so
+that a process that looks up the holder of a lease never appears to be a holder.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ import apsw
 from anyio import to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from callboard.adapters.storage.feed import Bells, Doorbell, Feed, Fetch
+from callboard.adapters.storage.feed import Doorbell, Feed, Fetch, Sleepers
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
 from callboard.adapters.storage.sqlite.opening import DamageReport
@@ -56,14 +54,14 @@ READERS = 2
 
 
 async def open_store(folder: Path, *, durability: Durability = "full", notice: Tell | None = None) -> SqliteStore:
-    """Open the store in `folder`, creating it (0700) if it does not exist, and check it; `damage` reports data that was
-    set aside.
+    """Open the store in `folder`, creating it (0700) if it does not exist, and check it.
 
-    Raises `WorkspaceUnusable` (of another user, read-only, a network file system, a newer schema), `StoreFull`, and
-    `StoreDamaged` if the database cannot be used: it is then kept under another name, which the message contains.
+    `damage` reports data that was set aside. Raises `WorkspaceUnusable` (of another user, read-only, a network file
+    system, a newer schema), `StoreFull`, and `StoreDamaged` if the database cannot be used: it is then kept under
+    another name, which the message contains.
 
-    `notice` is called from another thread with the reason why the opening, or a write without a host, waits. Cancelling
-    ends the wait.
+    `notice` is called from another thread with the reason for a wait of the opening, or of a write without a host.
+    Cancelling ends the wait.
     """
     opened: opening.OpenFolder | None = None
     patience = Patience(notice)
@@ -74,10 +72,10 @@ async def open_store(folder: Path, *, durability: Durability = "full", notice: T
             opened = await to_thread.run_sync(work)
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
-        await checkpoint_if_cancelled()  # a wait that was ended so is no fault of the store
+        await checkpoint_if_cancelled()  # the end of a cancelled wait is not a fault of the store
         raise heart_of(failed) from failed
     assert opened is not None, "the group ended without an error"
-    return SqliteStore(opened, Patience(notice))  # the patience of the opening has ended with the group
+    return SqliteStore(opened, Patience(notice))  # the opening's own `Patience` ended with the group
 
 
 async def _close_at_cancel(patience: Patience) -> None:
@@ -89,14 +87,14 @@ async def _close_at_cancel(patience: Patience) -> None:
 
 @dataclass(frozen=True)
 class _Sleeper:
-    """A feed and the event loop in which it waits."""
+    """Feed and the event loop in which it waits."""
 
     soon: Soon
     feed: Feed[Any]
 
 
 class SqliteStore:
-    """A `Store` in one folder of this machine, created by `open_store`."""
+    """Store in one folder of this machine, created by `open_store`."""
 
     def __init__(self, opened: opening.OpenFolder, patience: Patience) -> None:
         self._opened = opened
@@ -105,11 +103,12 @@ class SqliteStore:
         self._damage = opened.damage
         self._pid = os.getpid()
         self._closed = False
-        self._bells = Bells[_Sleeper]()
+        self._bells = Sleepers[_Sleeper]()
         self._leases: list[HeldLease] = []
         self.patience = patience
         """Waiting rules of writes for a full disk or a lock; a host of sessions makes waits unlimited."""
-        hooks = Hooks(self._committed, lambda: self._wake(self._bells.everyone()), self.patience)
+        self._looked = statements.LookedChanges()
+        hooks = Hooks(self._committed, self._others_changed, self.patience)
         self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
         self._readers = Readers(partial(connect, opened.folder, durable=opened.durable, reading=True), READERS)
         self._doorbell = Doorbell(opened.folder / "run", self._rung, self._writer.look)
@@ -121,7 +120,10 @@ class SqliteStore:
 
     @property
     def damage(self) -> tuple[DamageReport, ...]:
-        """Return all damage that was found and set aside, at this opening, since then, or earlier and still kept."""
+        """Return all damage that was found and set aside, and is still stored.
+
+        Damage is found at this opening, since then, or earlier.
+        """
         return self._damage
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
@@ -137,7 +139,8 @@ class SqliteStore:
     @asynccontextmanager
     async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records, None]:
         async def fetch(position: int) -> tuple[Sequence[Record], int]:
-            # In pages: a follower that starts at the beginning of a long journal does not hold all of it in memory.
+            # In pages, so that a follower that starts at the beginning of a long journal does not load all of it into
+            # memory.
             records = await self.read(stream, position, limit=1_000)
             return records, records[-1].seq if records else position
 
@@ -163,10 +166,9 @@ class SqliteStore:
         return await self.patiently(partial(put, self._folder, data, durable=self._durable))
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, run in a thread, and repeated while the disk is full and this process hosts
-        sessions.
+        """Return the result of `work`, run in a thread.
 
-        Raises `StoreFull` if it hosts none.
+        Repeat `work` while the disk is full and this process hosts sessions. Raises `StoreFull` if it hosts none.
         """
         wait = ObstacleWait(self.patience, alone=0.0)
         while True:
@@ -193,7 +195,7 @@ class SqliteStore:
 
     async def acquire(self, lease_name: str) -> Lease | LeaseHolder:
         self._usable()
-        taking = Taking(self._folder, lease_name)
+        taking = LeaseAttempt(self._folder, lease_name)
         lease: HeldLease | LeaseHolder | None = None
         with anyio.CancelScope(shield=True):  # a caller that is cancelled here would hold a lease without knowing it
             lease = await self._writer.do(taking.work, taking.undo)
@@ -226,8 +228,8 @@ class SqliteStore:
     def _stop(self) -> None:
         self._readers.stop()
         self._writer.stop()
-        self._doorbell.close()  # after the last commit, which others are to hear of
-        for held in self._leases:  # after the last commit that was made under them
+        self._doorbell.close()  # after the last commit, of which other processes must be notified
+        for held in self._leases:  # after the last commit under these leases
             held.drop()
         opening.close_folder(self._opened)
 
@@ -242,7 +244,7 @@ class SqliteStore:
         self._usable()
         try:
             return await self._readers.do(look)
-        except statements.Damage as damage:
+        except statements.ChecksumMismatch as damage:
             await self._writer.do(opening.set_aside(damage))
             await self._retell()
             raise ValueDamaged(
@@ -263,7 +265,7 @@ class SqliteStore:
         self._usable()
 
         async def fetch_if_open(position: int) -> tuple[Sequence[T], int]:
-            # Rung a moment before the store closes: find nothing, and be ended instead of failing.
+            # Rung just before the store closes: return nothing, so that the reader ends instead of failing.
             return ([], position) if self._closed else await fetch(position)
 
         sleeper = _Sleeper(soon_here(), Feed(fetch_if_open, position))
@@ -277,10 +279,17 @@ class SqliteStore:
                 self._doorbell.listen(False)
 
     def _committed(self, touched: statements.TransactionChanges) -> None:
-        """Wake the waiting readers, here and in other processes. Called in the writer's thread, after each
-        transaction."""
+        """Wake the waiting readers, here and in other processes.
+
+        Called in the writer's thread, after each transaction.
+        """
         self._wake(self._bells.touched(touched.streams, touched.keys))
         self._doorbell.ring(touched.streams, touched.keys)
+
+    def _others_changed(self, connection: apsw.Connection) -> None:
+        """Wake the readers whose streams and keys changed since the last look. Called in the writer's thread."""
+        changes = self._looked.since_last_look(connection, self._bells.streams())
+        self._wake(self._bells.touched(changes.streams, changes.keys))
 
     def _rung(self, names: set[str] | None) -> None:
         """Wake the waiting readers. Called in the doorbell's thread, when another process committed."""
@@ -311,7 +320,7 @@ def put(folder: Path, data: bytes, *, durable: bool) -> str:
     if not _holds(path, data):
         path.parent.mkdir(exist_ok=True, mode=0o700)
         _write(path, data, durable)
-    if durable:  # also for one that was there: who wrote it may be about to sync the folder, and has not yet
+    if durable:  # also for an existing file: its writer may not have synced the folder yet
         sync_folder(path.parent)
         sync_folder(folder / "blobs")
     return digest
@@ -345,7 +354,7 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 def _write(path: Path, data: bytes, durable: bool) -> None:
-    # Each writer has a draft of its own, because two processes may store the same bytes at the same time.
+    # Each writer has its own draft, because two processes may store the same bytes at the same time.
     draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new")
     try:
         with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as opened:  # noqa: PTH123 - the mode at creation
@@ -381,7 +390,7 @@ class HeldLease(Lease):
     def drop(self) -> None:
         """Free the lock now. Idempotent."""
         if self._descriptor >= 0:
-            # Erased while the lock is still held, so that nobody reads this process as the holder of a free lease.
+            # Erased while the lock is held, so that no process takes this one for the holder of a free lease.
             os.ftruncate(self._descriptor, 0)
             self.abandon()
 
@@ -392,7 +401,7 @@ class HeldLease(Lease):
             os.close(descriptor)
 
 
-class Taking:
+class LeaseAttempt:
     """One attempt to take a lease: `work` inside a write transaction, `undo` if that transaction fails."""
 
     def __init__(self, folder: Path, lease: str) -> None:
@@ -407,7 +416,7 @@ class Taking:
             if not try_lock(descriptor, fcntl.LOCK_EX):
                 return _holder(descriptor)
             number = next_fence(transaction.connection, self._lease)
-            # The start time tells a reused pid from the holder; a reader compares both.
+            # The start time distinguishes the holder from a process with a reused pid; a reader compares both.
             content = json.dumps({"lease": self._lease, "pid": os.getpid(), "started": started(os.getpid())})
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, content.encode(), 0)
@@ -442,7 +451,7 @@ def started(pid: int) -> float:
         stat_line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0.0
-    return float(stat_line.rpartition(")")[2].split()[19])  # the name in parentheses may hold anything
+    return float(stat_line.rpartition(")")[2].split()[19])  # the name in parentheses may contain anything
 
 
 def _file(folder: Path, lease: str) -> Path:
@@ -451,8 +460,10 @@ def _file(folder: Path, lease: str) -> Path:
 
 
 def _holder(descriptor: int) -> LeaseHolder:
-    """Return the holder written into the locked file; pid 0 if the holder is about to leave and has already
-    erased it."""
+    """Return the holder written into the locked file.
+
+    The pid is 0 if the holder is about to leave and has already erased it.
+    """
     try:
         content: Any = json.loads(os.pread(descriptor, _LARGEST, 0))
         return LeaseHolder(int(content["pid"]), float(content["started"]))

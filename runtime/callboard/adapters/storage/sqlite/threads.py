@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 import apsw
@@ -25,9 +25,9 @@ Soon = Callable[..., object]
 def soon_here() -> Soon:
     """Return a function that schedules calls in the event loop that is running now.
 
-    anyio's own (`from_thread.run_sync`) blocks the calling thread until the loop has run the function: one busy loop
-    would delay every other caller of the store. So the backend's own function is used; both are documented for this
-    purpose.
+    anyio's own (`from_thread.run_sync`) blocks the calling thread until the loop has run the function, so one busy loop
+    would delay every other caller of the store. The backend's own function is used instead; both are documented for
+    this purpose.
     """
     native: Any = current_token().native_token
     return native.call_soon_threadsafe if hasattr(native, "call_soon_threadsafe") else native.run_sync_soon
@@ -38,7 +38,7 @@ def run_soon(soon: Soon, function: Callable[..., object], *arguments: object) ->
     try:
         soon(function, *arguments)
     except RuntimeError:
-        return  # the loop has ended, and whoever waited there with it: nobody is left to be told
+        return  # the loop has ended, and with it every caller that waited there
 
 
 class AnswerWaiter(Generic[T]):
@@ -61,7 +61,7 @@ class AnswerWaiter(Generic[T]):
         await self._event.wait()
         if self.error is not None:
             raise self.error
-        return self.result  # type: ignore[return-value]  # set before the event, by whoever answered
+        return cast("T", self.result)  # set before the event
 
 
 def _set_all(waiters: list[AnswerWaiter[Any]]) -> None:
@@ -79,7 +79,7 @@ def wake(waiters: Iterable[AnswerWaiter[Any]]) -> None:
 
 
 class ClosableQueue(Generic[T]):
-    """A queue that can be closed, so that no entry is added after the last one and waits forever."""
+    """Queue that can be closed, so that no entry is added after the last one and waits forever."""
 
     def __init__(self) -> None:
         self._entries: queue.SimpleQueue[T] = queue.SimpleQueue()
@@ -98,7 +98,7 @@ class ClosableQueue(Generic[T]):
     def close(self, *last: T) -> None:
         """Add the last entries."""
         with self._lock:
-            # Under the lock of `put`: an entry behind the last one would leave its caller waiting forever.
+            # Under the lock of `put`, because the caller of an entry after the last one would wait forever.
             self._closed = True
             for entry in last:
                 self._entries.put(entry)
@@ -141,7 +141,7 @@ class Readers:
             try:
                 connection = connection or self._connect()
                 look.waiter.result = look.work(connection)
-            except BaseException as error:  # noqa: BLE001 - it is raised in the caller, whatever it is
+            except BaseException as error:  # noqa: BLE001 - the caller gets any exception
                 look.waiter.error = error
             wake([look.waiter])
         if connection is not None:

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import apsw
 
-from callboard.adapters.storage.sqlite.faults import gone, translated
+from callboard.adapters.storage.sqlite.faults import lost_database, translated
 from callboard.adapters.storage.sqlite.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite.place import DATABASE, try_lock
 from callboard.adapters.storage.sqlite.schema import BUSY_MS
@@ -35,16 +35,17 @@ from callboard.types.errors import StoreBusy, StoreDamaged, StoreFull
 T = TypeVar("T")
 
 BATCH = 256
-"""Most jobs in one transaction: limits how long the first job waits for the last."""
+"""Most jobs in one transaction. Limits how long the first job waits for the last."""
 CHECKPOINT_PAGES = 1_000
 """Pages in the log (4 KiB each) at which it is copied into the database."""
 SHRINK_PAGES = 16_000
 """Pages in the log at which a checkpoint restarts it from its beginning, if no reader needs it."""
 NOT_AGAIN = 60.0
 """Seconds without another checkpoint after a reader blocked one: each costs two syncs, and the reader may be a program
-of the user that stays for hours."""
+of the user that runs for hours.
+"""
 LOOK = 0.25
-"""Seconds between two checks of whether to keep waiting."""
+"""Seconds between two checks of a reason to stop waiting."""
 
 
 def _nothing() -> None:
@@ -52,7 +53,7 @@ def _nothing() -> None:
 
 
 def _identity(file: Path) -> tuple[int, int]:
-    """Return the device and inode of this file, to notice a replacement; zeros if there is none."""
+    """Return the device and inode of this file, to notice a replacement; zeros if the file does not exist."""
     try:
         status = os.stat(file)  # noqa: PTH116 - once for each transaction: half the time of Path.stat
     except OSError:
@@ -85,8 +86,8 @@ class Hooks:
 
     changed: Callable[[TransactionChanges], None]
     """Called with the streams and keys that a transaction changed."""
-    others_changed: Callable[[], None]
-    """Called when another process has committed."""
+    others_changed: Callable[[apsw.Connection], None]
+    """Called with the writing connection when another process has committed."""
     patience: Patience
 
 
@@ -111,8 +112,8 @@ class Writer:
         self._not_before = 0.0
         self._file = folder / DATABASE
         self._identity = _identity(self._file)
-        # This number changes only with commits of other connections (sqlite.org/pragma.html), so own commits wake
-        # nobody twice.
+        # This number changes only with commits of other connections (sqlite.org/pragma.html), so own commits wake no
+        # reader twice.
         self._version = pragma(connection, "data_version")
         # After `schema.connect`: its pragma wal_autocheckpoint sets the same hook, and would replace this one.
         connection.set_wal_hook(self._note_log)
@@ -120,18 +121,20 @@ class Writer:
         self._thread.start()
 
     async def do(self, work: Callable[[Transaction], T], undo: Callable[[], None] = _nothing) -> T:
-        """Run `work` and return its result once it is durable. If it raises, it is rolled back. Cancelling does not
-        undo it."""
+        """Run `work` and return its result once it is durable.
+
+        If it raises, it is rolled back. Cancelling does not undo it.
+        """
         waiter = AnswerWaiter[T]()
         self._queue.put(Job(work, waiter, undo))
         return await waiter.wait()
 
     def look(self) -> None:
-        """Check whether another process committed. Called from any thread; returns at once."""
+        """Check for commits of other processes. Called from any thread; returns at once."""
         try:
             self._queue.put(_Look())
         except RuntimeError:
-            return  # the store is closing: nobody follows any more
+            return  # the store is closing: no reader follows
 
     def stop(self) -> None:
         """Finish the queued jobs and end the thread. Blocks until it has ended; the connection stays open."""
@@ -171,7 +174,7 @@ class Writer:
             for job in batch:
                 self._commit([job])
             return
-        # For the callers a commit on a full disk only takes longer (docs/decisions/0030-a-full-disk-is-waited-for.md,
+        # For the callers, a commit on a full disk only takes longer (docs/decisions/0030-a-full-disk-is-waited-for.md,
         # test_a_run_waits_for_room_on_the_disk).
         wait = ObstacleWait(self._patience, alone=0.0)
         while isinstance(failure, StoreFull) and wait.goes_on(f"{failure}. Waiting for that"):
@@ -183,7 +186,7 @@ class Writer:
 
     def _try(self, batch: list[Job[Any]]) -> Exception | None:
         """Run the jobs as one transaction. Return the error if it failed and was rolled back."""
-        # The disk may have refused one large job only: each is tried alone, so the others succeed
+        # The disk may have refused only one large job. Each is tried alone, so that the others succeed
         # (test_one_commit_too_large_for_the_disk_does_not_fail_the_others).
         for job in batch:
             job.waiter.error = None
@@ -218,10 +221,10 @@ class Writer:
         """Run one transaction. Raises `apsw.Error`, `OSError` or `StoreDamaged` after a rollback."""
         touched = TransactionChanges()
         with self._locked():
-            # SQLite would continue to write to a file that has no name any more
+            # SQLite would continue to write to a file without a name
             # (test_a_database_that_vanished_while_open_takes_no_more_writes).
             if _identity(self._file) != self._identity:
-                raise gone(self._folder)
+                raise lost_database(self._folder)
             try:
                 # A transaction that begins as a reader cannot become a writer after another program has written: SQLite
                 # refuses that at once, without waiting (sqlite.org/lang_transaction.html).
@@ -230,11 +233,11 @@ class Writer:
                     self._attempt(job, touched)
                 run(self._connection, "COMMIT")
             finally:
-                # After some errors SQLite has rolled back by itself, and another ROLLBACK would fail.
+                # After some errors SQLite itself has rolled back, and another ROLLBACK would fail.
                 if self._connection.in_transaction:
                     run(self._connection, "ROLLBACK")
-            # Still under the lock: a checkpoint beside another process's write is what corrupts files in SQLite up to
-            # 3.51.2 (docs/decisions/0002-apsw-and-one-writer-thread.md).
+            # Still under the lock: in SQLite up to 3.51.2, a checkpoint during another process's write corrupts files
+            # (docs/decisions/0002-apsw-and-one-writer-thread.md).
             self._tidy_log()
         return touched
 
@@ -246,7 +249,7 @@ class Writer:
             job.waiter.result = job.work(transaction)
         except (apsw.Error, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 - a conflict or a caller's bug: it is raised in the caller
+        except Exception as error:  # noqa: BLE001 - the caller gets any exception: a conflict, or a bug of its own
             run(self._connection, "ROLLBACK TO job")
             job.waiter.error = error
         else:
@@ -264,11 +267,11 @@ class Writer:
         if self._log_pages < CHECKPOINT_PAGES or now < self._not_before:
             return
         mode = apsw.SQLITE_CHECKPOINT_RESTART if self._log_pages > SHRINK_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
-        # A checkpoint never waits for a reader, which may be a program of the user that stays for hours.
+        # A checkpoint never waits for a reader, which may be a program of the user that runs for hours.
         self._connection.set_busy_timeout(0)
         try:
             pages, copied = self._connection.wal_checkpoint(mode=mode)
-        except apsw.Error:  # a reader in the way, a full disk
+        except apsw.Error:  # a reader blocks it, or the disk is full
             pages = 1
             copied = 0
         finally:
@@ -281,11 +284,11 @@ class Writer:
     def _look(self) -> None:
         try:
             version = pragma(self._connection, "data_version")
+            if version != self._version:
+                self._others_changed(self._connection)
+                self._version = version  # last: after an error the next look tries again
         except apsw.Error:
-            return  # a look only saves waiting; the next read tells whoever asks what is wrong
-        if version != self._version:
-            self._version = version
-            self._others_changed()
+            return  # this check only saves time; the next read reports any error
 
 
 class WriteLock:
@@ -308,7 +311,7 @@ class WriteLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def in_the_way(self, folder: Path) -> str:
-        """Return a text that says why a write to the store waits, and the remedy."""
+        """Return a text with the reason for the wait of a write to the store, and the remedy."""
         return in_the_way(self._descriptor, folder)
 
     def _take(self, may_wait: Callable[[], None]) -> None:
@@ -326,7 +329,7 @@ class WriteLock:
         except BaseException:
             with self._mutex:
                 self._wanted = False
-                # The lock was granted while the caller gave up: nobody would ever release it.
+                # The lock was granted while the caller gave up, so no other code would release it.
                 if self._granted.is_set():
                     self._granted.clear()
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -334,7 +337,7 @@ class WriteLock:
         self._granted.clear()
 
     def _begin_to_wait(self) -> None:
-        # The copy shares its lock with the descriptor, and is still there when that is closed meanwhile.
+        # The copy shares its lock with the descriptor, and remains if the descriptor is closed meanwhile.
         copy = os.dup(self._descriptor)
         self._waiting = threading.Thread(target=self._wait, args=(copy,), name="callboard-store-lock", daemon=True)
         self._waiting.start()
@@ -353,7 +356,7 @@ class WriteLock:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that holds a lock."""
+    """Process that holds a lock."""
 
     pid: int
     name: str
@@ -361,8 +364,10 @@ class LockHolder:
 
 
 def holder_of(descriptor: int, locks: Path = Path("/proc/locks")) -> LockHolder | None:
-    """Return the process that holds an exclusive lock of this file; None if the kernel does not say (man 5
-    proc_locks)."""
+    """Return the process that holds an exclusive lock of this file.
+
+    None if the kernel does not report it (man 5 proc_locks).
+    """
     try:
         inode = os.fstat(descriptor).st_ino
         lines = locks.read_text().splitlines()
@@ -387,7 +392,7 @@ def _holder(pid: int) -> LockHolder | None:
 
 
 def in_the_way(descriptor: int, folder: Path) -> str:
-    """Return a text that says why a write to the store waits, and the remedy."""
+    """Return a text with the reason for the wait of a write to the store, and the remedy."""
     holder = holder_of(descriptor)
     if holder is None:
         return f"another process holds the lock of the store in {folder}"

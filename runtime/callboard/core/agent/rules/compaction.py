@@ -1,44 +1,46 @@
-"""Rule of compaction: requested, forced by the service, or over the budget, the next stage of the pipeline runs. Pure.
+"""Rules for compaction, for counting tokens, for undoing edits, and for failed calls of a summary. Pure.
 
-A stage never runs twice for the same view: if it found nothing, that is recorded with the revision.
+Compaction runs when it is requested, when the service forces it, or when the view is over the budget. Then the next
+stage of the pipeline runs. A stage never runs twice for the same view: a stage without effect is recorded with the
+revision.
 
-Rule of counting: near the limit, if much was never counted, the service is asked before any cut. An estimate may be off
-by a third. An unnecessary compaction costs a summary and a cached prefix, one that is too late a refused call. The
-service is not asked otherwise, and never twice for the same view. A service that could not count is not asked again in
-the agent's life.
+Counting: near the limit, if many tokens were never counted, the service counts them before anything is cut. An estimate
+may be off by a third; an unnecessary compaction costs a summary and a cached prefix, a late one costs a refused call.
+The service counts at most once for the same view, and never in other cases. If it once could not count, it is not asked
+again in the agent's life.
 
-Undo of an edit by the user: the command waits in `Compaction.undo` until the record that answers it, a `ContextEdited`
-whose `undoes` names the same edits, with the restored messages, or without edits and with the reason why not.
+Undo of an edit by the user: the command waits in `Compaction.undo` for the record that answers it. That record is a
+`ContextEdited` whose `undoes` names the same edits. It has the restored messages, or no edits and the reason.
 
-Rules for a failed call of a summary. Pure. A summary has its own recovery, separate from that of its turn. The table is
-complete; tests/core/agent/test_summary_recovery.py checks it row by row.
+A summary has its own recovery, separate from that of its turn. The table is complete;
+tests/core/agent/test_summary_recovery.py checks every row.
 
-    what happens                           when                                         action
+    event                                  condition                                    next attempt
     -------------------------------------  -------------------------------------------  ------------------------------
-    too_long                               it rides                                     as a request of its own
-    too_long                               of its own, its data can be cut              in smaller pieces
-    too_long                               of its own, its data cannot be cut           give up
-    rate_limited                           attempts left, a wait of up to max_wait      again, after that wait
+    too_long                               shared prefix                                as a separate request
+    too_long                               separate, its data can be cut                in smaller pieces
+    too_long                               separate, its data cannot be cut             none: give up
+    rate_limited                           attempts left, a wait of up to max_wait      after that wait
     rate_limited                           a wait longer than max_wait                  as with no attempts left
-    overloaded, server, connection         attempts left                                again, after back-off
-    silence, bad_reply, lost               attempts left                                again, after back-off
+    overloaded, server, connection         attempts left                                after back-off
+    silence, bad_reply, lost               attempts left                                after back-off
     invalid                                the service says x-should-retry: true        as server
-    any of these                           no attempts left, it rides                   as a request of its own
+    any of these                           no attempts left, shared prefix              as a separate request
     any of these                           no attempts left, a model is left            with the next model
-    any of these                           no attempts left, no model is left           give up
+    any of these                           no attempts left, no model is left           none: give up
     any of these                           the service says x-should-retry: false       as with no attempts left
-    not_found, invalid, unusable answer    it rides                                     as a request of its own
-    not_found, invalid, unusable answer    of its own, a model is left                  with the next model
-    not_found, invalid, unusable answer    of its own, no model is left                 give up
-    credentials, payment, spend_limit      always                                       give up
+    not_found, invalid, unusable answer    shared prefix                                as a separate request
+    not_found, invalid, unusable answer    separate, a model is left                    with the next model
+    not_found, invalid, unusable answer    separate, no model is left                   none: give up
+    credentials, payment, spend_limit      always                                       none: give up
 
-An answer that ended at the end of the model's window counts as too_long.
+An answer that ended because the model's window was full counts as too_long.
 
-*It rides*: the question is at the end of the conversation, on its cached prefix. Models: the small one, the agent's
-own, its fallbacks. The numbers are those of the turn's calls (`recovery`): waits, attempts, and the longest wait. A
-longer wait that the service asks for is not made, because a summary has a fallback and a parked agent has none. Giving
-up means `SummaryFailed`, and `truncate_oldest` is used instead. Each wait and each change of model is an event. A
-summary that a crash cut off is made again, after the rest of its wait.
+"Shared prefix" means that the question is at the end of the conversation, on its cached prefix. The models are the
+small one, the agent's own, and its fallbacks. Waits, attempts, and the longest wait are those of the turn's calls
+(`recovery`). No longer wait is made, because a summary has a fallback, unlike a parked agent: giving up means
+`SummaryFailed`, and `truncate_oldest` is used instead. Each wait and each change of model is an event. A summary that a
+crash interrupted is made again, after the rest of its wait.
 """
 
 from __future__ import annotations
@@ -65,8 +67,10 @@ from callboard.types.records import Fault
 
 
 def compaction(state: AgentState, facts: Facts) -> st.Step | None:
-    """Run the next stage that was not tried at this revision, if compaction is requested, forced, or over the
-    budget."""
+    """Run the next stage that was not tried at this revision, if compaction is due.
+
+    Compaction is due if it is requested or forced, or if the conversation is over the budget.
+    """
     if state.compaction.focus is not None and (state.turn is None or state.context.wants_reply):
         spec = state.me
         in_turn = state.turn is not None
@@ -74,7 +78,7 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
         request = manual_summary(conv, state.compaction.focus, in_turn=in_turn, pipeline=spec.pipeline)
         empty = "nothing in it can be summarised" if conv.messages else "the conversation is empty"
         nothing = st.EditView("summarize_all", "manual", (), why=empty)
-        return st.Summarise(request, begun=False) if request else nothing
+        return st.SummarizeView(request, begun=False) if request else nothing
     if state.turn is None or not state.context.wants_reply or limit_reached(state, facts):
         return None
     spec = state.me
@@ -103,8 +107,8 @@ def transcript_of(name: str, incarnation: int, folder: str) -> str:
 
 def _stage(stage_call: StageCall, trigger: Literal["auto", "reactive"], state: AgentState) -> st.Step:
     if stage_call.summary is not None:
-        return st.Summarise(stage_call.summary, begun=False)
-    # Edits that prepare a reactive summary do not answer for it: it is still due. A fault is told once.
+        return st.SummarizeView(stage_call.summary, begun=False)
+    # Edits that prepare a reactive summary do not replace it: it is still due. A fault is reported once.
     reason = "" if stage_call.stage in state.compaction.faulty else stage_call.why
     return st.EditView(
         stage_call.stage, "auto" if stage_call.prepares else trigger, stage_call.edits, stage_call.transcript, reason
@@ -162,8 +166,9 @@ def count(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def may_later(fault: Fault | None) -> bool:
-    """Return True if a token count that failed with this fault may work later; otherwise the service cannot count
-    tokens.
+    """Return True if a token count that failed with this fault may work later.
+
+    Otherwise the service cannot count tokens.
     """
     return fault is not None and fault.kind not in ("not_found", "invalid", "bad_reply")
 
@@ -183,7 +188,7 @@ def uncounted(conv: Conversation) -> int:
 
 def undoing(state: AgentState, facts: Facts) -> st.Step | None:
     """Undo edits as soon as no call with the current view is in progress."""
-    # A call that is in flight was made from the view as it is
+    # A call in progress was made from the current view
     # (test_the_command_waits_for_the_call_that_was_sent_the_view_as_it_is).
     if not state.compaction.undo or state.model.call is not None or state.compaction.summary is not None:
         return None
@@ -191,10 +196,11 @@ def undoing(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def spared(edit: Edit, edits: Sequence[tuple[int, ContextEdited]], positions: tuple[int, ...]) -> Edit:
-    """Return the edit of an undo with the restored blocks marked as not compactable, so that stages that select single
-    blocks leave them alone from now on. Other blocks stay compactable.
+    """Return the edit of an undo with the restored blocks marked as not compactable.
 
-    `edits`: all edits of the journal, by position. `positions`: those that are undone.
+    Stages that select single blocks leave them unchanged from now on. Other blocks stay compactable.
+
+    `edits`: all edits of the journal, by position. `positions`: the undone ones.
     """
     folds = list[tuple[int, int]]()
     blocks = set[tuple[int, int | None]]()
@@ -217,10 +223,13 @@ def _spared(message: Restored, folds: Sequence[tuple[int, int]], blocks: Set[tup
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """The next action. `again`: after `wait` seconds; `learned`: at once, within the output limit that the service
-    stated, without using an attempt; `plain`: as a separate request; `smaller`: with less data; `model`: with the next
-    model; `give_up`: no summary."""
+class NextSummary:
+    """Next action after a failed call.
+
+    `again`: after `wait` seconds; `learned`: at once, within the output limit that the service stated, without using an
+    attempt; `plain`: as a separate request; `smaller`: with less data; `model`: with the next model; `give_up`: no
+    summary.
+    """
 
     do: Literal["again", "learned", "plain", "smaller", "model", "give_up"]
     wait: float = 0.0
@@ -250,33 +259,35 @@ def models_for_summary(state: AgentState) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in (spec.small_model, own, *later) if name))
 
 
-def after_fault(fault: Fault, tried: SummaryAttempts, spec: AgentSpec, draw: float) -> Next:
+def after_fault(fault: Fault, tried: SummaryAttempts, spec: AgentSpec, draw: float) -> NextSummary:
     """Return the decision on a failed call. `draw` (0..1) is the jitter."""
     if fault.kind in KEY:
-        return Next("give_up")
+        return NextSummary("give_up")
     if fault.kind == "too_long":
         return _too_long(tried)
     if not is_final(fault) and fault.retry is not False and tried.attempts < spec.attempts:
         wait = (fault.retry_after if fault.kind == "rate_limited" else None) or back_off(tried.attempts - 1, draw)
         if wait <= spec.max_wait:
-            return Next("again", wait)
+            return NextSummary("again", wait)
     return after_bad_answer(tried)
 
 
-def after_stop(reason: str, tried: SummaryAttempts) -> Next:
+def after_stop(reason: str, tried: SummaryAttempts) -> NextSummary:
     """Return the decision on an answer that is not a summary, by its stop reason."""
     return _too_long(tried) if is_too_long(reason) else after_bad_answer(tried)
 
 
-def _too_long(tried: SummaryAttempts) -> Next:
+def _too_long(tried: SummaryAttempts) -> NextSummary:
     if tried.rides:
-        return Next("plain")
-    return Next("smaller" if tried.may_shrink else "give_up")
+        return NextSummary("plain")
+    return NextSummary("smaller" if tried.may_shrink else "give_up")
 
 
-def after_bad_answer(tried: SummaryAttempts) -> Next:
-    """Return the decision on an answer that is not a summary, and on faults that another attempt with the same model
-    cannot fix."""
+def after_bad_answer(tried: SummaryAttempts) -> NextSummary:
+    """Return the decision on an answer that is not a summary.
+
+    The decision also applies to faults that another attempt with the same model cannot fix.
+    """
     if tried.rides:
-        return Next("plain")
-    return Next("model" if tried.models_left else "give_up")
+        return NextSummary("plain")
+    return NextSummary("model" if tried.models_left else "give_up")

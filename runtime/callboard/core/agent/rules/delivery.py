@@ -1,11 +1,13 @@
-"""Rules for mail: which envelopes may enter the conversation now, and in a replay, which ones entered it then.
+"""Rules for mail: envelopes that may enter the conversation now, and limits on the messages and tasks of a reply. Pure.
 
-In a team, timing decides which envelopes an agent has before a model call. A recorded run fixes that: each delivery of
+In a replay, the envelopes are those of the recording.
+
+In a team, timing decides which envelopes an agent has before a model call. A recorded run fixes them: each delivery of
 the recording is repeated, complete and in order, in a new turn if it began one. Nothing else is delivered. Missing
-envelopes are awaited until `Expected.until`; after that, all available ones are delivered.
+envelopes are awaited until `ExpectedDeliveries.until`; after that, all available ones are delivered.
 
-Events that count towards the bounds of mail and tasks (`core.messaging.floods`), and the rule that denies messages
-and tasks. Pure.
+The limits are those of `core.messaging.floods`. Rules here count the events and deny the messages and tasks beyond the
+limits.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from callboard.core.agent.changes import Rule
-from callboard.core.agent.state import AgentState, Delivery, Expected, Facts
+from callboard.core.agent.state import AgentState, Delivery, ExpectedDeliveries, Facts
 from callboard.core.frozen import replace
 from callboard.core.messaging import floods as limits
 from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS, MailCounts, seconds_muted
@@ -29,8 +31,10 @@ BURST: Mapping[str, float] = MappingProxyType({"message": 0.25, "task_notificati
 
 
 def deliverable(state: AgentState, facts: Facts) -> list[Envelope]:
-    """Return the envelopes for the next user message, in order. A schedule's prompt with its own turn waits for the end
-    of the current turn."""
+    """Return the envelopes for the next user message, in order.
+
+    A schedule's prompt with its own turn waits for the end of the current turn.
+    """
     expected = _in_force(facts)
     if expected is not None:
         return _as_recorded(state, expected)
@@ -44,10 +48,10 @@ def deliverable(state: AgentState, facts: Facts) -> list[Envelope]:
 
 
 def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
-    """Wait, in a replay, for the delivery that the recording has at this point, or until the wait is given up;
-    otherwise return None.
+    """Wait, in a replay, for the delivery that the recording has at this point, until the wait is over.
 
-    Between turns an agent with no mail, or with a task to claim, continues: its actions produce the mail.
+    Otherwise return None. Between turns an agent with no mail, or with a task to claim, continues: its actions produce
+    the mail.
     """
     expected = _in_force(facts)
     if expected is None:
@@ -59,15 +63,17 @@ def await_recorded(state: AgentState, facts: Facts) -> st.Step | None:
     return st.Wait(expected.until, "recorded mail") if wakes and facts.claimable is None else None
 
 
-def _in_force(facts: Facts) -> Expected | None:
-    """Return the recording, unless waiting for it failed."""
-    # In a replay mail may never come, if it came from outside (test_when_it_was_waited_for_in_vain_a_turn_goes_on).
+def _in_force(facts: Facts) -> ExpectedDeliveries | None:
+    """Return the recording, unless the wait for its mail is over."""
+    # In a replay, mail from outside may never come (test_when_it_was_waited_for_in_vain_a_turn_goes_on).
     return facts.expected if facts.expected and facts.now < facts.expected.until else None
 
 
-def _as_recorded(state: AgentState, expected: Expected) -> list[Envelope]:
-    """Return the next delivery of the recording if all of it has arrived. For a new turn, all mail that arrived before
-    its first model call must be there: an agent's own message about a claimed task can only be sent while it is idle.
+def _as_recorded(state: AgentState, expected: ExpectedDeliveries) -> list[Envelope]:
+    """Return the next delivery of the recording if all of it has arrived.
+
+    For a new turn, all mail that arrived before its first model call must be there: an agent's own message about a
+    claimed task can only be sent while it is idle.
     """
     due = _next(state, expected)
     if due is None:
@@ -79,7 +85,7 @@ def _as_recorded(state: AgentState, expected: Expected) -> list[Envelope]:
     return [mail[envelope_id] for envelope_id in due.ids] if complete else []
 
 
-def _next(state: AgentState, expected: Expected) -> Delivery | None:
+def _next(state: AgentState, expected: ExpectedDeliveries) -> Delivery | None:
     """Return the delivery that is due in this turn or begins one; None if this turn has had all of its deliveries."""
     if not expected.deliveries:
         return None
@@ -87,13 +93,12 @@ def _next(state: AgentState, expected: Expected) -> Delivery | None:
     turn = state.turn
     if turn is None or turn.wakes == ():
         return due
-    # A teammate that ends its turn with a task in hand is reminded before this mail came: both stand in one message.
+    # A teammate that ends its turn with a held task is reminded before this mail came: both are in one message.
     return None if due.begins_turn or (due.reminded and not turn.reminded) else due
 
 
 def _is_urgent(envelope: Envelope) -> bool:
-    """Return True if the envelope begins a turn at once: every assignment, and all types that rarely come in
-    numbers."""
+    """Return True if the envelope begins a turn at once: every assignment, and all types that rarely come in bursts."""
     return envelope.type not in BURST or bool(envelope.metadata.get("assignment"))
 
 
@@ -187,15 +192,9 @@ def _merged(before: AgentState, after: AgentState, e: ev.ResultsMerged) -> Agent
 
 
 def _stuck(before: AgentState, after: AgentState, e: ev.StuckNoticed) -> AgentState:
-    if e.action != "stop":
-        return after
-    match e.pattern:
-        case "mail":
-            return _with_counts(after, limits.after_flood(after.inbox.counts, e.at))
-        case "tasks":
-            return _with_counts(after, limits.after_task_flood(after.inbox.counts, e.at))
-        case _:
-            return after
+    if e.action == "stop" and (e.pattern == "mail" or e.pattern == "tasks"):
+        return _with_counts(after, limits.after_flood(after.inbox.counts, e.pattern, e.at))
+    return after
 
 
 def _with_counts(state: AgentState, counts: MailCounts) -> AgentState:

@@ -6,13 +6,15 @@ tokens, in which the agent reports finished and unfinished work. The prompt of t
 the results of its tools are added. They are expected to be as long as the newest results, `RESULTS` tokens at least. If
 they are longer, the last call has less output, `LEAST_LAST_OUTPUT` at least.
 
-    it fits                              the call
-    it fits with less output             the call, asking for as much as fits (`LEAST_OUTPUT` at least)
-    it would, if the calls in flight
-    came to nothing                      wait until one of them is over
-    it does not, the last call does      `ReachBudget`, then the last call, with no tool run, then the end of the turn
-    the last call does not fit either,
-    or was made for that budget          `ReachBudget`, then the end of the turn
+    budget                               result
+    -----------------------------------  ------------------------------------------------------------------------------
+    the call fits                        the call
+    it fits with less output             the call, with as much output as fits (`LEAST_OUTPUT` at least)
+    it would fit if the calls in         a wait for the end of one of them
+    flight cost nothing
+    only the last call fits              `ReachBudget`, then the last call, without its tools, then the end of the turn
+    the last call does not fit, or was   `ReachBudget`, then the end of the turn
+    already made for that budget
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def next_call(state: AgentState, facts: Facts) -> CallAllowance | st.Step:
         return planned
     if planned.waits:  # it fits its budget once other calls have ended
         return st.Wait(end_of_time(state, facts), "budget")
-    if reached:  # the last call of a used-up budget does not fit any more
+    if reached:  # the last call of a used-up budget no longer fits
         return reached
     return st.ReachBudget(
         budget=planned.budget,
@@ -97,8 +99,10 @@ def next_call(state: AgentState, facts: Facts) -> CallAllowance | st.Step:
 
 
 def planned_call(state: AgentState, budgets: Path, now: float) -> CallAllowance | BudgetRefusal:
-    """Return the next call of an agent that its budgets allow, or the refusal. `budgets`: its path; empty without a
-    budget."""
+    """Return the next call of an agent that its budgets allow, or the refusal.
+
+    `budgets`: its path; empty without a budget.
+    """
     if state.turn is not None and state.turn.winding_down:
         return _last_call(state, budgets, now)
     full_output = output_limit(state.model.recovery, state.me)
@@ -125,21 +129,26 @@ def worst_case(limits: ModelLimits, tokens: int, output: int) -> Amount:
 
 
 def _counted_high(tokens: int) -> int:
-    """Return an upper estimate of the tokens: a prompt that the service may count as long is charged as a long one."""
+    """Return an upper estimate of the tokens.
+
+    A prompt that the service may count as long is then charged as a long one.
+    """
     return tokens + tokens // 10
 
 
 def used_up_key(budget: str, kind: str, limit: float) -> str:
-    """Return the key that distinguishes used-up budgets from each other, and from the same budget with a raised
-    limit."""
+    """Return the key that distinguishes used-up budgets.
+
+    The key differs from those of other budgets, and from that of the same budget with a raised limit.
+    """
     return f"{budget} {kind} {limit:g}"
 
 
-def last_words_asked(reason: str) -> str:
+def last_call_prompt(reason: str) -> str:
     """Return the text that the model gets before its last call."""
     return (
         f"This is your last reply: {reason}. No tool will run any more, whatever you call. Say in a few sentences what "
-        "is done, what is left, and what whoever goes on must know."
+        "is done, what is left, and what the next worker must know."
     )
 
 
@@ -149,9 +158,9 @@ def out_of_time(spec: AgentSpec) -> str:
 
 
 def time_is_up(state: AgentState, facts: Facts) -> st.Step | None:
-    """Return the step that ends a turn whose time is up, by its own limit or a budget's; None while time is left.
+    """Return the step that ends a turn whose time is over, by its own limit or a budget's; None while time is left.
 
-    A turn that has not taken its mail yet takes it first, so that the same mail does not wake the agent again and
+    A turn that has not delivered its mail yet delivers it first; otherwise the same mail would wake the agent again and
     again.
     """
     turn = state.turn
@@ -176,7 +185,7 @@ def end_of_time(state: AgentState, facts: Facts) -> float | None:
     if state.turn is None:
         return None
     ends = [deadline(facts.budgets), _end_of_turn(state, facts)]
-    # What is past is decided on already: to wait for it would be to ask again at once, for ever.
+    # A past time has been decided already; waiting for it would repeat the decision at once, forever.
     seconds = min((end - facts.awake for end in ends if end is not None and end > facts.awake), default=None)
     return None if seconds is None else facts.now + seconds
 
@@ -207,14 +216,14 @@ def _last_call(state: AgentState, budgets: Path, now: float) -> CallAllowance | 
 
 
 def _last_output(budgets: Path, now: float, limits: ModelLimits, tokens: int) -> int:
-    """Return the output tokens that a last call of so many input tokens asks for."""
+    """Return the output tokens of a last call with this many input tokens."""
     most = min(LAST_OUTPUT, limits.max_output)
     free = _affordable(budgets, now, limits, worst_case(limits, tokens, 0))
     return max(min(most, free), min(LEAST_LAST_OUTPUT, most))
 
 
 def _may_wind_down(state: AgentState, facts: Facts, refused: BudgetRefusal) -> bool:
-    """Return True if a last call fits once other calls have ended, and this budget has not had one yet."""
+    """Return True if a last call fits after the end of the other calls, and was not yet made for this budget."""
     if state.budget.wound_down == used_up_key(refused.budget, refused.kind, refused.limit):
         return False
     limits = _model(state)
@@ -231,15 +240,17 @@ def _results_expected(conversation: Conversation) -> int:
 
 
 def _affordable(budgets: Path, now: float, limits: ModelLimits, reserve: Amount, *, read_again: bool = False) -> int:
-    """Return the output tokens for which there is room next to `reserve`, once no other call is in flight.
-    `read_again`: they are also input of the following call."""
+    """Return the output tokens that fit in addition to `reserve` once no other call is in flight.
+
+    `read_again`: they are also input of the following call.
+    """
     free = remaining(budgets, now, in_flight=False)
     outputs = [] if free.tokens is None else [(free.tokens - reserve.tokens) // (2 if read_again else 1)]
     price = limits.price_output + (
         max(limits.price_input, limits.price_write, limits.price_read) if read_again else 0.0
     )
     if free.cost_usd is not None and limits.priced and price > 0:
-        price *= limits.factor(limits.window)  # the dearer one, whatever the prompt
+        price *= limits.factor(limits.window)  # the higher price, whatever the prompt
         outputs.append(int((free.cost_usd - reserve.cost_usd) * 1_000_000 / price))
     return max(0, min(outputs, default=limits.max_output))
 

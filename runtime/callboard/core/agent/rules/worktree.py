@@ -1,7 +1,7 @@
 """Folder in which an agent's tools run: the workspace, its own worktree, or that of a task that it holds. Pure.
 
 The folder changes between two replies and never while a call is open, so that a call runs in the folder for which it
-was checked. It is checked once in each turn, because a folder can disappear.
+was judged. The folder is checked once in each turn, because it can disappear.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def worktree_in_use(spec: AgentSpec) -> str:
 
 
 def worktree_to_use(spec: AgentSpec, held: Iterable[str], task: Callable[[str], Task | None]) -> str:
-    """Return the worktree in which the agent's tools should run: that of the newest task that it holds and that has
-    one, otherwise its own.
+    """Return the worktree in which the agent's tools should run.
+
+    The newest task of the agent that has a worktree decides, otherwise the agent's own worktree is used.
 
     `held`: ids, the oldest first; `task`: function that returns the row of an id.
     """
@@ -46,4 +47,4 @@ def moving(state: AgentState, facts: Facts) -> st.Step | None:
     target = current if busy else facts.worktree
     if target == current and (facts.settled or not current):
         return None
-    return st.Move(target)
+    return st.EnterFolder(target)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import cast
 
 from callboard.core.context.cache.cost import LOOK_BACK
-from callboard.core.context.cache.tracker import Cycle, milestone
+from callboard.core.context.cache.tracker import EditCycle, milestone
 from callboard.core.context.view.conversation import Conversation
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import ViewMessage
 from callboard.types.records import Json
 
-FRESH = Cycle()
+FRESH = EditCycle()
 """State of a view without edits."""
 
 MARK: Json = {"type": "ephemeral"}
@@ -41,19 +41,21 @@ def with_anchor(wire: bytes) -> bytes:
 
 
 def anchored(
-    conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None, reader: str = ""
+    conv: Conversation, cycle: EditCycle = FRESH, limits: ModelLimits | None = None, reader: str = ""
 ) -> list[bytes]:
-    """Return all messages as they are sent to the model `reader`, in pieces (`Messages.pieces`), with a mark at each of
-    `marks`."""
+    """Return all messages as they are sent to the model `reader`, with a cache mark at each of `marks`.
+
+    The messages are in pieces (`Messages.pieces`).
+    """
     wires = {index: with_anchor(conv.messages[index].wire) for index in marks(conv, cycle, limits)}
     return conv.messages.pieces(wires, reader)
 
 
-def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None = None) -> list[int]:
+def marks(conv: Conversation, cycle: EditCycle = FRESH, limits: ModelLimits | None = None) -> list[int]:
     """Return the indexes of the messages with a mark, in order: at most three. `limits` None: no prefix is too small.
 
     - The newest user message: this call's prefix is stored there for the next call.
-    - The milestone (`Cycle.fixed`): the prefix that is still found after an edit. It stays cached because each call
+    - The milestone (`EditCycle.fixed`): the prefix that is still found after an edit. It stays cached because each call
       uses it.
     - Right after an edit, the user message before the first change, if a call stored its prefix there recently enough
       that it is still cached. It covers more than the milestone and replaces it. Also the next milestone, to be stored.
@@ -81,15 +83,19 @@ def marks(conv: Conversation, cycle: Cycle = FRESH, limits: ModelLimits | None =
 
 
 def unmarked(listed: bytes) -> bytes:
-    """Return a list of `anchored_list` without its mark: messages that need three marks leave only one for the blocks
-    before them."""
+    """Return a list of `anchored_list` without its mark.
+
+    Messages that need three marks leave only one for the blocks before them.
+    """
     # The service refuses a fifth mark (test_a_request_bears_four_marks_at_most_and_three_leave_the_tools_without).
     return listed.removesuffix(_MARK + b"}]") + b"}]" if listed.endswith(_MARK + b"}]") else listed
 
 
-def _still_standing(conv: Conversation, cycle: Cycle, ttl: float) -> int | None:
-    """Return the index of the last message before the first change at which a prefix is cached: the newest call that
-    stored one there was less than `ttl` seconds ago, or it is the milestone."""
+def _still_standing(conv: Conversation, cycle: EditCycle, ttl: float) -> int | None:
+    """Return the index of the last message before the first change at which a prefix is cached.
+
+    Either the newest call that stored one there was less than `ttl` seconds ago, or it is the milestone.
+    """
     messages = conv.messages
     changed, _ = messages.span(cycle.touched, cycle.touched)
     before = next((n for n in range(changed - 1, max(-1, changed - 3), -1) if messages[n].role == "user"), None)
@@ -105,7 +111,7 @@ def _blocks(messages: Sequence[ViewMessage]) -> int:
 
 def _is_long_enough(conv: Conversation, index: int, limits: ModelLimits) -> bool:
     """Return True if the prefix up to this message is not smaller than the service caches."""
-    # A mark on a prefix that is too small is a mark wasted (test_a_prefix_smaller_than_is_cached_gets_no_mark).
+    # A mark on a prefix that is too small is wasted (test_a_prefix_smaller_than_is_cached_gets_no_mark).
     if conv.overhead >= limits.cache_minimum:
         return True
     upto = sum(message.tokens for message in conv.messages[: index + 1])
@@ -113,8 +119,10 @@ def _is_long_enough(conv: Conversation, index: int, limits: ModelLimits) -> bool
 
 
 def anchored_list(blocks: Sequence[Json], mark: int | None = None) -> bytes:
-    """Return system blocks or a tool list as compact JSON, with a mark on the entry at the index `mark`. None marks the
-    last entry, -1 none."""
+    """Return system blocks or a tool list as compact JSON, with a mark on the entry at the index `mark`.
+
+    None marks the last entry, -1 none.
+    """
     at = len(blocks) - 1 if mark is None else mark
     marked = [{**block, "cache_control": MARK} if place == at else block for place, block in enumerate(blocks)]
     return json.dumps(marked, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

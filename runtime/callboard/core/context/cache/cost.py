@@ -35,7 +35,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class InputBill:
     """The input of one request, in tokens."""
 
     uncached: int
@@ -58,7 +58,7 @@ def is_warm(used_at: float, now: float, ttl: float) -> bool:
     return used_at > 0 and now - used_at < ttl
 
 
-def bill(ends: Sequence[int], marks: Collection[int], cached_blocks: Collection[int], smallest: int) -> Bill:
+def bill(ends: Sequence[int], marks: Collection[int], cached_blocks: Collection[int], smallest: int) -> InputBill:
     """Return the bill of a request, block by block.
 
     `ends`: tokens of the prompt up to the end of each block. `marks`: numbers of the blocks with a mark.
@@ -73,7 +73,7 @@ def bill(ends: Sequence[int], marks: Collection[int], cached_blocks: Collection[
     read = max((ends[block] for block in hits), default=0)
     stored = max((ends[mark] for mark in standing), default=read)
     written = max(0, stored - read)
-    return Bill(uncached=total - read - written, written=written, read=read)
+    return InputBill(uncached=total - read - written, written=written, read=read)
 
 
 def step_price(prices: Prices, size: int, hit: int) -> float:

@@ -1,11 +1,10 @@
-"""Measures of how well the prompt cache serves an agent, and of what changed in its requests when the cache misses.
-Pure.
+"""Measures of how well the prompt cache serves an agent, and of changes in its requests when the cache misses. Pure.
 
 A call *misses* when it finds less than half of the tokens that the previous call had left in the cache. A miss that the
 cache's own rules explain is not counted: a first call, a prompt below the smallest prefix that is cached, a wait longer
 than the lifetime of an entry. `THRASH` counted misses in a row are reported once, with the first block that differs
-from the previous call, in the order in which the service caches: tools, system, messages. Nothing is compared before
-that.
+from the previous call, in the order in which the service caches: tools, system, messages. Only a reported miss costs a
+comparison.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ def cache_hit_rate(usage: Usage) -> float:
 
 
 def health_seen(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> CacheHealth:
-    """Return the health after the reply to a call that was made at `sent_at`. Without usage, nothing is known."""
+    """Return the health after the reply to a call that was made at `sent_at`. A reply without usage changes nothing."""
     if not usage.prompt_tokens:
         return health
-    # Half of what can be found: after an edit the view is shorter than what the last call left
+    # Half of the tokens that can be found: after an edit the view is shorter than the content that the last call left
     # (test_a_read_of_less_than_half_of_what_was_left_is_a_miss, test_a_shorter_view_need_not_find_what_it_has_lost).
     hit = usage.cache_read_input_tokens > 0 and 2 * usage.cache_read_input_tokens >= min(
         health.left, usage.prompt_tokens
@@ -83,8 +82,8 @@ def health_seen(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at:
     )
 
 
-def thrash_told(health: CacheHealth) -> CacheHealth:
-    """Return the health after the streak was reported."""
+def after_thrash_report(health: CacheHealth) -> CacheHealth:
+    """Return the health after a report of the streak."""
     return replace(health, told=True)
 
 
@@ -94,22 +93,23 @@ def thrashes(health: CacheHealth) -> bool:
 
 
 def what_changed(before: Sent, now: Sent, health: CacheHealth) -> str:
-    """Return the explanation of a streak of misses, for a person: the first changed block, or the likely cause if
-    nothing in the requests changed.
+    """Return the explanation of a streak of misses, for a person.
+
+    The explanation is the first changed block, or the likely cause if nothing in the requests changed.
     """
     changed = first_change(before, now)
     if changed:
         return changed
     if not health.reported:
         return (
-            "nothing of ours: the service reports neither writes nor reads of a cache, so it has none, or a proxy "
-            "before it drops our marks or its counts"
+            "nothing in the requests: the service reports neither writes nor reads of a cache; it has none, or a proxy "
+            "removes the cache marks or the counts"
         )
     if not health.left:
-        return "nothing of ours: the service no longer writes its cache"
+        return "nothing in the requests: the service no longer writes to its cache"
     return (
-        "nothing of ours: the service did not find what it had written, so its entries end early, or calls reach "
-        "services that share no cache"
+        "nothing in the requests: the service did not find what it had written; its entries expire early, or calls "
+        "reach servers that share no cache"
     )
 
 
@@ -130,7 +130,7 @@ def first_change(before: Sent, now: Sent) -> str:
 
 def _explained(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> bool:
     """Return True if the miss was inevitable: there was nothing to find."""
-    # None of these is a fault that anybody could correct (test_a_miss_that_the_cache_explains_is_not_counted).
+    # Nobody could prevent any of these (test_a_miss_that_the_cache_explains_is_not_counted).
     too_small = min(health.prompt, usage.prompt_tokens) < limits.cache_minimum
     return health.prompt == 0 or too_small or sent_at - health.sent_at > limits.cache_ttl
 

@@ -1,9 +1,10 @@
-"""Content that the view no longer shows, and content that was requested again because of that. Pure; folded from the
-journal.
+"""Content that the view no longer shows, and content that was requested again because of that.
+
+Pure; folded from the journal.
 
 Each result that is cleared or summarised is noted with its tool and input. Each call is compared with these notes: a
-call that requests removed content again is a re-read. So the cost of forgetting can be counted. The size is limited:
-only the newest notes and paths are kept.
+call that requests removed content again is a re-read. So the cost of removing content can be counted. The size is
+limited: only the newest notes and paths are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LONGEST = 300
 """Characters kept of a normalised call; the rest is cut off."""
 _PATHS = ("path", "file_path", "notebook_path")
 _BESIDE_THE_POINT = frozenset({"description", "timeout", "timeout_s", "offset", "limit", "run_in_background"})
-CHANGING = frozenset({"edit_file", "write_file"})
+CHANGING = frozenset({"edit_file", "edit_notebook", "multi_edit", "write_file"})
 """Tools after which the output of commands may differ."""
 _TAKES_AWAY = frozenset({"cleared", "summarised", "dropped", "snipped"})
 _WHOLE = 2**31
@@ -51,7 +52,7 @@ class HiddenResult:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class RemovedContent:
     """Content removed from the view, and its cost so far."""
 
     gone: tuple[HiddenResult, ...] = ()
@@ -67,14 +68,14 @@ class Forgotten:
     """Number of times a file was used again after so many steps (the index); the last entry counts all longer gaps."""
 
 
-def called(forgotten: Forgotten, calls: Sequence[ToolCall], step: int) -> Forgotten:
+def called(forgotten: RemovedContent, calls: Sequence[ToolCall], step: int) -> RemovedContent:
     """Return the record after a reply with these calls, the `step`-th of the agent's life."""
     for call in calls:
         forgotten = _on_call(forgotten, call.name, call.input, step)
     return forgotten
 
 
-def taken_away(forgotten: Forgotten, messages: Messages, edits: Sequence[Edit], step: int) -> Forgotten:
+def after_edits(forgotten: RemovedContent, messages: Messages, edits: Sequence[Edit], step: int) -> RemovedContent:
     """Return the record after these edits. `messages`: the view before them."""
     notes: list[HiddenResult] = []
     for edit in edits:
@@ -87,11 +88,11 @@ def taken_away(forgotten: Forgotten, messages: Messages, edits: Sequence[Edit], 
     return replace(forgotten, gone=tuple([*remaining, *notes][-MOST_GONE:]), taken=forgotten.taken + len(notes))
 
 
-def kept_for(forgotten: Forgotten, least: int, allowed: float) -> int:
-    """Return the number of steps for which to keep a file after a use, so that at most `allowed` of the past uses came
-    later.
+def steps_to_keep(forgotten: RemovedContent, least: int, allowed: float) -> int:
+    """Return the number of steps for which to keep a file after a use.
 
-    At least `least`, at most `LONGEST_GAP`: keeping a file longer costs too much.
+    At most `allowed` of the past uses came later. The number is at least `least`, at most `LONGEST_GAP`: keeping a file
+    longer costs too much.
     """
     later = 0
     for gap in range(len(forgotten.gaps) - 1, least, -1):
@@ -109,7 +110,7 @@ def path_of(tool_input: Json) -> str:
     return ""
 
 
-def asked_for(name: str, tool_input: Json) -> str:
+def comparable_call(name: str, tool_input: Json) -> str:
     """Return the tool and the input of a call, without parts that make no difference to the result."""
     path = path_of(tool_input)
     arguments = {k: v for k, v in sorted(tool_input.items()) if k not in _BESIDE_THE_POINT and k not in _PATHS}
@@ -117,13 +118,13 @@ def asked_for(name: str, tool_input: Json) -> str:
     return " ".join(part for part in (name, path, encoded) if part)[:_LONGEST]
 
 
-def _on_call(forgotten: Forgotten, name: str, tool_input: Json, step: int) -> Forgotten:
+def _on_call(forgotten: RemovedContent, name: str, tool_input: Json, step: int) -> RemovedContent:
     path = path_of(tool_input)
     if name in CHANGING:
-        # What a command says of the workspace may now be another thing: to ask again is no re-read.
+        # A command may now print something else about the workspace: running it again is no re-read.
         gone = tuple(note for note in forgotten.gone if note.what.startswith("read_file "))
         return replace(_used(forgotten, path, step), gone=gone)
-    subject = asked_for(name, tool_input)
+    subject = comparable_call(name, tool_input)
     (first, end) = _lines(tool_input)
     matches = [note for note in forgotten.gone if note.what == subject and first < note.end and note.first < end]
     forgotten = _used(forgotten, path, step)
@@ -137,7 +138,7 @@ def _on_call(forgotten: Forgotten, name: str, tool_input: Json, step: int) -> Fo
     )
 
 
-def _used(forgotten: Forgotten, path: str, step: int) -> Forgotten:
+def _used(forgotten: RemovedContent, path: str, step: int) -> RemovedContent:
     if not path:
         return forgotten
     gaps = forgotten.gaps
@@ -157,7 +158,7 @@ def _lines(tool_input: Json) -> tuple[int, int]:
     return first, first + limit if isinstance(limit, int) and limit > 0 else _WHOLE
 
 
-def _notes(forgotten: Forgotten, messages: Messages, edit: Edit, step: int) -> Iterator[HiddenResult]:
+def _notes(forgotten: RemovedContent, messages: Messages, edit: Edit, step: int) -> Iterator[HiddenResult]:
     """Yield notes about the results that an edit removes."""
     start, stop = messages.span(edit.message, edit.last)
     for index in range(start, stop):
@@ -172,7 +173,7 @@ def _notes(forgotten: Forgotten, messages: Messages, edit: Edit, step: int) -> I
                 name, tool_input, tokens = note
                 came = step - (len(messages) - index) // 2  # two messages a step
                 used_at = forgotten.used.get(path_of(tool_input), came)
-                yield HiddenResult(asked_for(name, tool_input), *_lines(tool_input), tokens, used_at)
+                yield HiddenResult(comparable_call(name, tool_input), *_lines(tool_input), tokens, used_at)
 
 
 def _note(message: ViewMessage, place: int, calls: Mapping[str, Json]) -> tuple[str, Json, int] | None:
@@ -180,7 +181,7 @@ def _note(message: ViewMessage, place: int, calls: Mapping[str, Json]) -> tuple[
     if not 0 <= place < len(message.blocks) or not is_result(message.blocks[place]):
         return None
     block = message.blocks[place]
-    if block.tokens <= SMALL:  # a mark stands there already, or hardly anything did
+    if block.tokens <= SMALL:  # the result is a mark already, or was very short
         return None
     call = calls.get(str(block.data.get("tool_use_id")))
     tool_input = call.get("input") if call else None

@@ -1,9 +1,10 @@
-"""State of an agent between two edits of its view: their cost, their savings, and the content of the cache. Pure.
+"""State of an agent between two edits of its view: their cost, their savings, and the service's prompt cache.
 
-Folded from the journal. It says when the last edit has paid for itself (for `economic`), and after which message a
-prefix is kept for the next edit: everything before that message is settled by the edits so far.
+Pure; folded from the journal.
 
-Also the state of the service's prompt cache for one agent: when it was last used, and how well. Pure.
+The state shows when the last edit has paid for itself (for `economic`), and after which message a prefix is kept for
+the next edit: the edits so far do not change anything before that message. For the cache, the time and the success of
+its last use are recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ REACH = 30
 
 
 @dataclass(frozen=True)
-class Cycle:
+class EditCycle:
     """State between the newest edit and the next."""
 
     fixed: int = 0
@@ -41,11 +42,13 @@ class Cycle:
     themselves."""
 
 
-def edit_made(
-    cycle: Cycle, before: Messages, after: Messages, *, edits: Sequence[Edit], cost: tuple[float, int]
-) -> Cycle:
-    """Return the cycle after edits of the view. `cost`: their cost beyond reading the next request, and the step at
-    which they happened."""
+def after_edit(
+    cycle: EditCycle, before: Messages, after: Messages, *, edits: Sequence[Edit], cost: tuple[float, int]
+) -> EditCycle:
+    """Return the cycle after edits of the view.
+
+    `cost`: their cost beyond reading the next request, and the step at which they happened.
+    """
     first = min((edit.message for edit in edits if edit.kind != "persisted"), default=0)
     if not first:
         return cycle
@@ -62,9 +65,11 @@ def edit_made(
     )
 
 
-def step_made(cycle: Cycle, messages: Messages, limits: ModelLimits, charged: float = 0.0) -> Cycle:
-    """Return the cycle after a reply to a request of these messages. `charged`: cost of content that was requested
-    again."""
+def after_reply(cycle: EditCycle, messages: Messages, limits: ModelLimits, charged: float = 0.0) -> EditCycle:
+    """Return the cycle after a reply to a request of these messages.
+
+    `charged`: cost of content that was requested again.
+    """
     owed = max(0.0, cycle.owed - limits.price_read * cycle.freed) + charged
     return replace(
         cycle,
@@ -74,7 +79,7 @@ def step_made(cycle: Cycle, messages: Messages, limits: ModelLimits, charged: fl
     )
 
 
-def milestone(cycle: Cycle, messages: Messages, limits: ModelLimits) -> int:
+def milestone(cycle: EditCycle, messages: Messages, limits: ModelLimits) -> int:
     """Return the id of the message at whose end to store the prefix for the next edit; 0: none.
 
     It moves only when an edit changed the view: then everything after the cut is stored again in any case.
@@ -86,11 +91,10 @@ def milestone(cycle: Cycle, messages: Messages, limits: ModelLimits) -> int:
 
 
 def _cut(messages: Messages, limits: ModelLimits) -> int:
-    """Return the index of the user message before the oldest result that pays to clear; of the newest if no result
-    does.
+    """Return the index of the user message before the oldest result that pays to clear.
 
-    Goes back over the uncleared results: each one saves reading it for `REACH` steps, and costs storing everything in
-    between.
+    If no result pays, the index is that of the newest user message. Goes back over the uncleared results: each one
+    saves reading it for `REACH` steps, and costs storing everything in between.
     """
     prices = prices_of(limits)
     best = 0.0

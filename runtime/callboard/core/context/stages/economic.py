@@ -1,11 +1,11 @@
-"""`economic`: costs less than no reduction, and removes nothing that is likely to be needed. Pure.
+"""The stage `economic`: costs less than no reduction, and removes nothing that is likely to be needed. Pure.
 
 Each answered result is read again at every further step, and removing it makes the service store everything after it
-again. So results are cleared as pages are replaced: not at once and not one by one, but all unused ones together, at
-the step at which keeping them costs as much as the average step since the last edit, including that edit. A summary
-follows the same rule, over what clearing leaves: calls, texts, marks. Both must pay within the steps that the session
-is expected to have left: about as many as it had. The cost of re-reads is charged to the edit that removed the content,
-and lengthens the time for which a used file is kept.
+again. So results are cleared as pages of memory are replaced: not at once and not one by one, but all unused ones
+together, at the step at which keeping them costs as much as the average step since the last edit, including that edit.
+A summary follows the same rule, applied to the content that clearing leaves: calls, texts, marks. Both must pay within
+the steps that the session is expected to have left: about as many as it had. The cost of re-reads is charged to the
+edit that removed the content, and lengthens the time for which a used file is kept.
 
 It does not touch messages that the model has not seen, pins, content that is not plain text, and content that the
 newest steps used.
@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from callboard.core.context.cache.cost import Prices, edit_price, is_warm, prices_of
-from callboard.core.context.cache.rereads import CHANGING, kept_for, path_of
+from callboard.core.context.cache.rereads import CHANGING, path_of, steps_to_keep
 from callboard.core.context.cache.tracker import REACH, can_go
 from callboard.core.context.stage_input import Batch, Situation
-from callboard.core.context.stages.results import CLEAR, PlacedResult, cleared_mark, kept_path
+from callboard.core.context.stages.results import CLEAR, PlacedResult, cleared_mark, result_file
 from callboard.core.context.stages.summarize import summary_size
 from callboard.core.context.summary.folding import is_summary, split, tail_start
 from callboard.core.context.summary.shared_prefix import SharingFacts, may_ride, plain_price, riding_price
@@ -43,9 +43,9 @@ ECONOMIC: Mapping[str, Any] = MappingProxyType(
         "summaries": 3,
     }
 )
-"""It keeps reads of a file that was read or changed in the newest `keep` steps, other results of the newest `newest`
-steps, and results of up to `left_alone` characters. A summary has up to `max_tokens`; earlier summaries stay next to it
-until there are `summaries` of them."""
+"""The stage keeps reads of a file that was read or changed in the newest `keep` steps, other results of the newest
+`newest` steps, and results of up to `left_alone` characters. A summary has up to `max_tokens`; earlier summaries stay
+next to it until there are `summaries` of them."""
 
 FEWEST = 10
 """Minimum number of steps that any session is expected to have left."""
@@ -88,7 +88,7 @@ class Fold(NamedTuple):
     price: float
     """Price of the call, and of storing everything after it again."""
     residue: int
-    """Tokens that it frees and clearing would not."""
+    """Tokens that it frees and that clearing would not free."""
 
 
 def economic(view: Conversation, budget: int, situation: Situation, params: Json) -> Batch | SummaryWanted | None:
@@ -136,16 +136,18 @@ class Moment:
 
     @cached_property
     def keep(self) -> int:
-        """Return the number of steps for which a file is kept after its last use: more once there were too many
-        re-reads."""
+        """Return the number of steps for which a file is kept after its last use.
+
+        The number is higher once there were too many re-reads.
+        """
         forgotten = self.situation.forgotten
         least = int(self.settings["keep"])
         allowed = 1 + REREADS * self.situation.steps
-        return least if forgotten.rereads <= allowed else kept_for(forgotten, least, allowed)
+        return least if forgotten.rereads <= allowed else steps_to_keep(forgotten, least, allowed)
 
     @property
     def worth_a_look(self) -> bool:
-        """Return True if savings are possible and the previous edit has paid for itself. Cheap to call."""
+        """Return True if savings are possible and the previous edit has paid for itself. The test is quick."""
         view = self.view
         limits = self.situation.limits
         if not view.messages or self.prices.read <= 0 or view.overhead + view.tokens < limits.cache_minimum:
@@ -182,7 +184,7 @@ class Moment:
         if saves * self.steps_left <= plan.price + self._risk(plan):
             return False
         if not self.warm or self.situation.cycle.touched:
-            return True  # what stands behind is stored anew in any case
+            return True  # messages behind it are stored again in any case
         since = max(1, self.situation.steps - self.situation.cycle.edited_at)
         dead = self.prices.read * sum(candidate.saves * min(candidate.dead, since) for candidate in plan.candidates)
         return saves * since >= dead + plan.price
@@ -215,7 +217,7 @@ class Moment:
     def is_due_fold(self, fold: Fold, clear: ClearingBatch) -> bool:
         """Return True if a summary is due and worth more than clearing."""
         since = max(1, self.situation.steps - self.situation.cycle.summarised_at)
-        # Where clearing is due as well, its price is saved.
+        # If clearing is due as well, its price is saved.
         price = fold.price - (clear.price if self.is_due(clear) else 0.0)
         if self.warm and self.prices.read * fold.residue * since / 2 < price:
             return False
@@ -243,8 +245,10 @@ class Moment:
 
     @cached_property
     def _paid(self) -> int:
-        """Return the tokens at the end that must be stored again in any case, because an edit changed the messages
-        before them."""
+        """Return the tokens at the end that must be stored again in any case.
+
+        An edit has changed the messages before them.
+        """
         touched = self.situation.cycle.touched
         if not touched:
             return 0
@@ -257,8 +261,10 @@ class Moment:
         return self.prices.read * (held(self.view) - self.view.messages.bulk) * since / 2
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield results that may be cleared, newest first. Results before the milestone are included only if its prefix
-        is lost anyway."""
+        """Yield results that may be cleared, newest first.
+
+        Results before the milestone are included only if its prefix is lost anyway.
+        """
         messages = self.view.messages
         cycle = self.situation.cycle
         stands = messages.find(cycle.fixed) if cycle.fixed and self.warm and not self.over else None
@@ -287,8 +293,10 @@ class Moment:
                 yield Candidate(result, index, saves, text, dead)
 
     def _dead(self, call: Json, age: int) -> int:
-        """Return the number of steps since the result was no longer protected as one of the newest, or as a file in
-        use; 0 or less while it is protected."""
+        """Return the number of steps since the result lost its protection; 0 or less while it is protected.
+
+        A result is protected as one of the newest, or as a file in use.
+        """
         path = "" if call.get("name") in CHANGING else path_of(cast("Json", call.get("input") or {}))
         if not path:
             return age - int(self.settings["newest"])
@@ -322,4 +330,4 @@ class Moment:
 
 
 def _cleared(candidate: Candidate) -> Edit:
-    return candidate.result.reads("cleared", candidate.text, kept_path(result_text(candidate.result.block)))
+    return candidate.result.reads("cleared", candidate.text, result_file(result_text(candidate.result.block)))

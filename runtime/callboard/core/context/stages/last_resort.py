@@ -22,7 +22,7 @@ from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import calls_of, is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, SIDE_OF_MANY, estimate_block, image_bytes, image_size
 from callboard.core.keys import count_words
-from callboard.core.messaging.envelopes import KEPT, kept_words
+from callboard.core.messaging.envelopes import KEPT, file_reference
 from callboard.types.messages import Edit, ViewBlock, ViewMessage
 from callboard.types.records import Json
 
@@ -180,7 +180,7 @@ def _to_file(part: _Part, preview: int, folder: str) -> tuple[Edit, Json]:
     full_text = words_of(part.block)
     digest = hashlib.sha256(full_text.encode("utf-8", "replace")).hexdigest()[:12]
     path = f"{folder}/words-{part.message.id}-{digest}.txt"
-    text = kept_words(str(data.get("text", "")), path, preview)
+    text = file_reference(str(data.get("text", "")), path, preview)
     return _edit(part, "persisted", text, path), {"type": "text", "text": text}
 
 
@@ -201,8 +201,10 @@ def _images(block: ViewBlock) -> Iterator[Json]:
 
 
 def _too_many(parts: Sequence[_Part], newest: ViewMessage, most: int) -> list[_Part]:
-    """Return the images to drop, oldest first: a quarter more than necessary, so that not every image causes an
-    edit."""
+    """Return the images to drop, oldest first.
+
+    A quarter more than necessary is dropped, so that not every image causes an edit.
+    """
     remaining = list(parts)
     over = _count(remaining) > most or _bytes(remaining) > TOGETHER
     while over and len(remaining) > 1 and (_count(remaining) > most * 3 // 4 or _bytes(remaining) > TOGETHER * 3 // 4):
@@ -224,8 +226,10 @@ def _bytes(parts: Sequence[_Part]) -> int:
 
 
 def _is_big(part: _Part) -> bool:
-    """Return True if an image of the part is too large for a request with many images. An image of unknown size counts
-    as too large."""
+    """Return True if an image of the part is too large for a request with many images.
+
+    An image of unknown size counts as too large.
+    """
     sizes = [image_size(image) for image in _images(part.block)]
     return any(size is None or max(size) > SIDE_OF_MANY for size in sizes)
 

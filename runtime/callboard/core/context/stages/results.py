@@ -44,8 +44,10 @@ class PlacedResult(NamedTuple):
 
 
 def results_of(messages: Sequence[ViewMessage], names: Mapping[str, str]) -> Iterator[PlacedResult]:
-    """Yield the results that are not pinned, in order. `names`: tool by call id; `unknown` for a call without a
-    name."""
+    """Yield the results that are not pinned, in order.
+
+    `names`: tool by call id; `unknown` for a call without a name.
+    """
     for message in messages:
         if message.role != "user":
             continue
@@ -61,7 +63,7 @@ def words_of(block: ViewBlock) -> str:
     return result_text(block) if is_result(block) else unwrapped(str(block.data.get("text", "")))
 
 
-def kept_path(text: str) -> str:
+def result_file(text: str) -> str:
     """Return the path of the file with the whole result, if the text names one: the path must outlive the text."""
     standing = PERSISTED.match(text) or _CLEARED.search(text)
     if standing:
@@ -82,14 +84,16 @@ CLEAR: Mapping[str, Any] = MappingProxyType(
         "at_least": 0.1,
     }
 )
-"""It acts over `over` of the budget, if that saves at least `at_least` of it. It keeps the newest `keep` results, or
-all results of the newest `keep` turns (`unit`), counted among the answered ones or among all (`keep_of`); results of
-`preserve_tools`; and results of up to `left_alone` characters."""
+"""The stage acts over `over` of the budget, if that saves at least `at_least` of it. It keeps the newest `keep`
+results, or all results of the newest `keep` turns (`unit`), counted among the answered ones or among all (`keep_of`);
+results of `preserve_tools`; and results of up to `left_alone` characters."""
 
 
 def clear_old_results(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
-    """Replace results that the model has answered with a mark, all that can be cleared together: each edit costs a
-    cached prefix."""
+    """Replace results that the model has answered with a mark.
+
+    All results that can be cleared are cleared together: each edit costs a cached prefix.
+    """
     settings = {**CLEAR, **params}
     if held(view) <= settings["over"] * budget or _most(view, settings["left_alone"]) < settings["at_least"] * budget:
         return None
@@ -99,13 +103,13 @@ def clear_old_results(view: Conversation, budget: int, situation: Situation, par
         text = cleared_mark(result, str(settings["mark"]))
         saving = result.block.tokens - (BLOCK_TOKENS + CALL_TOKENS + estimate_text(text))
         if saving > 0:
-            edits.append(result.reads("cleared", text, kept_path(result_text(result.block))))
+            edits.append(result.reads("cleared", text, result_file(result_text(result.block))))
             saved += saving
     return edits if saved >= settings["at_least"] * budget else None
 
 
 def _most(view: Conversation, left_alone: int) -> int:
-    """Return a quick upper bound of the savings, so that a long view is not searched without result at each step."""
+    """Return a quick upper bound of the savings, so that a long view is not searched in vain at each step."""
     # Results that are too small for `bulk` have texts of up to 96 bytes.
     return view.messages.bulk if left_alone >= 96 else view.result_tokens
 
@@ -141,7 +145,8 @@ def _newest_results(results: Sequence[PlacedResult], keep: int, unit: str) -> se
 
 
 def cleared_mark(result: PlacedResult, mark: str) -> str:
-    path = kept_path(result_text(result.block))
+    """Return the text that replaces a cleared result: its tool, and the file with its full output if there is one."""
+    path = result_file(result_text(result.block))
     text = mark.replace("NAME", defused(result.name))
     if not path:
         return text
@@ -208,5 +213,5 @@ def _file_name(use_id: str) -> str:
     reduced = _UNSAFE.sub("", use_id)[:100]
     if reduced == use_id:
         return f"{reduced}.txt"
-    # What was taken out may have told it from another.
+    # The removed characters may be the difference to another name.
     return f"{reduced}-{hashlib.sha256(use_id.encode('utf-8', 'replace')).hexdigest()[:8]}.txt"

@@ -1,7 +1,8 @@
-"""Stages that ask for a summary: `summarize_all`, `react` and `summarize_regions`. Each chooses a range and the maximum
-length of its summary. Pure.
+"""Stages that request a summary: `summarize_all`, `react` and `summarize_regions`.
 
-No summary is asked for a range that is too short to shrink, or that the model has not seen.
+Each chooses a range and the maximum length of its summary. Pure.
+
+No summary is requested for a range that is too short to shrink, or that the model has not seen.
 
 `summarize_regions` replaces runs of finished exchanges, the largest first. A region is a run of whole consecutive
 exchanges: calls with their results, text next to calls, old reminders, hook notes and mail. It ends where a block must
@@ -21,11 +22,11 @@ from typing import Any, NamedTuple
 from callboard.core.context.stage_input import REGION_STAGE, Situation, region_key
 from callboard.core.context.summary.folding import (
     REGION,
-    Split,
+    ViewSplit,
+    block_of_edit,
     is_standing,
     is_summary,
     note,
-    placed_again,
     render_state,
     split,
     standing_notes,
@@ -61,7 +62,7 @@ SUMMARIZE: Mapping[str, Any] = MappingProxyType(
         **CALL,
     }
 )
-"""It acts over `over` of the budget; over `over_chars` characters of the messages as they are sent; or over
+"""The stage acts over `over` of the budget; over `over_chars` characters of the messages as they are sent; or over
 `over_tokens`, counted as characters // 4 - whichever is reached first (0: not counted). There must be at least
 `at_least` to summarise, a share of the budget, or of the smallest of these. Earlier summaries stay (`resummarize:
 never`) until they exceed `summaries` of the smallest of these, and are then made again from the history; or they are
@@ -89,7 +90,7 @@ def summarize_all(view: Conversation, budget: int, situation: Situation, params:
 
 
 def _pays(view: Conversation, folded: int, budget: int, settings: Json) -> bool:
-    """Return True if a summary leaves clearly less than there is.
+    """Return True if a summary would make the view clearly smaller.
 
     The rest (the newest exchange, pins, the person's texts) can exceed the threshold by itself. Without this rule every
     step would then be summarised; with it, the view grows by half first. A view over the budget is summarised at once.
@@ -140,7 +141,7 @@ def _smallest(budget: int, settings: Json) -> int:
     return min([budget, *(limit for limit in (settings["over_chars"] // 4, settings["over_tokens"]) if limit)])
 
 
-def _request(view: Conversation, upto: int, sorted_: Split, *, stage: str, settings: Json) -> SummaryWanted | None:
+def _request(view: Conversation, upto: int, sorted_: ViewSplit, *, stage: str, settings: Json) -> SummaryWanted | None:
     """Return the summary request for this range; None if the range is too short to shrink."""
     longest = summary_size(sorted_.folded_tokens, settings["max_tokens"])
     if not upto or sorted_.folded_tokens < 2 * longest:
@@ -155,7 +156,7 @@ def _request(view: Conversation, upto: int, sorted_: Split, *, stage: str, setti
 
 
 def request_fields(settings: Json, longest: int) -> Json:
-    """Return the fields of a `SummaryWanted` that say how to make it."""
+    """Return the fields of a `SummaryWanted` with the instructions and the length of the summary."""
     return {**{name: settings[name] for name in CALL}, "max_tokens": longest}
 
 
@@ -261,14 +262,14 @@ def region_edits(
     pinned = pins(view.messages)
     summary = note(f"{_mark(history or view.messages, request)}\n{defused(text.strip())}")
     notes = [note(text) for text in standing_notes(render_state(state), transcript)]
-    stays = [placed_again(block, pinned) for message in covered for block in message.blocks if keeps(block)]
+    stays = [block_of_edit(block, pinned) for message in covered for block in message.blocks if keeps(block)]
     blocks = [summary, *notes, *stays]
     edits = list(_without_notes(view.messages, start, end, pinned))
     was = [view.messages[index] for edit in edits for index in [view.messages.find(edit.message)] if index is not None]
     before = sum(message.tokens for message in (*covered, *was))
     if tokens_of([*blocks, *(block for edit in edits for block in edit.blocks)]) >= before:
         return []
-    # The notes first: a message beside the region becomes one with its summary.
+    # Notes first, because a message next to the region is joined with its summary.
     first = covered[0].id
     last = covered[-1].id
     return [*edits, Edit(kind="summarised", message=first, last=last, blocks=tuple(blocks), path=transcript)]
@@ -381,8 +382,10 @@ def _region_request(messages: Sequence[ViewMessage], region: Region, settings: J
 
 
 def _mark(history: Sequence[ViewMessage], request: SummaryWanted) -> str:
-    """Return the mark of a region, with its first and last turn, counted from 1. Replies determine the turns: a user
-    message may have moved to another turn."""
+    """Return the mark of a region, with its first and last turn, counted from 1.
+
+    Replies determine the turns: a user message may have moved to another turn.
+    """
     turns = list(dict.fromkeys(message.turn for message in history if message.turn))
     covered = [message for message in history if request.message <= message.id <= request.last]
     within = [message.turn for message in covered if message.role == "assistant"] or [
@@ -395,11 +398,13 @@ def _mark(history: Sequence[ViewMessage], request: SummaryWanted) -> str:
 def _without_notes(
     messages: Sequence[ViewMessage], start: int, end: int, pinned: Sequence[ViewBlock]
 ) -> Iterator[Edit]:
-    """Yield edits that remove the state and path of an earlier summary outside the region. The newest message stays
-    whole."""
+    """Yield edits that remove the state and path of an earlier summary outside the region.
+
+    The newest message stays whole.
+    """
     for index, message in enumerate(messages[:-1]):
         if start <= index < end or not any(is_standing(block) for block in message.blocks):
             continue
-        blocks: list[Placed] = [placed_again(block, pinned) for block in message.blocks if not is_standing(block)]
+        blocks: list[Placed] = [block_of_edit(block, pinned) for block in message.blocks if not is_standing(block)]
         if blocks:
             yield Edit(kind="summarised", message=message.id, last=message.id, blocks=tuple(blocks))

@@ -1,14 +1,13 @@
-"""Rules for what stays and what is removed when the oldest part of a view becomes one message. Pure.
+"""Rules for the content that stays and the content that is removed when the oldest part of a view becomes one message.
 
-Summaries and truncation fold in the same way: pins, earlier summaries and the person's texts stay verbatim and in
+Pure. Summaries and truncation fold in the same way: pins, earlier summaries and the person's texts stay verbatim and in
 order, the runtime's notes about the previous fold are written again, and everything else is folded. Messages that the
 model has not seen are not folded: unanswered results stay with their calls, and a waiting user message and a paused
 reply stay whole.
 
-Demands of a person, found in their texts: sentences that allow, forbid or limit something. Pure.
-
-This serves messages that are too long for the view: their constraints stay verbatim. It searches for words, in a few
-languages, and finds rather too much than too little; for other languages the summary prompt asks for quotes.
+If the person's messages are too long for the view, their demands stay verbatim: sentences that allow, forbid or limit
+something. The search uses words of a few languages, and finds too much rather than too little; for other languages the
+summary prompt asks for quotes.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _DROPPED = re.compile(r"^\[(\d+) earlier turns? dropped")
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ViewSplit:
     """A range of the view, sorted."""
 
     stays: tuple[ViewBlock, ...] = ()
@@ -51,9 +50,9 @@ class Split:
     pinned: tuple[ViewBlock, ...] = ()
     """Pinned blocks of `stays`."""
     unsaid: int = 0
-    """Number of the person's messages that do not fit, now and before."""
+    """Number of the person's messages that do not fit, now and earlier."""
     dropped: int = 0
-    """Number of turns that were dropped before without a summary."""
+    """Number of turns that were dropped earlier without a summary."""
     demands: tuple[str, ...] = ()
     """Demands in the person's messages that do not fit, verbatim, oldest first."""
 
@@ -64,12 +63,13 @@ class Split:
 
     def placed(self) -> list[Placed]:
         """Return the blocks that stay, in the form that an edit carries."""
-        return [placed_again(block, self.pinned) for block in self.stays]
+        return [block_of_edit(block, self.pinned) for block in self.stays]
 
 
 def tail_start(messages: Sequence[ViewMessage], keep: int = 0, *, between_turns: bool = False) -> int:
-    """Return the index of the first message that must stay; at least `keep` messages stay. All messages before it may
-    be folded.
+    """Return the index of the first message that must stay; at least `keep` messages stay.
+
+    All messages before it may be folded.
 
     `between_turns`: the last reply is finished and has no answer yet, so it may be folded as well.
     """
@@ -85,7 +85,7 @@ def tail_start(messages: Sequence[ViewMessage], keep: int = 0, *, between_turns:
     return start
 
 
-def split(messages: Sequence[ViewMessage], upto: int, budget: int, *, rebuild: bool = False) -> Split:
+def split(messages: Sequence[ViewMessage], upto: int, budget: int, *, rebuild: bool = False) -> ViewSplit:
     """Sort the blocks of `messages[:upto]`. `rebuild`: earlier summaries are folded too."""
     stretch = [(message, block) for message in messages[:upto] for block in message.blocks]
     pinned = pins(messages)
@@ -108,7 +108,7 @@ def split(messages: Sequence[ViewMessage], upto: int, budget: int, *, rebuild: b
             folds.append(block)
     demands += [demand for block in spoken_blocks if id(block) not in retained for demand in _demanded(block)]
     fitting = _newest(list(dict.fromkeys(demands)), budget * DEMAND_SHARE // 100)
-    return Split(tuple(stays), tuple(folds), pinned, unsaid, dropped, fitting)
+    return ViewSplit(tuple(stays), tuple(folds), pinned, unsaid, dropped, fitting)
 
 
 def is_summary(block: ViewBlock) -> bool:
@@ -117,8 +117,10 @@ def is_summary(block: ViewBlock) -> bool:
 
 
 def is_note(block: ViewBlock) -> bool:
-    """Return True if the runtime wrote the block next to a summary: state, path or counts. Each fold writes such notes
-    again."""
+    """Return True if the runtime wrote the block next to a summary: state, path or counts.
+
+    Each fold writes such notes again.
+    """
     return block.source == "compactor" and not is_summary(block)
 
 
@@ -133,9 +135,11 @@ def state_of(messages: Sequence[ViewMessage]) -> str:
     return next((text for text in reversed(texts) if text.startswith(_STATE)), "")
 
 
-def placed_again(block: ViewBlock, pinned: Sequence[ViewBlock]) -> Placed:
-    """Return a block of the view in the form that an edit carries. `pinned`: the pins that count; an older pin is not
-    kept."""
+def block_of_edit(block: ViewBlock, pinned: Sequence[ViewBlock]) -> Placed:
+    """Return a block of the view in the form that an edit carries.
+
+    `pinned`: the pins that count; an older pin is not kept.
+    """
     pin = any(block is pin for pin in pinned)
     return Placed(data=block.data, source=block.source, pinned=pin, compactable=block.compactable)
 
@@ -145,7 +149,7 @@ def note(text: str) -> Placed:
     return Placed(data={"type": "text", "text": defused(text)}, source="compactor")
 
 
-def notes(sorted_: Split, state: str, transcript: str) -> list[Placed]:
+def notes(sorted_: ViewSplit, state: str, transcript: str) -> list[Placed]:
     """Return the state, the transcript path and the counts of omitted content, as blocks."""
     made: list[Placed] = []
     if sorted_.unsaid:
@@ -157,8 +161,10 @@ def notes(sorted_: Split, state: str, transcript: str) -> list[Placed]:
 
 
 def standing_notes(state: str, transcript: str) -> list[str]:
-    """Return the notes that occur once in a view, next to its newest summary: the state, and the path of the
-    transcript."""
+    """Return the notes that occur once in a view, next to its newest summary.
+
+    The notes are the state, and the path of the transcript.
+    """
     return [text for text in (state, _TRANSCRIPT + transcript if transcript else "") if text]
 
 
@@ -179,8 +185,10 @@ def tokens_of(blocks: Sequence[Placed]) -> int:
 
 
 def state_text(state: StateBlock, budget: int) -> str:
-    """Return the state after a fold. Of files, only the newest that fit `FILES_SHARE` are listed; everything else is
-    complete."""
+    """Return the state after a fold.
+
+    Of the files, only the newest that fit into `FILES_SHARE` are listed; the rest of the state is complete.
+    """
     room = budget * FILES_SHARE // 100
     files = {
         "files_read": _newest_files(state.files_read, room),
@@ -196,8 +204,10 @@ def _newest_files(paths: tuple[str, ...], room: int) -> tuple[str, ...]:
 
 
 def render_state(state: StateBlock) -> str:
-    """Render exactly what the runtime knows; empty if it knows nothing. One line per entry, so that no name can look
-    like a heading."""
+    """Render exactly what the runtime knows; empty if it knows nothing.
+
+    One line per entry, so that no name can look like a heading.
+    """
     lists: tuple[tuple[str, Sequence[str]], ...] = (
         ("Todos", state.todos),
         ("Tasks held", state.tasks),
@@ -206,7 +216,7 @@ def render_state(state: StateBlock) -> str:
         ("Schedules", state.schedules),
         ("Files read", state.files_read),
         ("Files changed", state.files_changed),
-        # Named, not repeated: their text is long, `load_skill` brings it back for one short call, and as it is now.
+        # Only names: the texts are long, and `load_skill` loads the current text with one short call.
         ("Skills loaded (load again the one that you go on with)", state.skills),
         ("Waiting for an answer", state.requests),
     )
@@ -225,14 +235,16 @@ def _one_line(text: str) -> str:
 def words_in(
     stretch: Sequence[tuple[ViewMessage, ViewBlock]], turn: str, pinned: Sequence[ViewBlock]
 ) -> Iterator[ViewBlock]:
-    """Yield the messages to the agent that should survive, oldest first: the person's texts, and this turn's
-    instructions."""
+    """Yield the messages to the agent that should survive, oldest first.
+
+    The messages are the person's texts, and this turn's instructions.
+    """
     newest: set[str] = set()
     spoken_blocks: list[ViewBlock] = []
     for message, block in reversed(stretch):
         if any(block is pin for pin in pinned) or is_result(block):
             continue
-        if block.source == "schedule":  # a schedule says the same each time: once is enough
+        if block.source == "schedule":  # a schedule repeats its text: the newest one is enough
             text = _SCHEDULED.sub("", text_of(block))
             if text not in newest:
                 spoken_blocks.append(block)

@@ -1,7 +1,8 @@
-"""Content that a fresh conversation takes over from the previous one, when that no longer fits or is left. Pure.
+"""Content that a fresh conversation takes over from the previous one, when the previous one no longer fits or is ended.
 
-No model is called. The person's texts stay verbatim as far as they fit, the runtime adds its state, and a hand-off note
-contains the summaries and the last texts of the agent. Results are not taken over: they are in the transcript.
+Pure. No model is called. The person's texts stay verbatim as far as they fit, the runtime adds its state, and a
+hand-off note contains the summaries and the last texts of the agent. Results are not taken over: they are in the
+transcript.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ LAST_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """The beginning of the fresh conversation, and the note for a file."""
+class Handoff:
+    """Beginning of the fresh conversation, and the note for a file."""
 
     blocks: tuple[Placed, ...]
     note: str
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class HandoffFiles:
     """Files with the previous conversation."""
 
     transcript: str
     note: str
 
 
-def carry(messages: Sequence[ViewMessage], state_block: StateBlock, budget: int, paths: Left) -> Carried:
+def carry(messages: Sequence[ViewMessage], state_block: StateBlock, budget: int, paths: HandoffFiles) -> Handoff:
     """Return the first blocks of a fresh conversation: pins, the person's texts, the path of the note, the state."""
     sorted_ = split(messages, len(messages), budget, rebuild=True)
     state = state_text(state_block, budget)
@@ -50,10 +51,10 @@ def carry(messages: Sequence[ViewMessage], state_block: StateBlock, budget: int,
         f"{COMPACTED}\nThis conversation begins anew; the one before is closed. What was found and decided in it, and "
         f"what was said last, stands in the hand-off note: {paths.note}\nRead it before you go on."
     )
-    # Instruction files come again when what they are about is touched again.
+    # Instruction files are injected again when the files that they concern are used again.
     stays = [block for block in sorted_.placed() if block.source != "instructions"]
     blocks = (*stays, head, *notes(sorted_, state, paths.transcript))
-    return Carried(blocks, "\n".join(_note(messages, state, paths.transcript)))
+    return Handoff(blocks, "\n".join(_note(messages, state, paths.transcript)))
 
 
 def _note(messages: Sequence[ViewMessage], state: str, transcript: str) -> Iterator[str]:

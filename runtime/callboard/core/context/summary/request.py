@@ -1,12 +1,11 @@
 """Requests to the model that makes summaries, the handling of its answers, and content that no compaction may lose.
-Pure.
 
-The model gets the whole range, in chunks if it is too large for one call, as data between delimiters that the data
-cannot contain. An answer that calls a tool, is empty, or would make the view larger is refused.
+Pure. The model gets the whole range, in chunks if it is too large for one call, as data between delimiters that the
+data cannot contain. An answer that calls a tool, is empty, or would make the view larger is refused.
 
-Each compaction is checked for this content, which is put back in the same edit:
+Each compaction is checked for this content, and lost content is put back in the same edit:
 
-    kept        found in the view by
+    content     found in the view by
     ----------  -------------------------------------------------------------------------------------------
     pinned      the block itself: the first instruction, the newest assignment
     unread      the block itself: content of the newest user message, which has no reply yet
@@ -119,14 +118,18 @@ class SummaryPrompt:
 
 
 def instructions(request: SummaryWanted) -> str:
-    """Return the instructions for the model that makes the summary: the runtime's own or a person's. They always say
-    that the record is data."""
+    """Return the instructions for the model that makes the summary: the runtime's own or a person's.
+
+    They always say that the record is data.
+    """
     return "\n\n".join((_TASK, _LAW, request.prompt.strip() or _WHAT))
 
 
 def riding_text(request: SummaryWanted, *, replies_kept: int) -> str:
-    """Return the instructions for the agent's own model, at the end of its own conversation. `replies_kept`: number of
-    its replies that stay."""
+    """Return the instructions for the agent's own model, at the end of its own conversation.
+
+    `replies_kept`: number of its replies that stay.
+    """
     sentences = [_RIDING]
     if replies_kept == 1:
         sentences.append("Your newest reply and its results stay as they are.")
@@ -177,8 +180,10 @@ def halves(data: str) -> list[str]:
 
 
 def accept_summary(blocks: Sequence[Json], stop_reason: str) -> str | None:
-    """Return the text of a usable summary, or None (see `summary_fault`). A cut summary ends with its last
-    whole line."""
+    """Return the text of a usable summary, or None (see `summary_fault`).
+
+    A cut summary ends with its last whole line.
+    """
     if summary_fault(blocks, stop_reason):
         return None
     text = _answer(blocks)
@@ -251,7 +256,7 @@ def _entry(block: ViewBlock, names: dict[str, str]) -> str:
         name = names.get(str(block.data.get("tool_use_id")), "unknown")
         label = "error" if block.data.get("is_error") else "result"
         return f"[{label} of {name}]\n{result_text(block) or '(no text)'}"
-    # Thinking is deliberation; what came of it is in the words and calls that followed.
+    # Thinking is deliberation; its results are in the text and the calls that follow.
     return "" if kind in ("thinking", "redacted_thinking") else f"[{block.source}] ({kind})"
 
 
@@ -270,8 +275,10 @@ def _selected(entries: Sequence[str], request: SummaryWanted) -> Sequence[str]:
 
 
 def _chunks(entries: Sequence[str], most: int) -> list[str]:
-    """Return all entries in order, in chunks of at most `most` tokens. An entry is split only if it is longer than
-    that."""
+    """Return all entries in order, in chunks of at most `most` tokens.
+
+    An entry is split only if it is longer than that.
+    """
     chunks: list[str] = []
     open_: list[str] = []
     size = 0
@@ -289,7 +296,7 @@ def _chunks(entries: Sequence[str], most: int) -> list[str]:
 def _cut(entry: str, most: int) -> Iterator[str]:
     """Yield a text in pieces of at most `most` tokens."""
     while (tokens := estimate_text(entry)) > most:
-        # By the share that fits; the scripts in it may differ, so the piece is measured too.
+        # Cut by the share that fits, then measure the piece, because it may have another mix of scripts.
         at = max(1, len(entry) * most // tokens)
         while at > 1 and estimate_text(entry[:at]) > most:
             at = at * 3 // 4
@@ -317,7 +324,7 @@ class RequiredItem:
 
     kind: Kind
     name: str
-    """For a person to read, and for `ContextEdited.repaired`."""
+    """Name for a person to read, and for `ContextEdited.repaired`."""
     marks: tuple[tuple[str, ...], ...] = ()
     """Texts that represent it: all texts of one of these groups must be in the view."""
     entry: str = ""
@@ -328,9 +335,11 @@ class RequiredItem:
     """True if it arrives by mail: before its delivery it waits in the mailbox, and is not missing."""
 
 
-def kept_of(view: Conversation, state: StateBlock, held: Collection[str] = ()) -> tuple[RequiredItem, ...]:
-    """Return the content that must still be in this view after an edit. `held`: ids of the tasks that the agent itself
-    holds."""
+def required_content(view: Conversation, state: StateBlock, held: Collection[str] = ()) -> tuple[RequiredItem, ...]:
+    """Return the content that must still be in this view after an edit.
+
+    `held`: ids of the tasks that the agent itself holds.
+    """
     return (*_blocks_kept(view.messages), *_state_kept(state, held))
 
 
@@ -344,22 +353,24 @@ def missing(after: Conversation, required: Sequence[RequiredItem]) -> tuple[Requ
 def repaired(
     before: Conversation, edits: Sequence[Edit], state: StateBlock, held: Collection[str] = ()
 ) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
-    """Return the edits with the content that they would lose put back, and its names. No edits: they would not make the
-    view smaller."""
+    """Return the edits with the content that they would lose put back, and its names.
+
+    No edits: they would not make the view smaller.
+    """
     original = tuple(edits)
     after = edited(before, original)
-    gone = missing(after, kept_of(before, state, held))
+    gone = missing(after, required_content(before, state, held))
     if any(item.mailed for item in gone):
         untold = missing(before, [item for item in gone if item.mailed])
         gone = tuple(item for item in gone if item not in untold)
     if not gone:
         return original, ()
-    mended = _put_back(before, original, gone)
-    view = edited(before, mended)
+    completed = _put_back(before, original, gone)
+    view = edited(before, completed)
     missing_items = missing(view, gone)
     if missing_items or view.tokens >= before.tokens:
         return (), tuple(item.name for item in missing_items or gone)
-    return mended, tuple(item.name for item in gone)
+    return completed, tuple(item.name for item in gone)
 
 
 def _blocks_kept(messages: Sequence[ViewMessage]) -> Iterator[RequiredItem]:
@@ -400,8 +411,10 @@ def _stands(item: RequiredItem, stands: Sequence[ViewBlock], texts: str) -> bool
 
 
 def _is_same(original: ViewBlock, block: ViewBlock, kind: Kind) -> bool:
-    """Return True for the same text of the same sender, or the path of the file with the whole text. A pinned block
-    must also be pinned."""
+    """Return True for the same text of the same sender, or the path of the file with the whole text.
+
+    A pinned block must also be pinned.
+    """
     same = block.source == original.source and (block.data == original.data or in_file(block.data))
     return same and (block.pinned or kind != "pinned")
 
@@ -433,19 +446,19 @@ def _put_back(before: Conversation, edits: tuple[Edit, ...], gone: Sequence[Requ
     """Return the edits, extended by the missing content."""
     folds = [number for number, edit in enumerate(edits) if edit.kind in _FOLDS and edit.blocks]
     if not folds:
-        return _beside_marks(before, edits, [item for item in gone if item.block is None])
+        return _insert_before_marks(before, edits, [item for item in gone if item.block is None])
     last = folds[-1]
     edit = edits[last]
-    placed = [_placed(item.block, pinned=item.kind == "pinned") for item in gone if item.block is not None]
+    placed = [_edit_block(item.block, pinned=item.kind == "pinned") for item in gone if item.block is not None]
     state = render_state(_only(gone))
-    # The count of a snip stays the last block: what stands behind it counts as more that was snipped.
+    # The count of a snip stays the last block: blocks after it would count as additional snipped messages.
     end = len(edit.blocks) - (edit.kind == "snipped")
     notes = [note(state)] if state else []
     blocks = (*placed, *edit.blocks[:end], *notes, *edit.blocks[end:])
     return (*edits[:last], edit.model_copy(update={"blocks": blocks}), *edits[last + 1 :])
 
 
-def _placed(block: ViewBlock, *, pinned: bool) -> Placed:
+def _edit_block(block: ViewBlock, *, pinned: bool) -> Placed:
     return Placed(data=block.data, source=block.source, pinned=pinned, compactable=block.compactable)
 
 
@@ -455,9 +468,13 @@ def _only(gone: Sequence[RequiredItem]) -> StateBlock:
     return StateBlock.model_validate({**lists, "plan": next((item.entry for item in gone if item.kind == "plan"), "")})
 
 
-def _beside_marks(before: Conversation, edits: tuple[Edit, ...], gone: Sequence[RequiredItem]) -> tuple[Edit, ...]:
-    """Return the edits with each missing entry before the mark of the result that contained it, or before the last
-    mark."""
+def _insert_before_marks(
+    before: Conversation, edits: tuple[Edit, ...], gone: Sequence[RequiredItem]
+) -> tuple[Edit, ...]:
+    """Return the edits with each missing entry before a mark.
+
+    The mark is that of the result that contained the entry, or the last one.
+    """
     stood = {message.id: message for message in before.messages}
     reads = [number for number, edit in enumerate(edits) if edit.block is not None and edit.message in stood]
     if not reads:
@@ -468,7 +485,7 @@ def _beside_marks(before: Conversation, edits: tuple[Edit, ...], gone: Sequence[
         number = next(numbers, reads[-1])
         line = f"Still so: {defused(_line(item.entry))}"
         text = made[number].text
-        # A path that stands in a mark is found at the beginning of a persisted one, and at the end of a cleared one.
+        # A path in a mark is found at the beginning of a persisted mark, and at the end of a cleared one.
         both = f"{text}\n{line}" if made[number].kind == "persisted" else f"{line}\n{text}"
         made[number] = made[number].model_copy(update={"text": both})
     return tuple(made)

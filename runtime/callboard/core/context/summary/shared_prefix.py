@@ -1,12 +1,12 @@
-"""Choice of how to request a summary: at the end of the agent's own conversation, or as a separate request. Pure.
+"""Choice of the way to request a summary: at the end of the agent's own conversation, or as a separate request. Pure.
 
-The agent's own model can be called after its own tools, system prompt and messages: the cached part of them is read at
-a tenth of the price. A small model is cheaper by itself, but must read everything again. The cheaper option is taken.
+The agent's own model can be called after its own tools, system prompt and messages: their cached part is read at a
+tenth of the price. A small model is cheaper by itself, but must read everything again. The cheaper way is chosen.
 `tool_choice` is not sent, although it would forbid calls: the service caches messages separately for each of its
 values.
 
-The summary does not ride on the conversation if the request could not equal the newest call's: after an edit, once the
-cache is cold, when the prompt was refused as too long, or for a part of the conversation.
+The summary cannot use the cached prefix if its request could not equal the newest call: after an edit, once the cache
+is cold, when the prompt was refused as too long, or for a part of the conversation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SharingFacts:
     """Limits of the model that makes summaries, if it is a different one."""
     cache: CacheState
     now: float
-    """Return the time in Unix seconds."""
+    """Time in Unix seconds."""
 
 
 def rides(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> bool:
@@ -89,13 +89,15 @@ def plain_price(conv: Conversation, request: SummaryWanted, choice: SharingFacts
     parts = -(-data // chunk_tokens(limits, request))
     input_tokens = (
         data + parts * ASKING + (parts - 1) * request.max_tokens
-    )  # all but the first are told the summary so far
+    )  # all calls but the first also get the summary so far
     return summary_price(prices_of(limits), input_tokens, parts * request.max_tokens)
 
 
 def chunk_tokens(limits: ModelLimits, request: SummaryWanted) -> int:
-    """Return the tokens of data in one call of a model. The rest is for instructions, the summary so far and the
-    answer."""
+    """Return the tokens of data in one call of a model.
+
+    The rest is for instructions, the summary so far and the answer.
+    """
     room = limits.window - ASKING - 2 * request.max_tokens
     return max(1, min(MOST_DATA, room * DATA_SHARE // 100))
 
@@ -110,10 +112,10 @@ def newest_sent(conv: Conversation) -> int | None:
 
 
 def riding(conv: Conversation, text: str, reader: str = "") -> list[bytes]:
-    """Return the messages of the newest request to the model `reader`, the messages since then, and `text` last, with a
-    mark where the cached prefix ends.
+    """Return the messages of the newest request to the model `reader`, the messages since then, and `text` last.
 
-    The mark only reads. No mark is set after it, since nothing would ever read the cached entry.
+    A mark is set where the cached prefix ends. It only reads. No mark is set after it, since nothing would ever read
+    the cached entry.
     """
     block = json.dumps({"type": "text", "text": text}, ensure_ascii=False, separators=(",", ":"))
     encoded = block.encode("utf-8", "replace")

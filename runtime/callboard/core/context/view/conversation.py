@@ -1,9 +1,9 @@
-"""The view: what is sent to the model, kept as finished pieces. Pure.
+"""The view: the content that is sent to the model, kept as finished pieces. Pure.
 
-`Conversation` grows by one message at a time and is reduced by edits alone; each message carries its own JSON and its
+`Conversation` grows by one message at a time, and only edits reduce it. Each message carries its own JSON and its
 tokens (`messages`), so that building and measuring a request never walks the session. `render` folds the same view from
-history and edits from scratch: that it equals the one grown step by step is what makes a resume byte-equal.
-`invariants` says what holds of every view, and of every edit.
+history and edits from scratch. It equals the view that was grown step by step; therefore a resume is byte-equal.
+`invariants` lists the rules for every view and for every edit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from callboard.types.records import Json, Usage
 
 RENDERING = 2
 """Version of the rendering from history and edits to bytes. It increases when the same journal would render
-differently. Snapshots carry it, so that a snapshot of another rendering is ignored."""
+differently. A snapshot contains this number, and a snapshot of another rendering is ignored."""
 
 _STEEPEST = 1_500
 """Per mille: maximum ratio of a new token to its estimate, by the newest usage. Above it, the excess counts as a
@@ -76,8 +76,10 @@ class Conversation:
 def add_assistant(
     conv: Conversation, id: int, blocks: Sequence[Json], *, at: float, turn: str, by: str = ""
 ) -> Conversation:
-    """Return the view with a reply of the model `by`. Empty text is omitted. A reply after a reply (`pause_turn`)
-    continues the same message."""
+    """Return the view with a reply of the model `by`.
+
+    Empty text is omitted. A reply after a reply (`pause_turn`) continues the same message.
+    """
     made = tuple(make_block(data, "assistant", at, by=by) for data in _sendable(blocks))
     if not made:
         return replace(conv, output=0)
@@ -149,7 +151,7 @@ def size(conv: Conversation) -> int:
     if not conv.counted or not conv.counted_base:
         return estimate
     fresh = estimate - conv.counted_base
-    if fresh < 0:  # edits took more away than came since
+    if fresh < 0:  # the edits removed more than was added since
         return max(estimate, -(-conv.counted * estimate // conv.counted_base))
     rate = min(_STEEPEST, max(1_000, conv.counted * 1_000 // conv.counted_base))
     return max(0 if conv.asked else estimate, conv.counted + -(-fresh * rate // 1_000))
@@ -196,8 +198,10 @@ def restored_from(message: ViewMessage) -> Restored:
 
 
 def _sendable(blocks: Sequence[Json]) -> list[Json]:
-    """Return a reply in a form that may be sent back: no empty text, and no whitespace at its end (a paused reply comes
-    last)."""
+    """Return a reply in a form that may be sent back.
+
+    Remove empty text, and whitespace at the end (a paused reply comes last).
+    """
     blocks_kept = [data for data in blocks if not is_empty(data)]
     if blocks_kept and blocks_kept[-1].get("type") == "text":
         blocks_kept[-1] = {**blocks_kept[-1], "text": str(blocks_kept[-1]["text"]).rstrip()}
@@ -214,7 +218,7 @@ def _grown(
 
 
 def _exchanged(messages: Messages, edit: Edit) -> Messages:
-    """Replace consecutive messages with one message, or with the messages that were there before."""
+    """Replace consecutive messages with one message, or with the messages that an undo restores."""
     start, stop = messages.span(edit.message, edit.last)
     if start == stop:
         return messages

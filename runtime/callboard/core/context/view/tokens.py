@@ -1,9 +1,10 @@
 """Token estimates of texts and images, made once per block and never again for a conversation. Pure.
 
-Too high is safer than too low: a request that is estimated too low is refused by the service. A byte counts as a
-quarter of a token, a CJK character as 1.5, an emoji as 2, and images by their size. The exact usage of the newest reply
-corrects the rest (`view.size`), above all base64 and digests, which count about twice this. More text never counts
-less. Only one block is examined at a time: the cost of a step must not grow with the session.
+An estimate that is too high is safer than one that is too low, because the service refuses a request that turns out too
+large. A byte counts as a quarter of a token, a CJK character as 1.5, an emoji as 2, and images by their size. The exact
+usage of the newest reply corrects the rest (`conversation.size`), above all base64 and digests, which count about twice
+this. More text never counts less. Only one block is examined at a time: the cost of a step must not grow with the
+session.
 
 The limits of images are those of the Messages API (its pages "Vision" and "Errors"): 5 MB for an image in base64, 8,000
 pixels per side, 2,000 per side in a request with more than 20 images, 100 images and 32 MB in a request. Only the head
@@ -44,7 +45,7 @@ def image_size(block: Json) -> tuple[int, int] | None:
 
 
 def image_bytes(block: Json) -> int:
-    """Return the number of characters of its base64; 0 for a URL."""
+    """Return the number of base64 characters of an image block; 0 for a URL."""
     source = block.get("source")
     return len(str(cast("Json", source).get("data", ""))) if isinstance(source, dict) else 0
 
@@ -122,6 +123,10 @@ CALL_TOKENS = 12
 IMAGE_MOST = 4_784
 """Tokens of the largest image that is not scaled down for a model. Also used for an image of unknown size."""
 _PIXELS_PER_TOKEN = 750
+PAGE_MOST = 4_600
+"""Tokens of one page of a PDF: at most 3,000 for its text, and 1,600 for its image."""
+_PAGE_CHARACTERS = 70_000
+"""Base64 characters of one page of a PDF, as an estimate, because the number of pages is not read."""
 _FOUR = bytes(range(0xF0, 0xF5))
 """First bytes of characters that take four bytes in UTF-8: emoji, unless they are CJK."""
 
@@ -154,17 +159,35 @@ def estimate_block(block: Json) -> int:
         return BLOCK_TOKENS + CALL_TOKENS + named + _dumped(block.get("input"))
     if kind == "image":
         return BLOCK_TOKENS + image_tokens(block)
+    if kind == "document":
+        return BLOCK_TOKENS + _document_tokens(block)
     if kind == "thinking":
-        # A signature holds the whole thinking, also where the text shown is shortened or empty.
+        # A signature contains the whole thinking, even if the shown text is shortened or empty.
         thinking = str(block.get("thinking", ""))
         signed = str(block.get("signature", ""))
         return BLOCK_TOKENS + max(estimate_text(thinking), -(-len(signed) // 4))
     return BLOCK_TOKENS + _dumped(block)
 
 
+def _document_tokens(block: Json) -> int:
+    """Return the tokens of a document block: of its text, or of its pages.
+
+    Each page counts as its text and its image.
+    """
+    source = cast("Json", block.get("source") or {})
+    data = source.get("data")
+    if source.get("type") == "base64" and isinstance(data, str):
+        return max(1, -(-len(data) // _PAGE_CHARACTERS)) * PAGE_MOST
+    if source.get("type") == "url":
+        return PAGE_MOST
+    return _dumped(block)
+
+
 def image_tokens(block: Json) -> int:
-    """Return the tokens of an image block: its pixels over 750, at most `IMAGE_MOST`, which is also used if the size
-    cannot be read."""
+    """Return the tokens of an image block: its pixels over 750, at most `IMAGE_MOST`.
+
+    Return `IMAGE_MOST` if the size cannot be read.
+    """
     size = image_size(block)
     if size is None:
         return IMAGE_MOST

@@ -1,8 +1,9 @@
 """Transcripts: the full history as JSONL, one message per line, written and loaded. Pure.
 
-A line has the fields that hook scripts read: `type`, `message`, `uuid`, `timestamp`. `callboard` contains the runtime's
-other data, so that a loaded message renders to the same bytes and keeps its id, by which the edits of the journal find
-it. Lines of the first format are loaded too. A damaged line is refused.
+A line has the fields that hook scripts and session lists read: `type`, `message`, `uuid`, `timestamp`. What a person
+wrote comes first in its message, because session lists show the first text. `callboard` contains the runtime's other
+data, so that a loaded message renders to the same bytes and keeps the id that the edits of the journal refer to. Lines
+of the first format are loaded too. A damaged line is refused.
 """
 
 from __future__ import annotations
@@ -49,6 +50,16 @@ def transcript_lines(
     return lines
 
 
+def message_uuid(session: str, agent: str, incarnation: int, id: int, *, part: int = 0) -> str:
+    """Return the UUID of a message: the same in transcripts and in the output for clients, whenever it is made.
+
+    `id`: position of the message's event in the journal. `part`: number of a message that has only a part of the event,
+    such as one of several results.
+    """
+    suffix = f".{part}" if part else ""
+    return str(uuid5(NAMESPACE_URL, f"callboard:{session}/{agent}.{incarnation}/{id}{suffix}"))
+
+
 def load_transcript(data: bytes) -> tuple[ViewMessage, ...]:
     """Load what `transcript_lines` wrote. Raises `ValueError` or `KeyError` on anything else."""
     return tuple(_message(cast("Json", json.loads(line))) for line in data.split(b"\n") if line.strip())
@@ -57,6 +68,8 @@ def load_transcript(data: bytes) -> tuple[ViewMessage, ...]:
 def _message_json(message: ViewMessage, origin: Origin, after: int, reply: ModelReplied | None) -> Json:
     of_agent = {} if origin.kind == "lead" else {"agentId": origin.agent}
     at = max((block.at for block in message.blocks), default=0.0)
+    places = _person_first(message)
+    blocks = [message.blocks[place] for place in places]
     return {
         "type": message.role,
         "uuid": _uuid(origin, message.id),
@@ -69,19 +82,28 @@ def _message_json(message: ViewMessage, origin: Origin, after: int, reply: Model
         "message": {
             **(_reply_json(reply) if reply else {}),
             "role": message.role,
-            "content": [block.data for block in message.blocks],
+            "content": [block.data for block in blocks],
         },
         "callboard": {
             "v": _FORMAT,
             "id": message.id,
             "turn": message.turn,
-            "blocks": [_block_json(block) for block in message.blocks],
+            "blocks": [_block_json(block) for block in blocks],
+            **({} if places == sorted(places) else {"places": places}),
         },
     }
 
 
+def _person_first(message: ViewMessage) -> list[int]:
+    """Return the places of the blocks in the order in which they are written. Tool results stay first."""
+    sources = [block.source for block in message.blocks]
+    if "tool" in sources:
+        return list(range(len(sources)))
+    return sorted(range(len(sources)), key=lambda place: sources[place] != "person")
+
+
 def _uuid(origin: Origin, id: int) -> str:
-    return str(uuid5(NAMESPACE_URL, f"callboard:{origin.session}/{origin.agent}.{origin.incarnation}/{id}"))
+    return message_uuid(origin.session, origin.agent, origin.incarnation, id)
 
 
 def _reply_json(reply: ModelReplied) -> Json:
@@ -117,7 +139,7 @@ def _message(line: Json) -> ViewMessage:
 
 
 def _loaded(record: Json, role: str, content: Sequence[Json]) -> ViewMessage:
-    blocks = tuple(
+    written = tuple(
         make_block(
             data,
             entry["source"],
@@ -128,4 +150,6 @@ def _loaded(record: Json, role: str, content: Sequence[Json]) -> ViewMessage:
         )
         for data, entry in zip(content, record["blocks"], strict=True)
     )
+    order: Sequence[int] = record.get("places") or range(len(written))
+    blocks = tuple(block for _, block in sorted(zip(order, written, strict=True), key=lambda pair: pair[0]))
     return make_message(record["id"], "assistant" if role == "assistant" else "user", blocks, record["turn"])

@@ -1,16 +1,16 @@
-"""Undone edits. An undo is an edit too: its event contains the messages that it restores. Pure.
+"""Undone edits, and the ranges that stages spare after an undo.
+
+An undo is an edit too: its event contains the messages that it restores. Pure.
 
 The effective edits follow from the journal alone: an edit is effective unless an effective undo reverts it, so an undo
 can itself be undone. The view after an undo is rendered from the history and the effective edits; content added after
-an undone edit stays. Refused, with the reason: a position that is not an edit, an edit that was already undone, and an
-undo that changes nothing any more, would not fit, or would break a law of the view.
-
-Also the spared ranges: what a person restored, and when stages leave it alone. Pure.
+an undone edit stays. The following are refused with the reason: a position that is not an edit, an edit that was
+already undone, and an undo that changes nothing, would not fit, or would violate an invariant of the view.
 
 An undo marks the restored messages as not compactable, so that stages which choose single results skip them. A stage
-that folds a whole range - a summary, a snip - leaves a spared range alone while the view is within the budget. Over the
-budget it may act again. `/compact`, the `compact` tool and a prompt that the service refused request the fold itself,
-and may act on spared ranges.
+that folds a whole range - a summary, a snip - skips a spared range while the view is within the budget. Over the budget
+it may act again. `/compact`, the `compact` tool and a prompt that the service refused request the fold itself, and may
+act on spared ranges.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ Edits = Sequence[tuple[int, ContextEdited]]
 included."""
 
 
-def asked_for(text: str) -> tuple[int, ...]:
+def undo_positions(text: str) -> tuple[int, ...]:
     """Return the journal positions that a person's command names."""
     return tuple(dict.fromkeys(int(word) for word in text.split() if word.isdecimal()))
 
 
 def standing(edits: Edits, without: Collection[int] = ()) -> list[Edit]:
-    """Return the effective edits, in order, without undos: `render(history, standing(edits))` is the view.
+    """Return the effective edits, in order, without undos.
 
-    `without`: positions of edits to treat as undone as well.
+    The view is `render(history, standing(edits))`. `without`: positions of edits to treat as undone as well.
     """
-    off = _taken_back(edits, without)
+    off = _undone_positions(edits, without)
     return [edit for seq, event in edits if seq not in off and not event.undoes for edit in event.edits]
 
 
 def take_back(
     view: Conversation, history: Sequence[ViewMessage], edits: Edits, *, positions: Sequence[int], budget: int
 ) -> Edit | str:
-    """Return the edit that makes the view what it would be without the edits at `positions`, or the reason why that is
-    impossible.
+    """Return the edit that makes the view what it would be without the edits at `positions`.
+
+    Return the reason if that is impossible.
 
     `view` is the current conversation, `history` the same without any edits, `budget` the tokens for the messages. The
     edit restores the smallest range that differs. It is valid only for this view: record it before the view changes.
@@ -57,7 +58,7 @@ def take_back(
     target = render(history, standing(edits, positions))
     edit = _restoring(view.messages, target)
     if edit is None:
-        return "taking it back would change nothing: later edits took in what it had reduced"
+        return "undoing it would change nothing: later edits contain its changes"
     after = edited(view, [edit])
     if held(after) > budget:
         return f"it does not fit: the messages would be {held(after):,} tokens, and there is room for {budget:,}"
@@ -66,9 +67,11 @@ def take_back(
     return f"the conversation could not be sent: {faults[0]}" if faults else edit
 
 
-def _taken_back(edits: Edits, extra: Collection[int] = ()) -> set[int]:
-    """Return the positions of edits that are not effective. Works from newest to oldest: an undo that is itself undone
-    reverts nothing."""
+def _undone_positions(edits: Edits, extra: Collection[int] = ()) -> set[int]:
+    """Return the positions of edits that are not effective.
+
+    Works from newest to oldest: an undo that is itself undone reverts nothing.
+    """
     off = set(extra)
     for seq, event in reversed(edits):
         if event.undoes and event.edits and seq not in off:
@@ -78,12 +81,12 @@ def _taken_back(edits: Edits, extra: Collection[int] = ()) -> set[int]:
 
 def _refused(edits: Edits, positions: Sequence[int]) -> str:
     edit_positions = {seq for seq, event in edits if event.edits}
-    off = _taken_back(edits)
+    off = _undone_positions(edits)
     for seq in positions:
         if seq not in edit_positions:
             return f"#{seq} is no edit"
         if seq in off:
-            return f"#{seq} was taken back already"
+            return f"#{seq} was undone already"
     return "" if positions else "no edit is named"
 
 
@@ -101,7 +104,7 @@ def _restoring(view: Messages, target: Messages) -> Edit | None:
     same = next((n for n, (a, b) in enumerate(back) if n == room or not _alike(a, b)), room)
     end = len(now) - same
     upto = len(then) - same
-    if start == end:  # an edit names messages that stand: a neighbour is restored as it is
+    if start == end:  # an edit names existing messages, so a neighbor is restored unchanged
         start, end, upto = (start - 1, end, upto) if start else (start, end + 1, upto + 1)
     current = {message.id: message for message in now[start:end]}
     messages = [
@@ -117,8 +120,10 @@ def _restoring(view: Messages, target: Messages) -> Edit | None:
 
 
 def _alike(message: ViewMessage, other: ViewMessage) -> bool:
-    """Return True if both messages have the same content, even if stages may treat them differently: stages skip
-    restored content."""
+    """Return True if both messages have the same content, even if stages may treat them differently.
+
+    Stages skip restored content.
+    """
     return message is other or (
         (message.id, message.role, message.turn, message.wire) == (other.id, other.role, other.turn, other.wire)
         and all(
@@ -132,8 +137,10 @@ _FOLDS = frozenset({"summarised", "dropped", "snipped"})
 
 
 def spared_after(spared: Spared, event: ContextEdited) -> Spared:
-    """Return the spared ranges after an edit: an undo adds the range that it restored, and a fold over a range removes
-    it."""
+    """Return the spared ranges after an edit.
+
+    An undo adds the range that it restored, and a fold over a range removes it.
+    """
     for edit in event.edits:
         if edit.kind == "restored" and event.undoes:
             ids = [edit.message, edit.last, *(message.id for message in edit.messages)]

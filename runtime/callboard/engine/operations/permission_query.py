@@ -1,5 +1,8 @@
-"""The question to the permission policy, and the permissions that allow a call without asking a person, in addition to
-the rules of settings: session rules, skills started in this turn, and a hook that allows. All have the same effect."""
+"""The question to the permission policy whether a call may run, and permissions in addition to the rules of settings.
+
+These permissions allow a call without asking a person: session rules, skills started in this turn, and a hook that
+allows. All have the same effect.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,22 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import AgentState
 from callboard.core.approvals.session_rules import in_force
 from callboard.core.messaging.authority import reaches
-from callboard.core.permissions.values import Lift
+from callboard.core.permissions.values import AllowOverride
 from callboard.core.scheduling.permissions import judged_in_turn, schedule_id
-from callboard.engine.runtime import Host
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PermissionQuery
 from callboard.types.agent_spec import AgentSpec, PermissionRules
 from callboard.types.hook_answers import PreVerdict
 from callboard.types.records import ToolCall
 
 
-def permission_query(host: Host, state: AgentState, call: ToolCall, *hooked: PreVerdict | None) -> PermissionQuery:
-    """Return the question whether an agent may make a call now. `hooked`: the verdicts of hooks on the call."""
+def permission_query(
+    host: SessionRuntime, state: AgentState, call: ToolCall, *hooked: PreVerdict | None
+) -> PermissionQuery:
+    """Return the question to the policy about a call that an agent would make now.
+
+    `hooked`: the verdicts of hooks on the call.
+    """
     ports = host.ports
     me = in_this_turn(host, state)
     return PermissionQuery(
@@ -28,15 +36,15 @@ def permission_query(host: Host, state: AgentState, call: ToolCall, *hooked: Pre
         spec=me,
         folders=ports.archive.folders(me),
         authority=authority_of(state),
-        lifts=(
-            *_session_lifts(host, state),
-            *skill_lifts(host, state, state.turn.lifts if state.turn else ()),
-            *(Lift(call.name, verdict.by) for verdict in hooked if verdict and verdict.decision == "allow"),
+        overrides=(
+            *_session_overrides(host, state),
+            *skill_overrides(host, state, state.turn.overrides if state.turn else ()),
+            *(AllowOverride(call.name, verdict.by) for verdict in hooked if verdict and verdict.decision == "allow"),
         ),
     )
 
 
-def _session_lifts(host: Host, state: AgentState) -> tuple[Lift, ...]:
+def _session_overrides(host: SessionRuntime, state: AgentState) -> tuple[AllowOverride, ...]:
     """Return the session rules that apply in the agent's turn."""
     rules = host.board.rules()
     if not rules:
@@ -46,17 +54,22 @@ def _session_lifts(host: Host, state: AgentState) -> tuple[Lift, ...]:
     )
 
 
-def skill_lifts(host: Host, state: AgentState, rules: Sequence[str]) -> tuple[Lift, ...]:
-    """Return the allow rules of a skill's `allowed-tools`. Like session rules, they apply only in turns that users and
-    agents began."""
+def skill_overrides(host: SessionRuntime, state: AgentState, rules: Sequence[str]) -> tuple[AllowOverride, ...]:
+    """Return the allow rules of a skill's `allowed-tools`.
+
+    Like session rules, they apply only in turns that users and agents began.
+    """
     if not reaches(authority_of(state), "teammate"):
         return ()
-    return tuple(Lift(rule, f"allowed-tools of a skill, {rule}") for rule in rules)
+    return tuple(AllowOverride(rule, f"allowed-tools of a skill, {rule}") for rule in rules)
 
 
-def in_this_turn(host: Host, state: AgentState) -> AgentSpec:
-    """Return the agent's spec with the rights of the schedule that began its turn, if one did, and without the rights
-    that a skill of this turn takes away."""
+def in_this_turn(host: SessionRuntime, state: AgentState) -> AgentSpec:
+    """Return the agent's spec for this turn.
+
+    The spec has the rights of the schedule that began the turn, if any, and lacks the rights that a skill of this turn
+    removes.
+    """
     turn = state.turn
     me = state.me
     if turn is not None and turn.denies:

@@ -1,4 +1,7 @@
-"""Rules for the reports at the end of a turn and of a life, and for the content that survives a compaction. Pure."""
+"""Text of a teammate's final report to the lead, and of the state block that survives a compaction. Pure.
+
+The runtime sends the report at the end of the teammate's turn or life.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from callboard.core.agent.authority import spoken
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
 from callboard.core.recovery.retry_policy import without_advice
-from callboard.core.team.unfinished import fates, kept_words
+from callboard.core.team.unfinished import fates, kept_tasks_text
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import StateBlock
 from callboard.types.records import AgentRow, Envelope, Request, Task
@@ -19,8 +22,9 @@ from callboard.types.steps import EndTurn
 def farewell(
     state: AgentState, step: EndTurn, lead: AgentRow | None, *, now: float, released: Sequence[Task] = ()
 ) -> tuple[Envelope, ...]:
-    """Return the messages of a teammate to its lead at the end of a turn. The runtime writes them, so that no teammate
-    ends silently.
+    """Return the messages of a teammate to its lead at the end of a turn.
+
+    The runtime writes them, so that no teammate ends silently.
 
     An error if the turn failed or left tasks unfinished (`released`: their current rows); a result if one is due;
     otherwise a note that it is idle, unless a result was sent in the same turn. `last_words` covers a stop.
@@ -32,7 +36,7 @@ def farewell(
         return _interrupted(state, lead, now)
     last = f"\nIts last words: {spoken}" if spoken else ""
     if step.reason in ("failed", "overflow", "refused", "limit"):
-        how = "stopped at a limit" if step.reason == "limit" else "could not go on"
+        how = "stopped at a limit" if step.reason == "limit" else "could not continue"
         unfinished = f"\nUnfinished: {fates(released)}." if released else ""
         text = f"{state.me.name} {how}: {without_advice(step.why)}{unfinished}{last}"
         return (_to_lead(state, lead, "error", text, now=now, status="limit" if step.reason == "limit" else "failed"),)
@@ -40,9 +44,9 @@ def farewell(
         text = f"{state.me.name} ended its turn and did not finish {fates(released)}.{last}"
         return (_to_lead(state, lead, "error", text, now=now, status="unfinished"),)
     if state.work.tasks:
-        text = kept_words(state) + last
+        text = kept_tasks_text(state) + last
         envelope = _to_lead(state, lead, "idle_notification", text, now=now, status="unfinished")
-        stuck = state.turn.reminded and not state.waits.fresh  # nobody is about to answer: the lead has to look at it
+        stuck = state.turn.reminded and not state.waits.fresh  # nobody will answer: the lead has to look at it
         return (envelope.model_copy(update={"mode": "wake"}) if stuck else envelope,)
     if state.work.assignment:
         text = spoken or "(it ended its turn without a word)"
@@ -53,8 +57,11 @@ def farewell(
 
 
 def _interrupted(state: AgentState, lead: AgentRow, now: float) -> tuple[Envelope, ...]:
-    """Return the message after an interrupt. The user continues the work, so the lead learns of it with its next mail,
-    and the report is still due. After a hook that halts, no one continues it."""
+    """Return the message after an interrupt.
+
+    The user continues the work, so the lead gets the message with its next mail, and the report is still due. After a
+    hook that stopped the turn, no one continues the work.
+    """
     if not state.work.assignment or state.turn is None:
         return ()
     if state.turn.halted:
@@ -73,16 +80,21 @@ def final_words(state: AgentState) -> str:
 
 
 def last_words(state: AgentState, lead: AgentRow | None, reason: str, now: float) -> tuple[Envelope, ...]:
-    """Return the envelope that informs the lead that a teammate's life ended while its report was still due, even for
-    an assignment that it never read."""
+    """Return the envelope that informs the lead that a teammate's life ended while its report was still due.
+
+    The report is due even if the teammate never read the assignment.
+    """
     # Also for an assignment that was never read
     # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
     owes = state.work.assignment or any(envelope.metadata.get("assignment") for envelope in state.inbox.mail)
     if state.me.kind != "teammate" or lead is None or not owes:
         return ()
-    return (
-        _to_lead(state, lead, "error", f"{state.me.name} ended without a report: {reason}", now=now, status="stopped"),
-    )
+    return (_to_lead(state, lead, "error", unreported_end(state.me.name, reason), now=now, status="stopped"),)
+
+
+def unreported_end(name: str, reason: str) -> str:
+    """Return the text for the lead after a life that ended before its report."""
+    return f"{name} ended without a report: {reason}"
 
 
 def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, *, now: float, status: str = "") -> Envelope:

@@ -1,4 +1,4 @@
-"""What an agent owes its lead at the end of a turn, what outlives a compaction."""
+"""The report of a teammate to its lead, and the state that survives a compaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.core.agent.agent_states import Life
 from tests.core.recovery.failures import NOW, failed, spec
 
-from callboard.core.agent.rules.finish import farewell, last_words, state_block
+from callboard.core.agent.rules.final_report import farewell, last_words, state_block
 from callboard.core.recovery import retry_policy as rec
 from callboard.types import events as ev
 from callboard.types.records import AgentRow, Todo
@@ -37,14 +37,14 @@ def pending() -> Life:
         (owing(), "end", "result", True, "(it ended its turn without a word)"),
         (prompted().said("hm"), "end", "idle_notification", False, "hm"),
         (prompted(), "end", "idle_notification", False, "(idle)"),
-        (owing().said("so far"), "failed", "error", True, "alice could not go on: why\nIts last words: so far"),
-        (owing(), "overflow", "error", True, "alice could not go on: why"),
-        (prompted(), "refused", "error", True, "alice could not go on: why"),
+        (owing().said("so far"), "failed", "error", True, "alice could not continue: why\nIts last words: so far"),
+        (owing(), "overflow", "error", True, "alice could not continue: why"),
+        (prompted(), "refused", "error", True, "alice could not continue: why"),
         (owing().said("so far"), "limit", "error", True, "alice stopped at a limit: why\nIts last words: so far"),
     ],
 )
 def test_no_turn_of_a_teammate_ends_in_silence(told: Life, reason: str, kind: str, wakes: bool, words: str) -> None:
-    (sent,) = farewell(told.state, EndTurn(reason, "why"), LEAD, now=5.0)  # type: ignore[arg-type]
+    (sent,) = farewell(told.state, EndTurn(reason, "why"), LEAD, now=5.0)
     assert (sent.type, sent.mode == "wake", sent.content) == (kind, wakes, words)
     assert (sent.sender, sent.recipient, sent.incarnation, sent.depth) == ("alice", "lead", 2, 1)
 
@@ -137,4 +137,4 @@ def test_the_lead_reads_no_advice_for_a_person_in_the_error_of_a_teammate(kind: 
     why = rec.recover(failed(kind), rec.RecoveryState(attempts=99), spec(), now=NOW)
     assert isinstance(why, EndTurn)
     (sent,) = farewell(owing().state, why, LEAD, now=5.0)
-    assert sent.content == f"{owing().state.me.name} could not go on: {rec.without_advice(why.why)}"
+    assert sent.content == f"{owing().state.me.name} could not continue: {rec.without_advice(why.why)}"
