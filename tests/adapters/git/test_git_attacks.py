@@ -16,7 +16,7 @@ from tests.adapters.git.worktree_world import LEAD, Trees, new_repository, passi
 from tests.adapters.processes.cage import Cage, create_folders, require_level
 from tests.adapters.shell.outside_world import ENVIRONMENT
 
-from callboard.adapters.git.git import Git
+from callboard.adapters.git.git import Git, NoRepository
 from callboard.adapters.git.repository import Repository, find_repository
 from callboard.adapters.processes.confinement import Confinement, confinement_of
 from callboard.adapters.processes.programs import run_program
@@ -181,6 +181,8 @@ ATTACKS: Sequence[Callable[[Hostile], None]] = (
     hooks,
     merge_driver,
 )
+LEADS_AWAY = frozenset({common_folder})
+"""Attacks that lead git to another repository's references, so that the runtime's git refuses to start."""
 
 NOTHING = Confinement(Machine())
 
@@ -218,6 +220,8 @@ async def test_looking_at_a_hostile_repository_runs_and_sends_nothing(
     for confinement in (NOTHING, None):
         git = Git(hostile.folder, ENVIRONMENT | {"HOME": str(tmp_path)}, confinement)
         await git.facts()
+        if attack in LEADS_AWAY:
+            continue  # test_a_commondir_in_the_folder_of_git_is_named_as_the_reason
         for arguments in (("rev-parse", "HEAD^{commit}"), ("diff", "HEAD"), ("log", "-p", "-1"), ("ls-files", "-s")):
             await git.run(arguments)
         repository = await find_repository(git)
@@ -333,6 +337,19 @@ async def test_a_repository_within_a_worktree_counts_as_a_change(tmp_path: Path)
     trees.at("one", "add", "sub")
     trees.at("one", "commit", "-qm", "sub")
     assert (await trees.keeper.losses("one")).changed == ("sub",)
+
+
+async def test_a_commondir_in_the_folder_of_git_is_named_as_the_reason(tmp_path: Path) -> None:
+    hostile = Hostile(tmp_path)
+    new_repository(hostile.folder)
+    common_folder(hostile)
+    git = Git(hostile.folder, ENVIRONMENT | {"HOME": str(tmp_path)})
+    assert await git.facts() is None
+    with pytest.raises(NoRepository, match="commondir leads git to another repository: remove it"):
+        await git.run(("rev-parse", "HEAD"))
+    with pytest.raises(ToolRefused, match="commondir leads git to another repository: remove it"):
+        await find_repository(git)
+    assert not hostile.mark.exists()
 
 
 async def test_a_folder_of_worktrees_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -208,6 +208,9 @@ class Git:
             folders = self.folders(place)
         if special := special_file(folders):
             raise NoRepository(f"{special} is not a regular file, and git would wait for it: remove it")
+        # Git reads references through this file even if GIT_COMMON_DIR names another folder.
+        if folders.own == folders.common and os.path.lexists(folders.own / "commondir"):
+            raise NoRepository(f"{folders.own / 'commondir'} leads git to another repository: remove it")
         fixed = fixed_folder(folders.common, state_folder(self.environment) / "git")
         command, *remaining = arguments
         argv = [program, "--no-pager", *_MARK, "-C", str(place), command, *_SWITCHES.get(command, ()), *remaining]

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from callboard.adapters.git.folders import GitFolders, find_folders, is_git_folder
-from callboard.adapters.git.git import Git
+from callboard.adapters.git.git import Git, NoRepository
 from callboard.adapters.storage.file_locks import holders
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.context.reminders import displayed_name
@@ -322,7 +322,11 @@ async def find_repository(git: Git) -> Repository:
     if folders is None:
         raise ToolRefused(_no_repository(workspace))
     repository = Repository(git, folders.common, folders.own)
-    if not await repository.commit_of("HEAD"):
+    try:
+        commit = await repository.commit_of("HEAD")
+    except NoRepository as error:
+        raise ToolRefused(str(error)) from error
+    if not commit:
         raise ToolRefused("the repository has no commit yet: a worktree needs one to begin from")
     if (workspace / ".gitmodules").exists():
         raise ToolRefused("the repository has submodules, which git does not put into worktrees: work in the workspace")
