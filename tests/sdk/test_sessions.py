@@ -7,6 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -93,6 +94,18 @@ def test_a_run_says_what_came_of_it_and_a_resume_goes_on(place: Path) -> None:
             assert len(again.schedules()) == 1, "the same schedule exists once"
         with pytest.raises(UsageError, match="opened only once"):
             await again.__aenter__()
+
+    asyncio.run(go())
+
+
+def test_a_schedule_of_a_program_begins_when_it_is_added(place: Path) -> None:
+    async def go() -> None:
+        before = time.time()
+        async with Session(place, schedules=[schedule("0 3 1 1 *", "x", misfire="all", window="5000d")]) as session:
+            assert (await session.run("Hello")).ok
+            row = session.schedules()[0]
+            assert row.created_at >= before
+            assert row.last_slot is None, "no time before that was missed"
 
     asyncio.run(go())
 

@@ -164,7 +164,12 @@ class HostedSession(OpenSession):
         return [restore for restore in restores if restore is not None]
 
     async def add_schedule(self, schedule: Schedule) -> None:
-        """Add a schedule to this session. Raises `Conflict` if its id exists."""
+        """Add a schedule to this session. Raises `Conflict` if its id exists.
+
+        A schedule without a time of creation begins now: times before it were not missed.
+        """
+        if not schedule.created_at:
+            schedule = schedule.model_copy(update={"created_at": self._now})
         await write_schedule_as_person(self._store, self.id, schedule, expected=0, fence=self._fence, hosted=True)
 
     async def go_on(self) -> None:
