@@ -83,3 +83,22 @@ async def test_a_folder_that_is_made_deleted_and_made_again_is_watched_each_time
                     await watch.changed()
     finally:
         watch.close()
+
+
+async def test_a_missing_folder_is_awaited_by_name_so_that_other_files_above_it_wake_nothing(tmp_path: Path) -> None:
+    watches = WatchFactory()
+    all_files, awaited = watches.watch([tmp_path]), watches.watch([tmp_path / ".claude" / "agents"])
+    try:
+        (tmp_path / "result.txt").write_text("x")
+        with anyio.fail_after(180):
+            await all_files.changed()  # the same event, so it has reached both watches
+        with anyio.move_on_after(0.5) as quiet:
+            await awaited.changed()
+        assert quiet.cancelled_caught
+        for step in ("mkdir .claude", "mkdir .claude/agents", "touch .claude/agents/new.md", "rm -r .claude"):
+            await anyio.run_process(step.split(), cwd=tmp_path)
+            with anyio.fail_after(180):
+                await awaited.changed()
+    finally:
+        all_files.close()
+        awaited.close()

@@ -1,6 +1,7 @@
 """Watch for changes in a few folders: woken by the kernel (inotify, man 7 inotify), without polling.
 
-A folder that does not exist yet is awaited at the nearest existing folder above it. A watch does not report the change:
+A folder that does not exist yet is awaited at the nearest existing folder above it, where only the next name on the way
+to it counts: that folder can be a workspace in which a command writes all the time. A watch does not report the change:
 its owner checks. Lost events (a full queue) wake every watch.
 
 All sessions of a process share one inotify instance (`WatchFactory`). A user has 128 of them for all programs: one for
@@ -114,9 +115,11 @@ class FolderWatch:
 
     def _watch(self, folder: Path) -> None:
         """Watch the folder and its subfolders, or the nearest existing folder above it."""
+        awaited: str | None = None
         for place in (folder, *folder.parents):
-            if self._kernel.add(place, self._bell):
+            if self._kernel.add(place, self._bell, awaited):
                 break
+            awaited = place.name
         else:
             return
         if place == folder and place.name in _DEEP:
@@ -130,8 +133,9 @@ class _Kernel:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[int, set[int]] = {}
-        """Bells to ring, by the kernel's number of the folder. The kernel never reuses a number."""
+        self._watched: dict[int, dict[int, set[bytes] | None]] = {}
+        """Kernel's number of the folder, which it never reuses -> bell to ring -> names in the folder that count; None:
+        all names."""
         self.bells: set[int] = set()
         self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -144,12 +148,20 @@ class _Kernel:
         self._thread = threading.Thread(target=self._pass_on, name="callboard-folders", daemon=True)
         self._thread.start()
 
-    def add(self, folder: Path, bell: int) -> bool:
-        """Ring `bell` at changes in `folder`. Return True if the folder exists. Idempotent."""
+    def add(self, folder: Path, bell: int, name: str | None = None) -> bool:
+        """Ring `bell` at changes in `folder`. Return True if the folder exists. Idempotent.
+
+        `name`: only changes of this name in the folder, and of the folder itself, count; None: all changes.
+        """
         with self._lock:
             number = _LIBC.inotify_add_watch(self._descriptor, os.fsencode(folder), _MASK | _ONLY_FOLDERS)
             if number >= 0:
-                self._watched.setdefault(number, set()).add(bell)
+                bells = self._watched.setdefault(number, {})
+                names = bells.setdefault(bell, set())
+                if name is None:
+                    bells[bell] = None
+                elif names is not None:
+                    names.add(os.fsencode(name))
                 return True
             failure = _failure()
         if isinstance(failure, (FileNotFoundError, NotADirectoryError, PermissionError)):
@@ -161,7 +173,7 @@ class _Kernel:
         with self._lock:
             self.bells.discard(bell)
             for number in [number for number, bells in self._watched.items() if bell in bells]:
-                self._watched[number].discard(bell)
+                del self._watched[number][bell]
                 if not self._watched[number]:
                     del self._watched[number]
                     _LIBC.inotify_rm_watch(self._descriptor, number)
@@ -186,8 +198,13 @@ class _Kernel:
             place = 0
             while place < len(read):
                 number, mask, _, length = _EVENT.unpack_from(read, place)
+                name = read[place + _EVENT.size : place + _EVENT.size + length].rstrip(b"\0")
                 place += _EVENT.size + length
-                bells |= self.bells if mask & _OVERFLOW else self._watched.get(number, set())
+                if mask & _OVERFLOW:
+                    bells |= self.bells
+                else:
+                    watching = self._watched.get(number, {}).items()
+                    bells.update(bell for bell, names in watching if names is None or not name or name in names)
                 if mask & _IGNORED:
                     self._watched.pop(number, None)
             for bell in bells & self.bells:
