@@ -55,6 +55,15 @@ def test_the_json_form_of_a_schedule_has_its_session_and_next_times() -> None:
     assert (record["session"], record["fired_by"], len(record["next"])) == ("s1", "serve", 3)
 
 
+@pytest.mark.parametrize(("fires", "shown"), [(0, False), (1, True)])
+def test_a_schedule_that_never_fired_has_no_last_time(fires: int, shown: bool) -> None:
+    """A correction of the clock, an edit, and a resume set `last_slot` of a schedule that never fired."""
+    schedule = Schedule(id="cron_1", cron="0 9 * * *", timezone="UTC", prompt="look", last_slot=90.0, fires=fires)
+    heads, cells = SCHEDULES.cells([ScheduleStatus(schedule, "s1", 100.0, "serve")], ("SCHEDULE", "LAST"))
+    assert heads == ["SCHEDULE", "LAST"]
+    assert bool(cells[0][1]) is shown
+
+
 def test_each_resource_has_its_heads_once() -> None:
     declared = [value for value in vars(resources).values() if isinstance(value, Resource)]
     assert len(declared) == 9

@@ -322,10 +322,13 @@ async def test_a_workspace_that_nobody_trusts_brings_no_skill_and_no_command(pla
     (place.workspace / ".claude/commands/worse.md").write_text("!`touch made`\n")
     seen, _ = await place.run("/evil", "/worse")
     assert seen.heard == []
-    assert [why.partition(".")[0] for why in seen.dropped] == [
-        "there is no command /evil",
-        "there is no command /worse",
+    assert [why.partition(",")[0] for why in seen.dropped] == [
+        "/evil is a command of this workspace",
+        "/worse is a command of this workspace",
     ]
+    assert all("`callboard trust`" in why for why in seen.dropped)
+    seen, _ = await place.run("/other")
+    assert seen.dropped[0].startswith("there is no command /other.")
     seen, _ = await place.run("/evil", "/worse", trust=True)
     assert len(seen.heard) == 2, "trusted, its own grant lets its command run"
     assert "/worse: its command `touch made` did not run" in seen.dropped[0]

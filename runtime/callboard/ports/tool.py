@@ -240,6 +240,10 @@ class Skills(Protocol):
         """
         ...
 
+    def awaits_trust(self, name: str) -> bool:
+        """Return True if the workspace has a command of this name that is not used because it is not trusted."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Folders:

@@ -89,6 +89,12 @@ class AttachedSession(OpenSession):
         return self._states[name, max(lives)] if lives else None
 
     def commands(self) -> Sequence[PersonCommand]:
+        return self._library().commands()
+
+    def awaits_trust(self, name: str) -> bool:
+        return self._library().awaits_trust(name)
+
+    def _library(self) -> SkillLibrary:
         if self._skills is None:
             trust = standing(self.workspace, self.places.config)
             trusted = trust.trusted
@@ -97,7 +103,7 @@ class AttachedSession(OpenSession):
                 self.workspace, self.places.config, Path.home(), trusted=trusted, workspace_claims=workspace_claims
             )
             self._skills = SkillLibrary(files)
-        return self._skills.commands()
+        return self._skills
 
     async def renew(self, *, carry: bool) -> None:
         row = self._board.agent("lead")

@@ -193,6 +193,10 @@ class OpenSession(SessionHandle, ABC):
         `say` accepts them as typed.
         """
 
+    @abstractmethod
+    def awaits_trust(self, name: str) -> bool:
+        """Return True if the workspace has a command of this name that is not used because it is not trusted."""
+
     def call(self, agent: str, call: str) -> ToolCall | None:
         """Return a running tool call of an agent, by its internal id, also one that began before a resume."""
         states = (self.state(row.name, row.incarnation) for row in self._board.agents() if row.name == agent)

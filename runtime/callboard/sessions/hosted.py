@@ -145,6 +145,9 @@ class HostedSession(OpenSession):
         source = self._host.ports.prompt_source
         return (*self._host.ports.skills.commands(), *(source.prompts() if source is not None else ()))
 
+    def awaits_trust(self, name: str) -> bool:
+        return self._host.ports.skills.awaits_trust(name)
+
     async def rewind_files(self, message: str, *, dry: bool = False) -> Sequence[FileRestore]:
         """Restore the files that tools have changed since a message of the lead, by its UUID.
 

@@ -177,6 +177,9 @@ class NoSkills:
     def command(self, name: str) -> SkillText | None:
         return None
 
+    def awaits_trust(self, name: str) -> bool:
+        return False
+
 
 @dataclass
 class World:

@@ -20,7 +20,7 @@ from callboard.adapters.git.settings import read_settings
 from callboard.adapters.processes.sandbox.ground import find_repository
 from callboard.adapters.system.archive import git_folder
 from callboard.adapters.system.regular_files import FileTooLarge, NotRegular, read_regular
-from callboard.core.json_depth import DEEPEST
+from callboard.core.json_depth import DEEPEST, LONGEST_NUMBER
 from callboard.core.trust.yaml_nodes import json_node
 from callboard.types.errors import SettingsError
 
@@ -121,6 +121,17 @@ def test_json_that_is_nested_too_deeply_is_refused_in_one_line(tmp_path: Path, t
     (tmp_path / "settings.json").write_text(f'{{"hooks": {text}}}')
     with pytest.raises(SettingsError, match=r"settings\.json: is nested too deeply"):
         http_limits(tmp_path / "settings.json")
+
+
+@pytest.mark.parametrize("digits", [LONGEST_NUMBER + 1, 5_000])
+def test_a_json_number_that_is_too_long_is_refused_in_our_words(tmp_path: Path, digits: int) -> None:
+    text = f'{{"a": "{"1" * digits}",\n "hooks": {"1" * digits}}}'
+    with pytest.raises(ValueError, match=rf"^has a number of more than {LONGEST_NUMBER} digits \(line 2\)$"):
+        json_node(text)
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(SettingsError, match=r"settings\.json: has a number of more than"):
+        http_limits(tmp_path / "settings.json")
+    assert json_node(f'{{"a": {"1" * LONGEST_NUMBER}, "b": "{"1" * digits}"}}').members is not None
 
 
 def test_brackets_in_texts_do_not_count() -> None:

@@ -133,6 +133,9 @@ class MemorySkills:
     async def use(self, name: str, arguments: str) -> SkillUse:
         return SkillUse(f"{name}({arguments}): {self.load(name).body}")
 
+    def awaits_trust(self, name: str) -> bool:
+        return False
+
     def commands(self) -> list[PersonCommand]:
         return []
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from callboard.cli.commands.root import cli
+from callboard.types.errors import SettingsError
 
 
 @pytest.fixture
@@ -79,3 +80,16 @@ def test_what_is_no_name_is_refused(workspace: Path, name: str) -> None:
 def test_a_tool_writes_no_agent_file(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLBOARD_TOOL", "1")
     assert "for a person" in str(_call(workspace, "agents", "new", "db").exception)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("agents", "lead"), ("skills", "write-a-plan")])
+def test_a_list_survives_settings_that_cannot_be_read(workspace: Path, kind: str, name: str) -> None:
+    settings = Path.home() / "config/callboard/settings.yaml"
+    _write(settings, "nope: 3\n")
+    for line in ((kind,), (kind, "list"), (kind, "list", "--json")):
+        ran = _call(workspace, *line)
+        assert isinstance(ran.exception, SettingsError), "the process then ends with exit code 3"
+        assert f"{settings}:1: nope: unknown setting" in str(ran.exception)
+        assert name in ran.stdout
+    rows = json.loads(ran.stdout)
+    assert name in {row["name"] for row in rows}

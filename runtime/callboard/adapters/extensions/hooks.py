@@ -38,7 +38,7 @@ from callboard.adapters.extensions.yaml import Address, dotted
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.hooks.matching import MATCHED, fits_nothing
 from callboard.core.hooks.merge import InvalidHook, read_matcher
-from callboard.core.json_depth import refuse_deep_json
+from callboard.core.json_depth import check_json_limits
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.ports.hooks import HookHandler, HookTerms
 from callboard.types.choices import unknown
@@ -246,7 +246,7 @@ def _parsed(raw: bytes, path: str) -> tuple[Mapping[str, Any], list[DiscoveryNot
         raise SettingsError(f"is larger than {LARGEST_FILE:,} bytes", path)
     try:
         text = raw.decode("utf-8-sig")
-        refuse_deep_json(text)
+        check_json_limits(text)
         data = json.loads(text, object_pairs_hook=once_each)
     except json.JSONDecodeError as error:
         raise SettingsError(f"is not valid JSON: {error.msg}", f"{path}:{error.lineno}") from error

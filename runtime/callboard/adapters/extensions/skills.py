@@ -189,6 +189,13 @@ class SkillLibrary:
             return None
         return self._with_body(skill)
 
+    def awaits_trust(self, name: str) -> bool:
+        """Return True if the workspace has a command of this name that is not used because it is not trusted."""
+        if self._places.trusted or self._places.workspace is None:
+            return False
+        skill = load_skills(replace(self._places, texts=True, bundled=False)).items.get(name)
+        return skill is not None and skill.source.scope == "workspace" and skill.text.for_person
+
     def _find(self, name: str) -> Skill | None:
         items = self._current().items
         bare = name.removeprefix("/")

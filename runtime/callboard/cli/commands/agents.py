@@ -40,7 +40,8 @@ def list_(invocation: Invocation, /, *, json_: bool, trust: bool, plugins: tuple
     """List the agent types: purpose, origin, tools and model.
 
     Includes types that another type of the same name hides, and refused files and fields. `callboard doctor
-    --compat` lists every field.
+    --compat` lists every field. If the settings cannot be read, the list lacks the installed plugins, and the exit
+    code is 3.
     """
     _list(invocation, plugins, trust=trust, json_=json_)
 
@@ -50,9 +51,11 @@ def _list(invocation: Invocation, plugins: tuple[Path, ...], *, trust: bool, jso
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json_of(listing.lines))
-            return
-        terminal.rows(table(_HEADS, [_cells(line) for line in listing.lines], "no agent types"))
-        terminal.rows(Block(tuple(_notes(listing))))
+        else:
+            terminal.rows(table(_HEADS, [_cells(line) for line in listing.lines], "no agent types"))
+            terminal.rows(Block(tuple(_notes(listing))))
+    if listing.fault is not None:
+        raise listing.fault
 
 
 @agents.command()

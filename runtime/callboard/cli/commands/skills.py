@@ -39,7 +39,8 @@ def skills(ctx: click.Context, /) -> None:
 def list_(invocation: Invocation, /, *, json_: bool, trust: bool, plugins: tuple[Path, ...]) -> None:
     """List skills and commands: origin, who may start them, purpose.
 
-    Includes those that another one of the same name hides, and ignored parts of their files.
+    Includes those that another one of the same name hides, and ignored parts of their files. If the settings
+    cannot be read, the list lacks the installed plugins, and the exit code is 3.
     """
     _list(invocation, plugins, trust=trust, json_=json_)
 
@@ -49,9 +50,11 @@ def _list(invocation: Invocation, plugins: tuple[Path, ...], *, trust: bool, jso
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json_of(listing.lines))
-            return
-        terminal.rows(table(_HEADS, [_cells(line) for line in listing.lines], "no skills"))
-        terminal.rows(Block(tuple(Line(printable(note), "warn") for note in listing.notes)))
+        else:
+            terminal.rows(table(_HEADS, [_cells(line) for line in listing.lines], "no skills"))
+            terminal.rows(Block(tuple(Line(printable(note), "warn") for note in listing.notes)))
+    if listing.fault is not None:
+        raise listing.fault
 
 
 @skills.command()

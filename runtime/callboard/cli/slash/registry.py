@@ -43,7 +43,7 @@ from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import by_beginning
 from callboard.core.permissions.modes import selectable_modes
-from callboard.core.skills.substitution import unknown_command
+from callboard.core.skills.substitution import unknown_command, untrusted_command
 from callboard.ports.mcp import Servers
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.memory import MemoryInspector, NoteSelection, open_memory
@@ -404,7 +404,8 @@ async def perform(line: str, console: SlashContext, terminal: Terminal) -> None:
             await _run_session_command(line, console, terminal)
             return
         names = (*COMMANDS, *(command.name for command in others))
-        terminal.terminal_print(block(unknown_command(typed, names), "warn"))
+        waits = console.session.awaits_trust(typed)
+        terminal.terminal_print(block(untrusted_command(typed) if waits else unknown_command(typed, names), "warn"))
         return
     try:
         terminal.terminal_print(await command.act(console, arguments))

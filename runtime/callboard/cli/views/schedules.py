@@ -22,6 +22,7 @@ from callboard.core.scheduling.trigger import when_of
 from callboard.sessions.inspect.resources import (
     SCHEDULES,
     ScheduleStatus,
+    last_fired,
     next_times,
     plain_row,
     schedule_state,
@@ -190,8 +191,8 @@ def _lines(schedule: Schedule, spent: ScheduleSpent, now: float) -> Iterator[str
     if schedule.source:
         yield f"file: {schedule.source}"
     yield from _next_times(schedule, now)
-    if schedule.last_slot is not None:
-        yield f"last: {when(schedule.last_slot)}"
+    if (last := last_fired(schedule)) is not None:
+        yield f"last: {when(last)}"
     yield from _rules(schedule)
     whole = budget_words(schedule.budget)
     each = budget_words(schedule.fire_budget)

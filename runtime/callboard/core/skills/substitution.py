@@ -244,6 +244,14 @@ def unknown_command(name: str, command_names: Iterable[str]) -> str:
     return f"there is no command /{name}.{hint} To send it to the model unchanged, begin with a backslash: \\/{name}"
 
 
+def untrusted_command(name: str) -> str:
+    """Return the message for a command of a workspace that is not trusted."""
+    return (
+        f"/{name} is a command of this workspace, and nobody has trusted the workspace's content: it did not run. "
+        "`callboard trust` shows the content and asks"
+    )
+
+
 def _blanks(text: str, at: int) -> int:
     while at < len(text) and text[at].isspace():
         at += 1

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from callboard.core.json_depth import refuse_deep_json
+from callboard.core.json_depth import check_json_limits
 
 Address = tuple[str | int, ...]
 
@@ -42,8 +42,8 @@ class _Pairs(list[tuple[str, object]]):
 
 
 def json_node(text: str) -> YamlNode:
-    """Return the document. Raises ValueError, with the line, for text that is not JSON or is nested too deeply."""
-    refuse_deep_json(text)
+    """Return the document. Raises ValueError, with the line, for text that is not JSON or exceeds a limit."""
+    check_json_limits(text)
     data = cast("object", json.loads(text, object_pairs_hook=_Pairs))
     return _node(data, _Lines(_lines(text)))
 

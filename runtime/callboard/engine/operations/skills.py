@@ -35,6 +35,7 @@ from callboard.core.skills.substitution import (
     first_name,
     typed,
     unknown_command,
+    untrusted_command,
     with_arguments,
     with_outputs,
 )
@@ -292,6 +293,8 @@ async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     commands_typed = typed(envelope.content, lambda name: any(command.goes_by(name) for command in commands))
     if commands_typed is None:
         if name := first_name(envelope.content):
+            if agent.host.ports.skills.awaits_trust(name):
+                raise ToolRefused(untrusted_command(name))
             raise ToolRefused(unknown_command(name, [command.name for command in commands]))
         return ExpandedSkill(await mentioned_resources(agent, envelope))
     if envelope.id in agent.state.work.commands_begun:

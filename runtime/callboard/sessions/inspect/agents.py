@@ -17,7 +17,7 @@ from callboard.sessions.compose import WorkspacePaths, find_places
 from callboard.sessions.definitions import plugins_in_force
 from callboard.sessions.inspect.scaffold import write_starter
 from callboard.types.choices import unknown
-from callboard.types.errors import UsageError
+from callboard.types.errors import SettingsError, UsageError
 
 KINDS: tuple[AgentKind, ...] = ("lead", "teammate", "subagent")
 
@@ -72,6 +72,8 @@ class AgentListing:
 
     lines: tuple[AgentLine, ...]
     notes: tuple[str, ...]
+    fault: SettingsError | None = None
+    """Error of settings that cannot be read; the list then lacks the installed plugins."""
 
 
 def file_places(
@@ -82,12 +84,32 @@ def file_places(
     Also return notes on the ignored parts of plugins. `trust`: as if the workspace were trusted. Raises
     `SettingsError`.
     """
+    where, notes, fault = readable_places(places, plugins, trust=trust)
+    if fault is not None:
+        raise fault
+    return where, notes
+
+
+def readable_places(
+    places: WorkspacePaths, plugins: Sequence[Path], *, trust: bool = False
+) -> tuple[ExtensionPaths, tuple[DiscoveryNote, ...], SettingsError | None]:
+    """Return the same as `file_places`, and why the settings cannot be read, if they cannot.
+
+    Settings decide which installed plugins are enabled: without them, only the given `plugins` are included.
+    """
     now = standing(places.workspace, places.config)
     trusted = trust or now.trusted
-    loaded = load_settings(
-        os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims
-    )
-    enabled, enabled_notes = plugins_in_force(loaded, places)
+    fault: SettingsError | None = None
+    enabled: tuple[Path, ...] = ()
+    enabled_notes: tuple[DiscoveryNote, ...] = ()
+    try:
+        loaded = load_settings(
+            os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims
+        )
+    except SettingsError as error:
+        fault = error
+    else:
+        enabled, enabled_notes = plugins_in_force(loaded, places)
     read, notes = read_plugins((*plugins, *enabled))
     where = ExtensionPaths(
         places.workspace,
@@ -97,17 +119,17 @@ def file_places(
         workspace_claims=now.workspace_claims,
         plugins=read,
     )
-    return where, (*enabled_notes, *notes)
+    return where, (*enabled_notes, *notes), fault
 
 
 def list_agents(workspace: Path, plugins: Sequence[Path], *, trust: bool = False) -> AgentListing:
     """Return the agent types of a workspace, those in effect first. Raises `WorkspaceUnusable`."""
-    files, notes = file_places(find_places(workspace, writable=False), plugins, trust=trust)
+    files, notes, fault = readable_places(find_places(workspace, writable=False), plugins, trust=trust)
     loaded = load_agents(files)
     lines = [_line(agent, name) for name, agent in loaded.items.items()]
     lines += [_line(agent, agent.name, by) for agent, by in loaded.hidden]
     refused = (note for note in (*notes, *loaded.notes) if note.verdict == "refused")
-    return AgentListing(tuple(lines), tuple(str(note) for note in refused))
+    return AgentListing(tuple(lines), tuple(str(note) for note in refused), fault)
 
 
 def show_agent(workspace: Path, plugins: Sequence[Path], name: str, *, trust: bool = False) -> AgentDetails:

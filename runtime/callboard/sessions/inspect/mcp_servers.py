@@ -18,7 +18,7 @@ from callboard.adapters.mcp.config import PERSON_FILE, WORKSPACE_FILE, Configure
 from callboard.adapters.system.regular_files import read_regular
 from callboard.config.settings import load_settings
 from callboard.config.trust import standing
-from callboard.core.json_depth import refuse_deep_json
+from callboard.core.json_depth import check_json_limits
 from callboard.core.mcp.config_entries import read_servers_node
 from callboard.core.trust.yaml_nodes import node_of
 from callboard.sessions.compose import WorkspacePaths, find_places
@@ -171,7 +171,7 @@ def _document(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as failed:
         raise SettingsError(f"cannot be read: {failed}", str(path)) from failed
     try:
-        refuse_deep_json(text)
+        check_json_limits(text)
         document: object = json.loads(text or "{}")
     except (ValueError, RecursionError) as wrong:
         raise SettingsError(f"is not valid JSON, so nothing was changed: {wrong}", str(path)) from wrong

@@ -39,7 +39,7 @@ from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.regular_files import read_regular
 from callboard.config.settings import load_settings
 from callboard.config.trust import standing
-from callboard.core.json_depth import refuse_deep_json
+from callboard.core.json_depth import check_json_limits
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.trust.claims import Claim, printable
 from callboard.sessions.compose import WorkspacePaths, find_places
@@ -461,7 +461,7 @@ def _marketplace(file: Path, root: Path) -> Marketplace:
 def _object(file: Path) -> Json:
     try:
         text = read_regular(file, _LARGEST).decode("utf-8-sig")
-        refuse_deep_json(text)
+        check_json_limits(text)
         document: object = json.loads(text)
     except FileNotFoundError:
         raise UsageError(f"{file} does not exist: a marketplace is a folder or a repository with that file") from None

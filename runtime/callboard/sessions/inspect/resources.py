@@ -226,6 +226,14 @@ def next_times(schedule: Schedule, now: float, count: int) -> list[str]:
     return [datetime.fromtimestamp(at, zone).isoformat(timespec="seconds") for at in times]
 
 
+def last_fired(schedule: Schedule) -> float | None:
+    """Return the nominal time of the newest slot (Unix seconds); None if the schedule has never fired.
+
+    An edit, a resume, or a correction of the clock moves `last_slot` without a fire.
+    """
+    return schedule.last_slot if schedule.fires else None
+
+
 def _next(row: ScheduleStatus) -> str:
     try:
         times = upcoming(row.schedule, row.now, 1)
@@ -243,7 +251,7 @@ SCHEDULES: Resource[ScheduleStatus] = Resource(
         Column("CRON", lambda row: row.schedule.cron),
         Column("ZONE", lambda row: row.schedule.timezone),
         Column("NEXT", _next),
-        Column("LAST", lambda row: when(row.schedule.last_slot)),
+        Column("LAST", lambda row: when(last_fired(row.schedule))),
         Column("PROMPT", lambda row: row.schedule.prompt),
         Column("FILE", lambda row: row.schedule.source, "filled"),
         Column("SESSION", lambda row: row.session, "varied"),

@@ -16,7 +16,7 @@ from callboard.adapters.extensions.yaml import load_front_document
 from callboard.core.skills.catalog import Problem, problems
 from callboard.core.skills.substitution import commands_in
 from callboard.sessions.compose import find_places
-from callboard.sessions.inspect.agents import FieldLine, file_places
+from callboard.sessions.inspect.agents import FieldLine, file_places, readable_places
 from callboard.sessions.inspect.scaffold import write_starter
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
@@ -57,6 +57,8 @@ class SkillListing:
 
     lines: tuple[SkillEntry, ...]
     notes: tuple[str, ...]
+    fault: SettingsError | None = None
+    """Error of settings that cannot be read; the list then lacks the installed plugins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,12 @@ class SkillCheck:
 def list_skills(workspace: Path, plugins: Sequence[Path], *, trust: bool = False) -> SkillListing:
     """Return the skills and commands of a workspace, those in effect first. Raises `WorkspaceUnusable`."""
     places = find_places(workspace, writable=False)
-    files, notes = file_places(places, plugins, trust=trust)
+    files, notes, fault = readable_places(places, plugins, trust=trust)
     loaded = load_skills(files)
     uses = SkillUses(places.state / "skill-uses.json").counts()
     lines = [_line(skill, uses.get(name, 0)) for name, skill in loaded.items.items()]
     lines += [_line(skill, 0, by) for skill, by in loaded.hidden]
-    return SkillListing(tuple(lines), tuple(str(note) for note in (*notes, *loaded.notes)))
+    return SkillListing(tuple(lines), tuple(str(note) for note in (*notes, *loaded.notes)), fault)
 
 
 def show_skill(workspace: Path, plugins: Sequence[Path], name: str, *, trust: bool = False) -> SkillDetails:
