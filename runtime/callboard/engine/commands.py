@@ -11,7 +11,7 @@ from typing import Literal
 
 from callboard import __version__
 from callboard.core.decoding import read_event, read_value, with_version
-from callboard.core.keys import agent_key, journal, one_by_id, session_key, session_of, short_id
+from callboard.core.keys import agent_key, by_beginning, journal, one_by_id, session_key, session_of, short_id
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
 from callboard.engine.recall import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write
@@ -22,6 +22,8 @@ from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.events import AgentStarted
 from callboard.types.records import AgentRow, Envelope, Json, SessionRow
 
+_LONGEST_NAME = 200
+"""Most characters of a session's name."""
 SERVES = "serve"
 """Key in `SessionRow.settings` that is true for the session that `callboard serve` keeps for schedule files."""
 Action = Literal[
@@ -126,7 +128,7 @@ async def _rebuilt(store: Store, session: str) -> SessionRow:
 
 
 async def find_session(store: Store, prefix: str | None) -> SessionRow:
-    """Return the session with this id or unique prefix of an id.
+    """Return the session with this id, unique prefix of an id, or unique name.
 
     Without one: the newest that is not the session of schedule files. Raises `UsageError`, and `SessionUnreadable` for
     a session that a newer Callboard wrote.
@@ -145,6 +147,13 @@ async def find_session(store: Store, prefix: str | None) -> SessionRow:
             raise UsageError(f"{message}: name it with --session, or start one of yours with `callboard run`")
         return own
     by_id = {row.id: row for row in rows}
+    name = " ".join(prefix.split())[:_LONGEST_NAME]
+    if name and not by_beginning([*by_id, *stored.unreadable], prefix):
+        ids = [row.id for row in rows if row.prompt == name]
+        if len(ids) == 1:
+            return by_id[ids[0]]
+        if ids:
+            raise UsageError(f"{len(ids)} sessions of this workspace have the name {name!r}: choose {', '.join(ids)}")
     session = one_by_id("session", [*by_id, *stored.unreadable], prefix, where="of this workspace")
     if session in stored.unreadable:
         raise stored.unreadable[session]
@@ -202,7 +211,7 @@ def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envel
 
 def named(row: SessionRow, text: str) -> SessionRow:
     """Return the session's row with the beginning of the user's first prompt, for lists."""
-    return row if row.prompt else row.model_copy(update={"prompt": " ".join(text.split())[:200]})
+    return row if row.prompt else row.model_copy(update={"prompt": " ".join(text.split())[:_LONGEST_NAME]})
 
 
 @dataclass(frozen=True)

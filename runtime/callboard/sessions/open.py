@@ -244,6 +244,8 @@ async def _apply(options: SessionOptions, session: HostedSession, settings: Sett
     if options.model.name is not None:
         await session.take_model()
     await session.take_flags(options.workspace.flags, settings)
+    if identity.title:
+        await session.name_session(identity.title, again=True)
     if options.lead.thinking is not None:
         await session.use_thinking(options.lead.thinking)
     if identity.carry and not renewed:

@@ -84,6 +84,8 @@ class IdentityOptions:
     """With `resume`: host the session even if another process hosts it, which must exit."""
     name: str = ""
     """Id of a new session; empty: one is generated."""
+    title: str = ""
+    """Name of the session for lists and for `--resume`; empty: the beginning of its first prompt."""
     fork: bool = False
     """With `resume`: continue the conversation in a new session."""
     point: BranchPoint = BranchPoint()

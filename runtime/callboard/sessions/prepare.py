@@ -19,7 +19,7 @@ from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, TrustPrompt, decide
 from callboard.core.decoding import version_numbers
 from callboard.core.keys import host_lease, session_key
-from callboard.engine.commands import SERVES, find_session
+from callboard.engine.commands import SERVES, find_session, named
 from callboard.ports.store import Store
 from callboard.sessions.compose import WorkspacePaths, find_places, open_store
 from callboard.sessions.options import SessionOptions, WorkspaceOptions
@@ -120,7 +120,8 @@ async def _new_row(
     name = await _new_id(options, store)
     prompt = "(schedule files: kept for `callboard serve`)" if options.identity.serves else ""
     row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
-    return row.model_copy(update={"callboard": __version__, "prompt": prompt or row.prompt})
+    row = row.model_copy(update={"callboard": __version__, "prompt": prompt})
+    return named(row, options.identity.title)
 
 
 async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Store, trust: Trust) -> PreparedSession:

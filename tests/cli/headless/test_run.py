@@ -358,3 +358,21 @@ def test_an_unknown_command_is_refused_in_one_sentence(command: Command) -> None
     assert (ran.code, ran.err.count("there is no command /nope")) == (1, 1), ran.err
     told = command.run_inline("run", "--model", scenario, "--output-format", "json", "/nope").messages[-1]
     assert len(told["errors"]) == 1, told["errors"]
+
+
+def test_a_session_is_named_renamed_and_resumed_by_its_name(command: Command) -> None:
+    model = command.scenario("agents: {lead: [{otherwise: true, reply: Done.}]}")
+    for name in ("parser work", "twice", "twice"):
+        assert command.run_inline("run", "--model", model, "--name", name, "Begin.").code == 0
+    rows = json.loads(command.run_inline("sessions", "--json").out)
+    ids = {row["prompt"]: row["id"] for row in rows}
+    assert set(ids) == {"parser work", "twice"}
+    ran = command.run_inline("run", "--resume", "parser  work", "--output-format", "json", "Go on.")
+    assert ran.messages[-1]["session_id"] == ids["parser work"]
+    twice = command.run_inline("run", "--resume", "twice", "Go on.")
+    assert twice.code == 2
+    assert all(row["id"] in twice.err for row in rows if row["prompt"] == "twice"), twice.err
+    assert command.run_inline("run", "--resume", "parser work", "-n", "lexer", "Go on.").code == 0
+    rows = json.loads(command.run_inline("sessions", "--json").out)
+    assert {row["id"] for row in rows if row["prompt"] == "lexer"} == {ids["parser work"]}
+    assert command.run_inline("run", "--resume", "nothing", "Go on.").code == 2

@@ -143,7 +143,8 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 )
 @everywhere
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
-@click.option("-r", "--resume", "session", metavar="ID", help="Continue this session.")
+@click.option("-r", "--resume", "session", metavar="ID|NAME", help="Continue this session.")
+@click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
 @click.option("--prompt", "first", hidden=True, help="First prompt of the lead; written as a bare argument.")

@@ -63,7 +63,8 @@ from callboard.types.model_names import LONG
 @click.command(cls=RunCommand)
 @click.argument("prompt", required=False)
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
-@click.option("-r", "--resume", "--session", "resumed", metavar="ID", help="Continue this session.")
+@click.option("-r", "--resume", "--session", "resumed", metavar="ID|NAME", help="Continue this session.")
+@click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
 @click.option("--carry", is_flag=True, help="With -c or -r: start a fresh conversation from a summary of the old one.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @permission_options
@@ -195,6 +196,7 @@ def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, se
             session=session,
             resume=resume,
             carry=bool(values.get("carry")),
+            title=" ".join((values.get("title") or "").split()),
             take_over=_take_over(values, resume=resume),
             fork=bool(values.get("fork_session")) and resume,
             point=_branch_point(values, resume=resume),

@@ -28,7 +28,20 @@ FLAGS = frozenset(
 )
 VALUED = frozenset(
     {
-        *("-C", "--cwd", "--color", "-r", "--resume", "--model", "--agent", "--plugin", "--plugin-dir", "--mcp-config"),
+        *(
+            "-C",
+            "--cwd",
+            "--color",
+            "-r",
+            "--resume",
+            "-n",
+            "--name",
+            "--model",
+            "--agent",
+            "--plugin",
+            "--plugin-dir",
+            "--mcp-config",
+        ),
         *("--permission-mode", "--wait"),
     }
 )
