@@ -40,6 +40,7 @@ RARE = {
     "envelopes_dropped",
     "shutdown_refused",  # the team of six does it more often
     "skill_commands_began",  # nobody here types a slash command
+    "message_copied",  # nobody here forks a session
 }
 """Events that a part need not reach."""
 RARE_RULES = {count, cut_reply, reassigned_tasks, moving, prompt}
