@@ -1,8 +1,8 @@
 """Names of models: aliases that users type, and the listed model that resembles an unlisted one. Pure.
 
 Aliases are those of Claude Code (https://code.claude.com/docs/en/model-config). `opus`, `sonnet`, `haiku` and `fable`
-stand for the newest listed model of the family, `default` for the runtime's default, and `opusplan` for sonnet, with
-opus in plan mode (`Settings.plan_model_of`). `[1m]` after a name requests a context window of a million tokens.
+name the newest listed model of the family, `default` the runtime's default, and `opusplan` sonnet, with opus in plan
+mode (`Settings.plan_model_of`). `[1m]` after a name requests a context window of a million tokens.
 """
 
 from __future__ import annotations

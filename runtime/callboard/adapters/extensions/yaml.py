@@ -25,8 +25,7 @@ _MAX_BYTES = 4_000_000
 """Most bytes of a file. Files by users are small; a larger one is a mistake or an attack on the parser."""
 _MAX_DEPTH = 60
 _MAX_NODES = 200_000
-"""Most values after aliases are expanded. Otherwise a few lines of nested aliases could stand for billions of
-values.
+"""Most values after aliases are expanded. Without it, a few lines of nested aliases could expand to billions of values.
 """
 
 _TOO_DEEP = f"is nested more than {_MAX_DEPTH} levels deep"

@@ -217,8 +217,7 @@ class TaskOutput(TypedTool[TaskOutputInput]):
         part = await anyio.to_thread.run_sync(_part, Path(task.output), arguments.offset)
         status = _status(task, context.launcher.boot)
         if part is None:
-            text = f"[{task.id}: {status}]\n[The output file {task.output} does not exist.]"
-            return ToolOutcome(text, data={"status": task.status, "offset": 0, "size": 0})
+            return ToolOutcome(_without_output(task, status), data={"status": task.status, "offset": 0, "size": 0})
         text, start, end, size = part
         lines = [f"[{task.id}: {status}]"]
         if text:
@@ -267,7 +266,7 @@ class BashOutput(TypedTool[BashOutputInput]):
         status = _status(task, context.launcher.boot)
         part = await anyio.to_thread.run_sync(partial(_new_part, output, context.call, status, bool(arguments.filter)))
         if part is None:
-            return ToolOutcome(f"[{task.id}: {status}]\n[The output file {task.output} does not exist.]")
+            return ToolOutcome(_without_output(task, status))
         text, start, end, size = part
         lines = await self._fitting(text, arguments.filter) if arguments.filter else [text.rstrip("\n")] * bool(text)
         await anyio.to_thread.run_sync(_write_look, output, {"call": context.call, "start": start, "end": end})
@@ -354,6 +353,10 @@ def _task_named(name: str, context: CallContext) -> BackgroundTask:
     if task is None:
         raise ToolRefused(unknown("background task", name, context.background, where="of yours"))
     return task
+
+
+def _without_output(task: BackgroundTask, status: str) -> str:
+    return f"[{task.id}: {status}]\n[The output file {task.output} does not exist.]"
 
 
 def _status(task: BackgroundTask, boot: str) -> str:

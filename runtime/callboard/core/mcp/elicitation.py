@@ -202,7 +202,7 @@ class InvalidValue:
 
 
 def value_of(field: Field, text: str) -> Any:
-    """Return the value of a field that a text stands for, or `InvalidValue`."""
+    """Convert a text to the value of a field, or to `InvalidValue`."""
     stripped = text.strip()
     if field.kind == "array":
         chosen = [_chosen(field, part) for part in stripped.split(",") if part.strip()]

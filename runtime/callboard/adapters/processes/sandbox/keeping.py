@@ -1,7 +1,7 @@
 """A command in its own process namespace: its processes, and their end (levels 2 and 3).
 
 bubblewrap is three processes: one outside, the first one inside, and Callboard's own inside. The latter starts the
-command, reports its exit code and the number of remaining processes, and stays until it is told to end. When the
+command, reports its exit code and the number of remaining processes, and waits for the order to end. When the
 process outside ends, the kernel ends all of them. `launch_child.py` loads this module, so it also imports only the
 standard library.
 """
