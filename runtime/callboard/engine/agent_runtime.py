@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, assert_never
 
 import anyio
@@ -25,7 +26,8 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
 from callboard.types.errors import Conflict, Fenced
-from callboard.types.events import Event, WaitBegan
+from callboard.types.events import ContextEdited, Event, ModelReplied, WaitBegan
+from callboard.types.messages import ViewMessage
 from callboard.types.operations import Operation, OperationKind
 from callboard.types.records import AgentRow
 from callboard.types.steps import Step, Wait
@@ -43,6 +45,61 @@ class OperationStart(NamedTuple):
     """Unix seconds."""
     awake: float
     """The same moment on the clock for time limits."""
+
+
+_MOST_REPLIES = 4_096
+"""Most replies kept until the next lines of the transcript. With more, the journal is read."""
+
+
+@dataclass(slots=True)
+class RecentReplies:
+    """The replies of a running agent since its last transcript lines, so that the next ones need no second fold."""
+
+    since: int
+    """Position in the journal from which every event was seen."""
+    edited: int = 0
+    """Position of the last edit of the conversation."""
+    replies: dict[int, ModelReplied] = field(default_factory=dict[int, ModelReplied])
+    """Newest reply of each assistant message, by the message's id."""
+
+    @classmethod
+    def of(cls, state: AgentState) -> RecentReplies:
+        """Return the start for a state: the beginning of the journal if there are no messages yet."""
+        return cls(state.seq if state.context.conversation.messages else 0)
+
+    def take(self, events: Sequence[Event], state: AgentState) -> None:
+        """Note the events that led to this state."""
+        for event in events:
+            if isinstance(event, ContextEdited) and event.edits:
+                self.edited = state.seq
+            elif isinstance(event, ModelReplied) and event.blocks:
+                last = state.context.conversation.messages.last
+                if last is None or last.role != "assistant" or len(self.replies) >= _MOST_REPLIES:
+                    self.replies.clear()
+                    self.since = state.seq
+                else:
+                    self.replies[last.id] = event
+
+    def next_messages(self, written: TranscriptProgress, state: AgentState) -> Sequence[ViewMessage] | None:
+        """Return the messages from the newest written one on, or None if only the journal has them unedited."""
+        newest = written.bare.context.conversation.messages.last
+        if written.holes or self.since > written.bare.seq:
+            return None
+        messages = state.context.conversation.messages
+        if newest is None:
+            return None if self.edited else messages
+        # An edit before the newest written message changed only older ones.
+        if self.edited >= newest.id:
+            return None
+        place = messages.find(newest.id)
+        return None if place is None else messages[place:]
+
+    def forget(self, written: TranscriptProgress) -> None:
+        """Drop the replies whose lines are written."""
+        newest = written.bare.context.conversation.messages.last
+        if newest is not None:
+            self.replies = {id: reply for id, reply in self.replies.items() if id >= newest.id}
+        self.since = max(self.since, written.bare.seq)
 
 
 class AgentRuntime:
@@ -70,6 +127,7 @@ class AgentRuntime:
         """Revision of the MCP servers about which the agent was last informed."""
         self.on_wake: Callable[[], None] = lambda: None
         self.written = TranscriptProgress()
+        self.recent_replies = RecentReplies.of(state)
         self.transcribing = anyio.Lock()
         self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
         self._unwritten: tuple[Event, ...] = ()
@@ -194,8 +252,7 @@ class AgentRuntime:
             return await self.record(*events, unless=unless)
         # No separate commit, because each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
         self._unwritten += events
-        self.state = state
-        self.host.budgets.follow(state)
+        self._advance(state, events)
         self._notify(events)
         return True
 
@@ -227,6 +284,11 @@ class AgentRuntime:
         self.watch = CacheWatch(self.host.cache_news)
         self._prompt = ("", b"", b"")
         self.spawner = None
+
+    @property
+    def is_flushed(self) -> bool:
+        """Return True if the journal has all of the state."""
+        return not self._unwritten
 
     async def flush(self) -> None:
         """Write the noted decisions."""
@@ -275,8 +337,12 @@ class AgentRuntime:
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes])
         self._unwritten = ()
-        self.state = state
         self.row = row
+        self._advance(state, events)
+
+    def _advance(self, state: AgentState, events: Sequence[Event]) -> None:
+        self.state = state
+        self.recent_replies.take(events, state)
         self.host.budgets.follow(state)
 
     def _notify(self, events: Sequence[Event]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from callboard.core.agent.apply import apply, apply_behind_hole
@@ -11,13 +10,12 @@ from callboard.core.agent.rules.compaction import room, transcript_path
 from callboard.core.agent.state import AgentState
 from callboard.core.context.summary.request import repaired
 from callboard.core.context.view.conversation import size
-from callboard.core.context.view.messages import Messages
-from callboard.core.context.view.transcript import Origin, transcript_lines
+from callboard.core.context.view.transcript import Origin
 from callboard.core.decoding import read_event
 from callboard.core.keys import journal
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.context import edit_reason, rewritten
-from callboard.core.reports.transcript_pages import TranscriptProgress, is_complete
+from callboard.core.reports.transcript_pages import TranscriptProgress, next_lines
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.recall import PAGE, numbered_events, unedited
 from callboard.ports.store import Record
@@ -29,8 +27,9 @@ from callboard.types.messages import StateBlock, ViewMessage
 async def write(agent: AgentRuntime) -> str:
     """Append new entries to the agent's transcript and return its path.
 
-    The journal is read in pages and folded outside the event loop. The first call in a process reads the whole journal
-    and skips the lines that the file already has.
+    The lines are made from the agent's own messages. If an edit changed these, or this process has not seen all events
+    since the last lines, the journal is read in pages and folded outside the event loop. The first call after a resume
+    reads the whole journal and skips the lines that the file already has.
     """
     await agent.flush()
     state = agent.state
@@ -40,15 +39,26 @@ async def write(agent: AgentRuntime) -> str:
     origin = Origin(state.identity.session, agent.name, state.identity.incarnation, state.me.kind, str(folders.root))
     stream = journal(agent.host.session, agent.name, agent.row.incarnation)
     async with agent.transcribing:
+        recent = agent.recent_replies
+        known = recent.next_messages(agent.written, agent.state) if agent.is_flushed else None
+        if known is not None and agent.written.bare.seq < agent.state.seq:
+            work = partial(next_lines, agent.written, agent.state, known, replies=dict(recent.replies), origin=origin)
+            await _append(agent, path, *await ports.archive.aside(work))
         while agent.written.bare.seq < state.seq:
             records = await records_of(ports.store, stream, agent.written.bare.seq, PAGE)
             if not records:
                 break
-            written, lines = await ports.archive.aside(partial(_page, agent.written, stream, records, origin))
-            if lines:
-                await ports.archive.append(path, agent.written.lines, lines)
-            agent.written = written
+            await _append(
+                agent, path, *await ports.archive.aside(partial(_page, agent.written, stream, records, origin))
+            )
     return path
+
+
+async def _append(agent: AgentRuntime, path: str, progress: TranscriptProgress, lines: list[bytes]) -> None:
+    if lines:
+        await agent.host.ports.archive.append(path, agent.written.lines, lines)
+    agent.written = progress
+    agent.recent_replies.forget(progress)
 
 
 def _page(
@@ -60,8 +70,7 @@ def _page(
     """
     bare = written.bare
     holes = written.holes
-    newest = bare.context.conversation.messages.last
-    replies = {newest.id: written.reply} if newest is not None and written.reply is not None else {}
+    replies = dict[int, ModelReplied]()
     for record in records:
         event = read_event(record.data, stream, record.seq)
         if isinstance(event, ContextEdited):
@@ -71,18 +80,7 @@ def _page(
         newest = bare.context.conversation.messages.last
         if isinstance(event, ModelReplied) and event.blocks and newest is not None and newest.role == "assistant":
             replies[newest.id] = event
-    messages = bare.context.conversation.messages
-    older = messages[:-1]
-    lines = transcript_lines(messages if is_complete(bare) else older, origin, written.before, replies)
-    conversation = replace(bare.context.conversation, messages=Messages.of(messages[-1:]))
-    now = TranscriptProgress(
-        replace(bare, context=replace(bare.context, conversation=conversation)),
-        written.lines + len(older),
-        older[-1].id if older else written.before,
-        replies.get(newest.id) if newest is not None else None,
-        holes,
-    )
-    return now, lines
+    return next_lines(written, bare, bare.context.conversation.messages, replies=replies, origin=origin, holes=holes)
 
 
 async def history_of(agent: AgentRuntime, state: AgentState) -> Sequence[ViewMessage]:
