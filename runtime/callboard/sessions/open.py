@@ -88,6 +88,7 @@ from callboard.sessions.options import (
     WorkspaceOptions,
 )
 from callboard.sessions.prepare import PreparedSession, prepare_session
+from callboard.sessions.quick_imports import freeze_opened
 from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
@@ -115,15 +116,14 @@ async def open_session(
     async with AsyncExitStack() as stack:
         prepared = await prepare_session(options, stack)
         row = prepared.row
-        places = prepared.places
         stack.enter_context(naming_version(row))
         lease, host_row = await stack.enter_async_context(
             hold_lease(prepared.store, row.id, options.identity.take_over)
         )
-        make_private(places.session_data(row.id))
+        make_private(prepared.places.session_data(row.id))
         wiring = await stack.enter_async_context(open_model(prepared, options.model))
         launcher = await launcher_of(
-            places, prepared.loaded, row.id, attended=prepared.attended, runs=prepared.runs_tools
+            prepared.places, prepared.loaded, row.id, attended=prepared.attended, runs=prepared.runs_tools
         )
         prepared = prepared.with_notes(launcher.sandbox.choice.notice)
         definitions = await anyio.to_thread.run_sync(read_definitions, prepared, options)
@@ -131,7 +131,7 @@ async def open_session(
         servers = await find_servers(prepared, options.mcp, definitions, project=options.workspace.reads("project"))
         prepared = prepared.with_notes(*servers.refusals)
         hooks, hook_notes = build_hooks(prepared, definitions, launcher, options.extensions)
-        root_cache = stack.enter_context(closing(RootCache(places.workspace)))
+        root_cache = stack.enter_context(closing(RootCache(prepared.places.workspace)))
         backups = _backups(prepared, options.hosting, root_cache)
         denied = DeniedCalls()
         log = EventLog(row.id, stack.enter_context(_open_log(prepared, options.hosting)))
@@ -160,6 +160,7 @@ async def open_session(
             await _apply(options, session, prepared.loaded.settings, renewed=repaired.renewed)
         stack.callback(lambda: log_metrics(row.id, {agent.name: agent.metrics for agent in session.team()}))
         async with run_supervisor(team, wiring, host_row, launcher, definitions=definitions, servers=servers.manager):
+            freeze_opened()
             yield session
 
 

@@ -303,11 +303,10 @@ def test_a_pattern_that_matches_too_much_outside_or_a_pipe_asks_and_is_not_refus
 
 
 def test_where_case_is_not_told_apart_the_runtimes_files_are_its_own_in_any_case(tmp_path: Path) -> None:
-    judge = PathJudge(tmp_path, own=[tmp_path / "State"], home=Path("/home/me"))
     call = ProposedCall("write_file", {"path": ".CallBoard/Settings.yaml"}, "reconcile")
     lost = ProposedCall("read_file", {"path": "sTATE/db"}, "read")
     for folds, decision in ((True, "deny"), (False, "ask")):
-        judge.folds = folds
+        judge = PathJudge(tmp_path, own=[tmp_path / "State"], home=Path("/home/me"), folds=folds)
         facts = CallFacts(root=judge.root, home=judge.home, folds=folds)
         assert judge_call(call, AgentPolicy(), find_facts(call, facts, PARSER.parse, judge.look)).decision == decision
         found = judge_call(lost, AgentPolicy(), find_facts(lost, facts, PARSER.parse, judge.look))

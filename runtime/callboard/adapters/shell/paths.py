@@ -49,12 +49,30 @@ _PLAIN_RULE = re.compile(r"/?[\w.*+-]+/?")
 _LARGEST_RULES = 100_000
 
 
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """Folders to compare with each path of each call: one look-up, however many there are."""
+
+    paths: frozenset[str]
+    prefixes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folders: Iterable[str]) -> _Folders:
+        paths = frozenset(folders)
+        return cls(paths, tuple(path.rstrip("/") + "/" for path in paths))
+
+    def hold(self, path: str) -> bool:
+        """Return True if the path is one of the folders or beneath one."""
+        return path in self.paths or path.startswith(self.prefixes)
+
+
 class PathJudge:
     """`PathFacts` for production, for one agent's folder.
 
     `root` is the folder. `readable` are folders outside that may be read (an agent's own large results). `own` are the
     runtime's files and folders, which no agent may use. `loaded` are folders outside from which sessions load skills
     and plugins, and which are never changed. `git` is git's own folder if it is outside, for a worktree.
+    `folds`: True if the file system is case-insensitive; None: it is asked.
     """
 
     def __init__(
@@ -66,34 +84,41 @@ class PathJudge:
         loaded: Sequence[Path] = (),
         home: Path | None = None,
         git: Path | None = None,
+        folds: bool | None = None,
     ) -> None:
         seen: dict[str, int] = {}  # these folders share most of their parents: each is checked once here
 
         def real(path: Path | str) -> str:
             return _lead(str(path), seen)[0]
 
-        self._git = (real(git),) if git is not None else ()
         self._root = real(root)
         self._above = {at: mode for at, mode in seen.items() if self._root.startswith(at + "/")}
         """Folders above the root, which are checked now. Those beneath it are checked for each call."""
         self._readable = tuple(real(path) for path in readable)
         self._own = tuple(real(path) for path in own)
-        self._shown = tuple(path for path in self._readable if any(is_within(path, folder) for folder in self._own))
-        """Readable folders inside a folder of the runtime."""
-        self._settings = (real(root / ".callboard"),)
+        settings = real(root / ".callboard")
         self._home = str(home or Path.home())
         self._claude = tuple(real(folder) for folder in claude_folders(self._home, os.environ))
         files = [os.path.join(at, ".claude.json") for at in (self._home, *self._claude)]  # noqa: PTH118 - every call makes a judge, and texts are cheaper
         files += [os.path.join(at, name) for at in self._claude for name in CLAUDE_LOADED]  # noqa: PTH118 - as above
         outside_paths = (path for path in loaded if not is_within(self._root, real(path)))
-        self.folds = _folds(self._root)
+        self.folds = _folds(self._root) if folds is None else folds
         """True if the file system is case-insensitive."""
         loaded_paths = tuple(dict.fromkeys(real(path) for path in (*files, *outside_paths)))
-        # Two dozen paths, compared with each path of each call: as sets and prefixes they cost one look-up.
+        self._shown = tuple(path for path in self._readable if any(is_within(path, folder) for folder in self._own))
+        """Readable folders inside a folder of the runtime."""
+        self._shown_folders = self._folders(self._shown)
+        self._own_folders = self._folders(self._own)
+        self._settings_folders = self._folders([settings])
+        self._git_folders = self._folders([real(git)] if git is not None else ())
         self._loaded = frozenset(self._compared(path) for path in (*self._claude, *loaded_paths))
         self._loaded_prefixes = tuple(self._compared(path).rstrip("/") + "/" for path in loaded_paths)
-        self._kept = tuple((self._compared(path) + "/", path) for path in (*self._own, *self._settings, *loaded_paths))
+        self._kept = tuple((self._compared(path) + "/", path) for path in (*self._own, settings, *loaded_paths))
         """Paths of the runtime and of what sessions load, each also in the form to compare."""
+        self._above_kept = frozenset(
+            compared[: at + 1] for compared, _ in self._kept for at, letter in enumerate(compared) if letter == "/"
+        )
+        """Those paths and all folders above them, each with a slash at its end."""
 
     @property
     def root(self) -> str:
@@ -124,6 +149,17 @@ class PathJudge:
         """Return one fact for each query. Never raises."""
         tracked = cache(lambda: tracked_paths(Path(self._root)))  # a command contains many paths: one read of the index
         return {query: self._fact(query, tracked) for query in queries}
+
+    def resolve(self, text: str) -> str:
+        """Return the path that `look` judges, or an empty text if it cannot be resolved. Never raises."""
+        try:
+            full = "" if _malformed(text) else self._full(text)
+            return full if not full or harmless_device(full) else _lead(full, dict(self._above))[0]
+        except (OSError, ValueError, RecursionError):
+            return ""
+
+    def _full(self, text: str) -> str:
+        return os.path.join(self._root, text)  # noqa: PTH118 - Path would drop parts that the kernel sees (`a/../b`)
 
     def _fact(self, query: PathQuery, tracked: Tracked) -> PathFact:
         if query.commit:
@@ -160,10 +196,9 @@ class PathJudge:
         )
 
     def _judge_path(self, text: str, tracked: Tracked, query: PathQuery | None = None) -> PathFact:
-        text.encode("utf-8")  # lone surrogates raise ValueError here
-        if not text or "\0" in text or len(os.fsencode(text)) > _LONGEST:
+        if _malformed(text):
             return PathFact("malformed", why="it is empty, too long or holds a NUL character")
-        full = os.path.join(self._root, text)  # noqa: PTH118 - Path would drop parts that the kernel sees (`a/../b`)
+        full = self._full(text)
         if harmless_device(full):
             return PathFact("readable", full, device=True, exists=True)
         resolved, kind = _lead(full, dict(self._above))
@@ -207,16 +242,17 @@ class PathJudge:
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
         # The written path counts too, because a link can lead from a protected name to an ordinary file, and change its
         # target.
-        both = (resolved,) if resolved == written else (resolved, written)
-        if any(self._is_in(path, self._own) for path in both):
-            if all(self._is_in(path, self._shown) for path in both):
+        first = self._compared(resolved)
+        second = first if resolved == written else self._compared(written)
+        if self._own_folders.hold(first) or self._own_folders.hold(second):
+            if self._shown_folders.hold(first) and self._shown_folders.hold(second):
                 return self._runtime_folder_of(resolved)
             return "own", "it belongs to the runtime"
-        if any(self._is_in(path, self._settings) for path in both):
+        if self._settings_folders.hold(first) or self._settings_folders.hold(second):
             return "settings", "it holds the runtime's settings"
         parts = self._within(resolved, self._root)
-        if parts is None or any(path.startswith(_OWN_PROCESS) for path in both):
-            if self._is_in(resolved, self._git):
+        if parts is None or resolved.startswith(_OWN_PROCESS) or written.startswith(_OWN_PROCESS):
+            if self._git_folders.hold(first):
                 return "protected", "it is git's own"
             for readable in self._readable:
                 if (parts := self._within(resolved, readable)) is not None:
@@ -259,10 +295,8 @@ class PathJudge:
         """
         return self._place(resolved, written)[0] in ("secret", "outside", "own")
 
-    def _is_in(self, path: str, folders: Iterable[str]) -> bool:
-        """Return True if the path is one of the folders or beneath one."""
-        compared = self._compared(path)
-        return any(is_within(compared, self._compared(folder)) for folder in folders)
+    def _folders(self, paths: Iterable[str]) -> _Folders:
+        return _Folders.of(map(self._compared, paths))
 
     def _within(self, path: str, folder: str) -> tuple[str, ...] | None:
         """Return the components of `path` beneath `folder`, or None if it is not inside."""
@@ -276,11 +310,18 @@ class PathJudge:
     def _holds_own(self, resolved: str) -> bool:
         """Return True if a path of the runtime, or of what sessions load, exists at or beneath this one."""
         above = self._compared(resolved).rstrip("/") + "/"
+        if above not in self._above_kept:
+            return False
         return any(compared.startswith(above) and os.path.lexists(path) for compared, path in self._kept)
 
     def _compared(self, path: str) -> str:
         """Return the path in the form in which two names of one file are equal."""
         return folded(path) if self.folds else path
+
+
+def _malformed(text: str) -> bool:
+    """Return True if no file can have this path. Raises `ValueError` for lone surrogates."""
+    return not text or "\0" in text or len(text.encode("utf-8")) > _LONGEST
 
 
 def _folds(folder: str) -> bool:

@@ -137,9 +137,7 @@ class FileRoots:
 
     def key(self, text: str) -> str:
         """Return the resolved path, even if no tool may use it, so that two spellings of one path have the same key."""
-        query = PathQuery(text)
-        fact = self._judge.look((query,))[query]
-        resolved = fact.resolved or os.path.normpath(f"{self._root}/{text}")
+        resolved = self._judge.resolve(text) or os.path.normpath(f"{self._root}/{text}")
         return folded(resolved) if self._judge.folds else resolved
 
     def _open(self, base: Path) -> int:

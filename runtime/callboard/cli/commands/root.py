@@ -21,7 +21,7 @@ from click.core import ParameterSource
 
 from callboard.cli.commands.client_options import option_names
 from callboard.cli.commands.options import everywhere, taking_over, with_plugins, with_servers
-from callboard.sessions.quick_imports import collector_paused
+from callboard.sessions.quick_imports import collector_paused, freeze_imports
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run a prompt to its end, without a prompt line."),
@@ -91,6 +91,7 @@ class RootGroup(click.Group):
             return None
         with collector_paused():
             module = importlib.import_module(f"callboard.cli.commands.{entry[0]}")
+        freeze_imports()
         return getattr(module, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -170,6 +171,7 @@ def cli(ctx: click.Context, /, **values: Any) -> int | None:
         return None
     with collector_paused():
         talk = importlib.import_module("callboard.cli.commands.run").talk
+    freeze_imports()
     return talk(ctx.obj, **values)
 
 
