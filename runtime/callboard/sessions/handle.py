@@ -55,7 +55,7 @@ from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits, ThinkingCho
 from callboard.types.choices import unknown
 from callboard.types.errors import PersonCanAct, UsageError
 from callboard.types.model_names import OPUS_PLAN, newest_of, without_long
-from callboard.types.records import AgentRow, Budget, PermissionMode, Request, SessionRow, SessionRule, Task
+from callboard.types.records import AgentRow, Budget, PermissionMode, Request, RuleEffect, SessionRow, SessionRule, Task
 from callboard.types.schedules import Schedule
 
 UNDO_WAIT = 5.0
@@ -429,8 +429,8 @@ class RuleInspector:
         await self._look()
         return [rule for rule in self._board.rules() if rule.request_id == request_id]
 
-    async def add(self, text: str) -> None:
-        """Allow a class of calls in this session.
+    async def add(self, text: str, effect: RuleEffect = "allow") -> None:
+        """Allow, ask about, or deny a class of calls in this session. A rule that is in force is not added again.
 
         Raises `UsageError` for a text that is no rule, and inside a tool's process.
         """
@@ -440,14 +440,19 @@ class RuleInspector:
         except ValueError as error:
             raise UsageError(f"{text} is not a rule: {error}") from error
         now = self._clock.now()
-        rule = SessionRule(id=short_id("rule", self._session, text, now), rule=text, created_at=now)
+        for rule in self.standing():
+            if (rule.rule, rule.effect, rule.agent, rule.expires_at) == (text, effect, "", None):
+                return
+        rule = SessionRule(
+            id=short_id("rule", self._session, text, effect, now), rule=text, effect=effect, created_at=now
+        )
         await write_rule_as_person(self._store, self._session, rule, expected=0)
 
     async def _look(self) -> None:
         self._board.take(*await rows_of(self._store, rule_key(self._session, "")))
 
     async def revoke(self, prefix: str) -> SessionRule:
-        """Revoke a rule by its id or a prefix of it: from now on it allows nothing.
+        """Revoke a rule by its id or a prefix of it: from now on it has no effect.
 
         Raises `UsageError` for an id that matches no rule or several, for a rule that has ended, and inside a tool's
         process.
@@ -459,7 +464,7 @@ class RuleInspector:
         assert match is not None, "it was found among them"
         rule, revision = match
         if reason := ended(rule, self._clock.now()):
-            raise UsageError(f"{rule.id} is already {reason}: it allows nothing")
+            raise UsageError(f"{rule.id} is already {reason}: it has no effect")
         revoked = rule.model_copy(update={"revoked_at": self._clock.now()})
         await write_rule_as_person(self._store, self._session, revoked, expected=revision)
         return revoked

@@ -7,9 +7,10 @@ has a default, so that old records load. Times are Unix seconds (float, UTC), mo
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import to_json
 
 Json = dict[str, Any]
 """A JSON object. It is never mutated after it becomes part of a value."""
@@ -192,12 +193,20 @@ class Request(Value):
     """All entries, oldest first."""
 
 
+RuleEffect = Literal["allow", "ask", "deny"]
+
+
 class SessionRule(Value):
-    """Rule that the user created by answering a question with "always". It allows a class of calls in this session."""
+    """Rule that the user created in an answer. It allows, asks about, or denies a class of calls in this session.
+
+    A row that asks or denies stores its rule as `{"text": RULE}`, so that a version that knows only allow rules refuses
+    the session (docs/decisions/0039).
+    """
 
     id: str
     rule: str
     """Rule in the usual form: `Bash(npm test:*)`."""
+    effect: RuleEffect = "allow"
     agent: str = ""
     """Agent that the rule applies to; empty: every agent of the session."""
     incarnation: int = 0
@@ -210,6 +219,23 @@ class SessionRule(Value):
     """Expiry in Unix seconds; None: the end of the session."""
     revoked_at: float | None = None
     """Time at which the user revoked the rule (Unix seconds); None: it is in force."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_stored_rule(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = cast("Json", data)
+        stored: Any = fields.get("rule")
+        if isinstance(stored, dict) and fields.get("effect", "allow") != "allow":
+            return {**fields, "rule": cast("Json", stored).get("text")}
+        return fields
+
+    def encode(self) -> bytes:
+        """See `Value.encode`."""
+        if self.effect == "allow":
+            return super().encode()
+        return to_json({**self.model_dump(), "rule": {"text": self.rule}})
 
 
 TaskStatus = Literal["pending", "in_progress", "completed", "failed", "cancelled"]

@@ -350,8 +350,10 @@ async def test_answers_of_the_client_change_rules_and_mode(bench: ServedBench) -
             rules=[Rule("Bash", "touch:*")],
         )
         mode = sdk.PermissionUpdate(type="setMode", mode="acceptEdits", destination="session")
-        denied = sdk.PermissionUpdate(type="addRules", behavior="deny", rules=[Rule("WebFetch")])
-        return sdk.PermissionResultAllow(updated_permissions=[rule, mode, denied])
+        kept = sdk.PermissionUpdate(
+            type="addRules", behavior="allow", destination="userSettings", rules=[Rule("WebFetch")]
+        )
+        return sdk.PermissionResultAllow(updated_permissions=[rule, mode, kept])
 
     async with sdk.ClaudeSDKClient(bench.options(can_use_tool=may)) as client:
         for text in ("touch a file", "touch another file", "write it twice"):
@@ -360,7 +362,56 @@ async def test_answers_of_the_client_change_rules_and_mode(bench: ServedBench) -
     assert asked == ["touch first.txt"], "the rule and the mode of the first answer allow everything after it"
     assert bench.existing("first.txt", "second.txt", "note.txt") == [True, True, True]
     assert init_of(messages)["permissionMode"] == "acceptEdits"
-    assert any("addRules deny" in line for line in bench.told)
+    assert any("the destination userSettings: the change lasts as long as the session" in line for line in bench.told)
+
+
+async def test_answers_of_the_client_deny_and_ask_and_take_that_back(bench: ServedBench) -> None:
+    calls = {"write it": "note", "a first": "first", "a second": "second"}
+    steps = [
+        {
+            "when": {"contains": text},
+            "repeat": "forever",
+            "reply": [{"tool_use": {"name": "bash", "input": {"command": f"touch {name}.txt"}}}],
+        }
+        for text, name in calls.items()
+    ]
+    bench.scenario.write_text(json.dumps({"agents": {"lead": [*steps, {"otherwise": True, "reply": "All done."}]}}))
+    await bench.service.aclose()
+    await bench.start()
+    Rule = sdk.types.PermissionRuleValue  # noqa: N806 - a class
+    asked: list[str] = []
+    answers = [
+        [("addRules", "deny", "touch first.txt"), ("addRules", "ask", "touch second.txt"), ("addRules", "allow", None)],
+        [("removeRules", "deny", "touch first.txt"), ("removeRules", "deny", "nothing like it")],
+        [("replaceRules", "allow", "ls:*")],
+        [],
+    ]
+
+    async def may(tool: str, given: dict[str, Any], context: Any) -> Any:
+        asked.append(given["command"].removeprefix("touch "))
+        updates = [
+            sdk.PermissionUpdate(type=kind, behavior=behavior, rules=[Rule("Bash", content)])
+            for kind, behavior, content in answers.pop(0)
+        ]
+        return sdk.PermissionResultAllow(updated_permissions=updates)
+
+    async def run(client: Any, text: str) -> list[str]:
+        await client.query(text)
+        messages = [one async for one in client.receive_response()]
+        return [str(one.content) for one in blocks(messages, sdk.ToolResultBlock) if one.is_error]
+
+    async with sdk.ClaudeSDKClient(bench.options(can_use_tool=may)) as client:
+        assert await run(client, "write it") == []
+        (denied,) = await run(client, "a first file")
+        assert "a deny rule matches (rule Bash(touch first.txt))" in denied
+        assert await run(client, "a second file") == []
+        assert asked == ["note.txt", "second.txt"], "the ask rule asks although Bash is allowed"
+        assert await run(client, "a first file") == []
+        assert asked[2:] == [], "the deny rule is removed, and Bash is allowed"
+        assert await run(client, "a second file") == []
+        assert await run(client, "a first file") == []
+        assert asked[2:] == ["second.txt", "first.txt"], "the allow rules are replaced"
+    assert any("removal of Bash(nothing like it) (deny): the session has no such rule" in line for line in bench.told)
 
 
 async def test_the_answer_to_a_question_is_the_result_of_its_call(bench: ServedBench) -> None:

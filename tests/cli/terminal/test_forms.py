@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from callboard.cli.headless.client import ClientRefused
-from callboard.cli.headless.control import ClientApprover, field_words, question_of
+from callboard.cli.headless.client import ClientApprover, ClientRefused, field_words, question_of
 from callboard.cli.terminal.approver import PersonApprover, TakenBack
 from callboard.cli.terminal.frame import Frame
 from callboard.cli.views.question import request_block

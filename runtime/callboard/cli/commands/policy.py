@@ -2,7 +2,7 @@
 
 Read-only: they ask no one, run no tool or hook, and change nothing.
 
-`policy rules`, `policy revoke`: permissions that the user granted with "always" in a session, and their revocation.
+`policy rules`, `policy revoke`: rules that the user created in answers of a session, and their revocation.
 Revocation is refused inside a tool call, because no agent approves its own actions.
 """
 
@@ -23,6 +23,7 @@ from callboard.cli.views.policy import (
     call_json,
     lint_block,
     log_table,
+    revoked_words,
     rules_table,
     tried_block,
     tried_json,
@@ -43,7 +44,7 @@ from callboard.types.records import SessionRule
 @everywhere
 @click.pass_obj
 def rules(invocation: Invocation, /, session: str | None, all_: bool, json_: bool) -> None:
-    """List the session rules: permissions granted with "always"."""
+    """List the session rules: permissions granted with "always", and rules of a client."""
 
     async def read(handle: SessionHandle) -> Sequence[SessionRule]:
         return handle.rules.all() if all_ else handle.rules.standing()
@@ -58,7 +59,7 @@ def rules(invocation: Invocation, /, session: str | None, all_: bool, json_: boo
 @everywhere
 @click.pass_obj
 def revoke(invocation: Invocation, /, rule_id: str, session: str | None) -> None:
-    """Revoke a session rule: from now on it allows nothing.
+    """Revoke a session rule: from now on it has no effect.
 
     ID is shown by `callboard policy rules`; a prefix is enough.
     """
@@ -69,7 +70,7 @@ def revoke(invocation: Invocation, /, rule_id: str, session: str | None) -> None
 
     revoked = with_handle(invocation, session, taking)
     with terminal_of(invocation) as terminal:
-        terminal.rows(block(f"{revoked.id} revoked: {revoked.rule} asks again", "good"))
+        terminal.rows(block(revoked_words(revoked), "good"))
 
 
 @click.group()

@@ -22,8 +22,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import __version__
-from callboard.cli.headless.client import Client
-from callboard.cli.headless.control import ClientApprover, Control
+from callboard.cli.headless.client import Client, ClientApprover
+from callboard.cli.headless.control import Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
 from callboard.cli.headless.messages import ClientPrompt, ClientSpoken, TranslatedEvents, client_prompt

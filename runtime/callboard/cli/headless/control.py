@@ -2,40 +2,26 @@
 
 An impossible request is refused with a reason; none is ignored silently.
 
-In the other direction, `ClientApprover` asks the client about permissions, plans and questions by `can_use_tool`, in
-place of the user. A call that the client allows with another input is checked again before it runs. If the client is
-gone, fails or gives an unreadable answer, the call is denied.
+In the other direction, `ClientApprover` in `client.py` asks the client.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
-import anyio
-
 from callboard import __version__
-from callboard.cli.headless.client import Client, ClientGone, ClientRefused
 from callboard.cli.headless.initialize import commands_listed, models_json
 from callboard.cli.headless.messages import server_json
-from callboard.cli.terminal.plan_editor import approval
-from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
-from callboard.core.approvals.session_rules import AlwaysAllow, offered
-from callboard.core.hooks.payloads import compatible_name, from_compatible, to_compatible
-from callboard.core.mcp.elicitation import Field, fields_of, question_in, read
-from callboard.core.permissions.claude_updates import client_changes, mode_of, suggestions_of
-from callboard.core.permissions.rules import parse_rule
-from callboard.ports.environment import Answer
 from callboard.ports.mcp import Servers
 from callboard.sessions.hosted import HostedSession
 from callboard.types.agent_spec import ThinkingChoice
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
-from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerStatus
-from callboard.types.records import Json, Request
+from callboard.types.mcp import ServerStatus
+from callboard.types.records import Json
 
 _UNCHANGED = object()
 
@@ -310,242 +296,3 @@ _HANDLERS: Mapping[str, Callable[[Control, Json], Awaitable[Any]]] = MappingProx
         "update_settings": _never("settings files are not written: change them in your program"),
     }
 )
-
-
-GONE = "the client that would have answered is gone"
-_TOOLS = {"plan": "submit_plan", "question": "ask_person"}
-
-
-class ClientApprover:
-    """Approver that asks the client everything that the user may answer."""
-
-    def __init__(
-        self, client: Client, reporter: Callable[[str], None], stop: Callable[[], None], *, may_bypass: bool = False
-    ) -> None:
-        """Create an approver.
-
-        `reporter`: receives each ignored part of an answer. `stop`: ends the turn if an answer says so. `may_bypass`:
-        True if an answer may choose the mode `bypassPermissions`.
-        """
-        self._may_bypass = may_bypass
-        self._client = client
-        self._told = reporter
-        self._stop = stop
-        self._session: HostedSession | None = None
-        self._attached = anyio.Event()
-
-    def attach(self, session: HostedSession) -> None:
-        """Set the open session, whose calls can now be looked up."""
-        self._session = session
-        self._attached.set()
-
-    async def answer(self, request: Request) -> Answer | None:
-        """See `Approver.answer`."""
-        if "person" not in request.may_answer or request.kind == "shutdown":
-            return None
-        await self._attached.wait()
-        call = self._session.call(request.asked_by, str(request.payload.get("call_id"))) if self._session else None
-        try:
-            form = question_in(request)
-            if form is not None and (answer := await self._elicited(form)) is not None:
-                return answer
-            response = await self._client.ask(question_of(request, call.use_id if call else request.id))
-        except ClientGone:
-            return _no(request, GONE)
-        except ClientRefused as refused:
-            return _no(request, f"the client could not answer: {refused}")
-        if response.get("behavior") == "deny":
-            if response.get("interrupt") is True:
-                self._stop()  # takes effect after the answer is written
-            return _no(request, str(response.get("message") or ""))
-        if response.get("behavior") != "allow":
-            return _no(request, "the client answered neither `allow` nor `deny`")
-        return await self._allowed(request, response)
-
-    async def _allowed(self, request: Request, response: Json) -> Answer:
-        updated = _object(response.get("updatedInput"))
-        if request.kind == "permission":
-            return await self._permission(request, updated, response.get("updatedPermissions"))
-        if (form := question_in(request)) is not None:
-            return _filled_in(form, updated)
-        if request.kind == "plan":
-            return self._plan(request, updated, response.get("updatedPermissions"))
-        return _answered(updated)
-
-    async def _elicited(self, form: Elicitation) -> Answer | None:
-        """Put a question of an MCP server to a client that knows such questions; None if it does not.
-
-        Raises `ClientGone`.
-        """
-        asked: Json = {"subtype": "elicitation", "mcp_server_name": form.server, "message": form.message}
-        asked |= {"mode": "url", "url": form.url} if form.url else {"mode": "form", "requested_schema": form.schema}
-        try:
-            response = await self._client.ask(asked)
-        except ClientRefused:
-            return None
-        action = response.get("action")
-        if action not in ("accept", "decline", "cancel"):
-            return None
-        content = _object(response.get("content")) or {}
-        text = json.dumps({name: _field_text(value) for name, value in content.items()}) if content else "yes"
-        if action == "accept":
-            action = text if isinstance(read(form, text), ElicitationAnswer) else "decline"
-        return Answer("answered", "person", action)
-
-    async def _permission(self, request: Request, updated: Json | None, permissions: object) -> Answer:
-        tool = str(request.payload["tool"])
-        tool_input = cast("Json", request.payload["input"])
-        folder = str(request.payload.get("folder") or "")
-        edited = None
-        if updated is not None and updated != to_compatible(tool, tool_input, folder):
-            changed_input = from_compatible(tool, tool_input, updated, folder)
-            edited = changed_input if changed_input != tool_input else None
-        return Answer("approved", "person", always=await self._changed(request, permissions), input=edited)
-
-    async def _changed(self, request: Request, permissions: object) -> AlwaysAllow | None:
-        """Apply the changes that the client requests with its answer, and report those without effect.
-
-        Return the class of calls that the answer allows, if the client accepted the suggestion.
-        """
-        changes = client_changes(permissions)
-        for item in changes.ignored:
-            self._told(f"updatedPermissions is ignored for {item}")
-        session = self._session
-        if session is None:
-            return None
-        rules = {_key(text) for text in offered(request)}
-        takes = bool(rules) and rules <= {_key(text) for text in changes.allowed}
-        try:
-            for text in changes.allowed:
-                if not (takes and _key(text) in rules):
-                    await session.rules.add(text)
-            for rule in session.rules.standing():
-                if _key(rule.rule) in {_key(text) for text in changes.revoked}:
-                    await session.rules.revoke(rule.id)
-            if changes.mode:
-                await session.use_mode(changes.mode, may_bypass=self._may_bypass)
-        except UsageError as refused:
-            self._told(f"updatedPermissions is ignored: {refused}")
-        return AlwaysAllow() if takes else None
-
-    def _plan(self, request: Request, updated: Json | None, permissions: object) -> Answer:
-        text = (updated or {}).get("plan")
-        mode = self._mode(permissions)
-        if not isinstance(text, str) or text == request.payload.get("plan"):
-            return Answer("approved", "person", word=AnswerDetails(mode=mode))
-        try:
-            return Answer("approved", "person", word=replace(approval(request, text), mode=mode))
-        except UsageError as refused:
-            self._told(f"the edited plan is not accepted: {refused}")
-            return Answer("rejected", "person", f"the plan was edited, and the edit is not accepted: {refused}")
-
-    def _mode(self, permissions: object) -> str:
-        """Return the mode for an approved plan; empty: the client named no valid one."""
-        chosen = mode_of(permissions)
-        if chosen and chosen not in PLAN_MODES:
-            self._told(f"updatedPermissions is ignored for the mode {chosen}: {' or '.join(PLAN_MODES)} can be chosen")
-        return chosen if chosen in PLAN_MODES else ""
-
-
-def question_of(request: Request, use_id: str) -> Json:
-    """Return the `can_use_tool` that puts a request to the client. `use_id`: the provider's id of the call."""
-    permission = request.kind == "permission"
-    tool = str(request.payload["tool"]) if permission else _TOOLS[request.kind]
-    tool_input = cast("Json", request.payload["input"]) if permission else request.payload
-    form = question_in(request)
-    client_input = _form(form) if form else to_compatible(tool, tool_input, str(request.payload.get("folder") or ""))
-    question: Json = {
-        "subtype": "can_use_tool",
-        "tool_name": compatible_name(tool),
-        "input": client_input if request.kind != "plan" else {"plan": request.payload.get("plan", "")},
-        "permission_suggestions": list(suggestions_of(offered(request))) if permission else None,
-        "blocked_path": None,
-        "decision_reason": str(request.payload.get("why") or "") or None,
-        "title": request.subject,
-        "display_name": compatible_name(tool),
-        "description": request.subject,
-        "tool_use_id": use_id,
-    }
-    return question if request.asked_by == "lead" else {**question, "agent_id": request.asked_by}
-
-
-def _answered(updated: Json | None) -> Answer:
-    """Return the answers to a question: each a text, or a list of texts."""
-    answers = _object((updated or {}).get("answers")) or {}
-    text = "; ".join(
-        ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
-        for value in answers.values()
-    )
-    return Answer("answered", "person", text or "(the person gave no answer)")
-
-
-def _field_text(value: object) -> str:
-    """Return the value of a form's field as the text that a person would type."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
-
-
-def _filled_in(form: Elicitation, updated: Json | None) -> Answer:
-    """Return the answer to a form of an MCP server: one question for each field, by its text.
-
-    An invalid answer declines the form.
-    """
-    answers = _object((updated or {}).get("answers")) or {}
-    fields = fields_of(form.schema)
-    if form.url or not fields:
-        reply = next((str(value) for value in answers.values()), "")
-        return Answer("answered", "person", reply)
-    replies = {field.name: answers.get(field_words(form, field), answers.get(field.name)) for field in fields}
-    filled = {name: reply for name, reply in replies.items() if reply not in (None, "")}
-    listed = {
-        name: ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
-        for name, value in filled.items()
-    }
-    text = json.dumps(listed) if listed else ""
-    return Answer("answered", "person", text if isinstance(read(form, text), ElicitationAnswer) else "decline")
-
-
-def field_words(form: Elicitation, field: Field) -> str:
-    """Return the question for a field."""
-    return f"{form.message} {field.name}{f' ({field.about})' if field.about else ''}"
-
-
-def _form(form: Elicitation) -> Json:
-    """Return the form as questions of the compatible tool."""
-    fields = fields_of(form.schema)
-    if form.url or not fields:
-        text = f"{form.message} {form.url}".strip()
-        return {"questions": [_question(form, text, ("yes", "decline"), several=False)]}
-    return {
-        "questions": [
-            _question(form, field_words(form, field), field.options or _yes_no(field), several=field.kind == "array")
-            for field in fields
-        ]
-    }
-
-
-def _yes_no(field: Field) -> tuple[str, ...]:
-    return ("yes", "no") if field.kind == "boolean" else ()
-
-
-def _question(form: Elicitation, text: str, options: Sequence[str], *, several: bool) -> Json:
-    listed = [{"label": option, "description": ""} for option in options]
-    return {"question": text, "header": form.server[:12], "options": listed, "multiSelect": several}
-
-
-def _no(request: Request, reason: str) -> Answer:
-    if question_in(request) is not None:
-        return Answer("answered", "person", "decline")
-    if request.kind == "question":
-        return Answer("answered", "person", f"(the person gave no answer){f': {reason}' if reason else ''}")
-    return Answer("rejected", "person", reason)
-
-
-def _key(text: str) -> tuple[str, str | None]:
-    rule = parse_rule(text)
-    return rule.tool, rule.specifier
-
-
-def _object(value: Any) -> Json | None:
-    return cast("Json", value) if isinstance(value, dict) else None

@@ -32,7 +32,7 @@ from callboard.cli.views.listings import listing
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
 from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.cli.views.permission import read_always
-from callboard.cli.views.policy import created_rule_lines, permissions_block, rules_table
+from callboard.cli.views.policy import created_rule_lines, permissions_block, revoked_words, rules_table
 from callboard.cli.views.requests import details_of, find_request, request_page, requests_block
 from callboard.cli.views.schedules import cron_page
 from callboard.cli.views.servers import NO_SERVERS, states_block, tools_count
@@ -344,9 +344,9 @@ async def rules(console: SlashContext, arguments: str) -> Block:
     inspector = console.session.rules
     if action == "revoke" and rule_id.strip():
         revoked = await inspector.revoke(rule_id.strip())
-        return block(f"{revoked.id} is revoked: {revoked.rule} asks again", "good")
+        return block(revoked_words(revoked), "good")
     if arguments:
-        return block("/rules lists the rules that you allowed with `a`; /rules revoke ID revokes one", "warn")
+        return block("/rules lists the rules of this session; /rules revoke ID revokes one", "warn")
     return rules_table(inspector.all(), time.time())
 
 

@@ -160,6 +160,12 @@ def _path(touch: PathExplanation) -> str:
     return f"{touch.path}{leads} ({touch.place}{f': {touch.why}' if touch.why else ''})"
 
 
+def revoked_words(rule: SessionRule) -> str:
+    """Return the message after a rule was revoked."""
+    after = {"allow": "asks again", "ask": "no longer asks", "deny": "is no longer denied"}[rule.effect]
+    return f"{rule.id} revoked: {rule.rule} {after}"
+
+
 def rules_table(rows: Sequence[SessionRule], now: float) -> Block:
     """Return the id, text, scope, start, and end or expiry of each rule. `now`: Unix seconds."""
     return listing(RULES, [RuleStatus(rule, now) for rule in rows])
@@ -179,7 +185,7 @@ def permissions_block(
     if not written:
         lines.append(Line("the settings have no permission rules", "dim"))
     if session_rules:
-        lines += [Line("allowed in this session (/rules revoke ID revokes one):", "dim")]
+        lines += [Line("rules of this session (/rules revoke ID revokes one):", "dim")]
         lines += rules_table(session_rules, now).lines
     return Block((*lines, Line("how a call would be decided: callboard policy explain 'COMMAND'", "dim")))
 

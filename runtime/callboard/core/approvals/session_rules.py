@@ -1,13 +1,14 @@
-"""Rules that the user creates by answering a question with "always": their creation, and their effect on a call. Pure.
+"""Rules that the user creates in an answer: their creation, and their effect on a call. Pure.
 
-Only the user creates them, and only those that the question offered (`always` of its payload). They end at their
-expiry, with the session, or when they are revoked. They apply to turns that users and agents began, never to turns that
-a schedule or a tool's text began. They have the effect of an allow rule of the settings.
+Only the user creates them. The answer "always" creates the allow rules that the question offered (`always` of its
+payload); a client that acts as the user may also add rules that ask or deny. They end at their expiry, with the
+session, or when they are revoked, and have the effect of such a rule of the settings. An allow rule applies to turns
+that users and agents began, never to turns that a schedule or a tool's text began; the others apply to every turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from callboard.core.keys import short_id
 from callboard.core.messaging.authority import reaches
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AllowOverride
-from callboard.types.records import Cause, Request, SessionRule
+from callboard.types.agent_spec import PermissionRules
+from callboard.types.records import Cause, Request, RuleEffect, SessionRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,34 @@ def ended(rule: SessionRule, now: float) -> str:
 def in_force(
     rules: Iterable[SessionRule], agent: str, incarnation: int, *, authority: Cause, now: float
 ) -> tuple[AllowOverride, ...]:
-    """Return the rules that apply now to a call of this life of this agent, in a turn of this authority."""
+    """Return the allow rules that apply now to a call of this life of this agent, in a turn of this authority."""
     if not reaches(authority, "teammate"):
         return ()
-    active = [
-        rule
-        for rule in rules
-        if not ended(rule, now) and rule.agent in ("", agent) and rule.incarnation in (0, incarnation)
-    ]
-    texts = dict.fromkeys(rule.rule for rule in active)
+    texts = _active(rules, agent, incarnation, effect="allow", now=now)
     return tuple(override for text in texts if (override := _override_of(text)) is not None)
+
+
+def restrictions(rules: Sequence[SessionRule], agent: str, incarnation: int, *, now: float) -> PermissionRules:
+    """Return the ask and deny rules that apply now to a call of this life of this agent, in any turn."""
+    return PermissionRules(
+        ask=_active(rules, agent, incarnation, effect="ask", now=now),
+        deny=_active(rules, agent, incarnation, effect="deny", now=now),
+    )
+
+
+def _active(
+    rules: Iterable[SessionRule], agent: str, incarnation: int, *, effect: RuleEffect, now: float
+) -> tuple[str, ...]:
+    """Return the texts of the rules with this effect that are in force for this life of the agent."""
+    texts = (
+        rule.rule
+        for rule in rules
+        if rule.effect == effect
+        and not ended(rule, now)
+        and rule.agent in ("", agent)
+        and rule.incarnation in (0, incarnation)
+    )
+    return tuple(dict.fromkeys(texts))
 
 
 def _override_of(text: str) -> AllowOverride | None:

@@ -2,20 +2,21 @@
 
 `permission_suggestions`, `updatedPermissions` and `can_use_tool` contain `{type, rules: [{toolName, ruleContent}],
 behavior, destination}`. The runtime's rules are texts: `Tool(specifier)`. Hooks may only add allow rules for this
-session (`rules_of`); a client that acts as the person may also remove them, choose a mode, and allow folders
-(`client_changes`). Everything else is listed, so that nothing is dropped silently.
+session (`rules_of`); a client that acts as the person may also add rules that ask or deny, replace and remove rules,
+choose a mode, and allow folders (`client_changes`). Everything else is listed, so that nothing is dropped silently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, Literal, cast, get_args
 
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.tool_access import COMPATIBLE
 from callboard.types.agent_spec import READ_AS
-from callboard.types.records import Json
+from callboard.types.records import Json, RuleEffect
 
 
 def suggestions_of(rules: Sequence[str]) -> tuple[Json, ...]:
@@ -64,17 +65,35 @@ def mode_of(updates: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleChange:
+    """Change of the session rules with one effect."""
+
+    kind: Literal["add", "replace", "remove"]
+    """`replace` revokes all rules with this effect, then adds the rules."""
+    effect: RuleEffect
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClientChanges:
     """Changes for this session that a client requests in an answer."""
 
-    allowed: tuple[str, ...] = ()
-    """Rules to add."""
-    revoked: tuple[str, ...] = ()
-    """Rules to remove."""
+    rules: tuple[RuleChange, ...] = ()
+    """Changes of rules, in order."""
     mode: str = ""
     """Permission mode of the lead, by its runtime name; empty: no change."""
     ignored: tuple[str, ...] = ()
     """A line for each part without effect, or with less than the requested effect."""
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Return the rules that the changes allow."""
+        return tuple(
+            text
+            for change in self.rules
+            if change.effect == "allow" and change.kind != "remove"
+            for text in change.rules
+        )
 
 
 def client_changes(updates: object) -> ClientChanges:
@@ -83,31 +102,38 @@ def client_changes(updates: object) -> ClientChanges:
         return ClientChanges()
     if not isinstance(updates, list | tuple):
         return ClientChanges(ignored=("permission updates are a list",))
-    allowed: list[str] = []
-    revoked: list[str] = []
+    changes: list[RuleChange] = []
     ignored: list[str] = []
     listed = cast("Sequence[object]", updates)
     for update in listed:
         fields = cast("Json", update) if isinstance(update, dict) else {}
-        kind = fields.get("type")
-        behavior = fields.get("behavior")
-        if kind in ("addRules", "removeRules") and behavior == "allow":
+        kind = str(fields.get("type"))
+        effect = fields.get("behavior")
+        if kind in _RULE_CHANGES and effect in get_args(RuleEffect):
             texts = list(_texts(fields.get("rules")))
-            (allowed if kind == "addRules" else revoked).extend(filter(None, texts))
             ignored += ["a rule without a toolName, or that cannot be read"] * texts.count("")
-        elif kind == "addDirectories":
-            folders: Any = fields.get("directories")
-            allowed += [f"Read(/{folder.rstrip('/')}/**)" for folder in folders if str(folder).startswith("/")]
+            rules = tuple(dict.fromkeys(filter(None, texts)))
+            changes.append(RuleChange(_RULE_CHANGES[kind], cast("RuleEffect", effect), rules))
+        elif kind in _FOLDER_CHANGES:
+            folders = [str(folder) for folder in cast("Sequence[object]", fields.get("directories") or ())]
+            rules = tuple(f"Read(/{folder.rstrip('/')}/**)" for folder in folders if folder.startswith("/"))
             ignored += [f"the directory {folder}: it is not absolute" for folder in folders if folder[:1] != "/"]
+            changes.append(RuleChange(_FOLDER_CHANGES[kind], "allow", rules))
         elif kind != "setMode":
-            named = " ".join(str(part) for part in (kind, behavior) if part)
+            named = " ".join(str(part) for part in (fields.get("type"), effect) if part)
             ignored.append(f"an update {named or 'without a type'}")
             continue
         if fields.get("destination") not in ("session", None):
             ignored.append(f"the destination {fields['destination']}: the change lasts as long as the session")
-    return ClientChanges(
-        tuple(dict.fromkeys(allowed)), tuple(dict.fromkeys(revoked)), mode_of(listed), tuple(dict.fromkeys(ignored))
-    )
+    return ClientChanges(tuple(changes), mode_of(listed), tuple(dict.fromkeys(ignored)))
+
+
+_RULE_CHANGES: Mapping[str, Literal["add", "replace", "remove"]] = MappingProxyType(
+    {"addRules": "add", "replaceRules": "replace", "removeRules": "remove"}
+)
+_FOLDER_CHANGES: Mapping[str, Literal["add", "remove"]] = MappingProxyType(
+    {"addDirectories": "add", "removeDirectories": "remove"}
+)
 
 
 def _texts(entries: Any) -> Iterator[str]:

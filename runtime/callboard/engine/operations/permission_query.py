@@ -1,7 +1,7 @@
 """The question to the permission policy whether a call may run, and permissions in addition to the rules of settings.
 
-These permissions allow a call without asking a person: session rules, skills started in this turn, and a hook that
-allows. All have the same effect.
+Session rules, skills started in this turn, and a hook that allows can each allow a call without asking a person. All
+have the same effect. Session rules can also ask or deny: these become rules of the agent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import AgentState
-from callboard.core.approvals.session_rules import in_force
+from callboard.core.approvals.session_rules import in_force, restrictions
 from callboard.core.messaging.authority import reaches
 from callboard.core.permissions.values import AllowOverride
 from callboard.core.scheduling.permissions import judged_in_turn, schedule_id
@@ -30,6 +30,10 @@ def permission_query(
     """
     ports = host.ports
     me = in_this_turn(host, state)
+    rules = host.board.rules()
+    life = state.me.name, state.identity.incarnation
+    if rules:
+        me = me.model_copy(update={"rules": me.rules.joined(restrictions(rules, *life, now=host.clock.now()))})
     return PermissionQuery(
         call=call,
         tool=ports.tools[call.name].spec,
@@ -37,20 +41,10 @@ def permission_query(
         folders=ports.archive.folders(me),
         authority=authority_of(state),
         overrides=(
-            *_session_overrides(host, state),
+            *in_force(rules, *life, authority=authority_of(state), now=host.clock.now()),
             *skill_overrides(host, state, state.turn.overrides if state.turn else ()),
             *(AllowOverride(call.name, verdict.by) for verdict in hooked if verdict and verdict.decision == "allow"),
         ),
-    )
-
-
-def _session_overrides(host: SessionRuntime, state: AgentState) -> tuple[AllowOverride, ...]:
-    """Return the session rules that apply in the agent's turn."""
-    rules = host.board.rules()
-    if not rules:
-        return ()
-    return in_force(
-        rules, state.me.name, state.identity.incarnation, authority=authority_of(state), now=host.clock.now()
     )
 
 

@@ -363,7 +363,9 @@ class RuleStatus:
 RULES: Resource[RuleStatus] = Resource(
     (
         Column("ID", lambda row: row.rule.id),
-        Column("RULE", lambda row: row.rule.rule),
+        Column(
+            "RULE", lambda row: row.rule.rule if row.rule.effect == "allow" else f"{row.rule.effect} {row.rule.rule}"
+        ),
         Column("FOR", lambda row: row.rule.agent or "every agent"),
         Column("SINCE", lambda row: when(row.rule.created_at)),
         Column("UNTIL", lambda row: ended(row.rule, row.now) or when(row.rule.expires_at) or "the session's end"),
