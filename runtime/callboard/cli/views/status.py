@@ -107,9 +107,6 @@ _SANDBOX: Mapping[int | None, str] = {
 }
 
 
-_TO_TYPE = "type what to do; @ names an agent or a file, ! runs a command, Ctrl-T: the team"
-
-
 def first_screen(session: OpenSession, width: int) -> Block:
     """Return the first lines of the prompt line: folder, model, mode, sandbox, and what to type."""
     settings = (

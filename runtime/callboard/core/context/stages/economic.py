@@ -24,7 +24,7 @@ from callboard.core.context.cache.rereads import CHANGING, path_of, steps_to_kee
 from callboard.core.context.cache.tracker import REACH, can_go
 from callboard.core.context.stage_input import Batch, Situation
 from callboard.core.context.stages.results import CLEAR, PlacedResult, cleared_mark, result_file
-from callboard.core.context.stages.summarize import summary_size
+from callboard.core.context.stages.summarize import CALL, summary_size
 from callboard.core.context.summary.folding import is_summary, split, tail_start
 from callboard.core.context.summary.shared_prefix import SharingFacts, may_ride, plain_price, riding_price
 from callboard.core.context.view.conversation import Conversation, held
@@ -39,7 +39,7 @@ ECONOMIC: Mapping[str, Any] = MappingProxyType(
         "newest": 2,
         "left_alone": CLEAR["left_alone"],
         "mark": CLEAR["mark"],
-        "max_tokens": 2_000,
+        "max_tokens": CALL["max_tokens"],
         "summaries": 3,
     }
 )
