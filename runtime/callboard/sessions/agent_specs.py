@@ -22,9 +22,12 @@ from callboard.core.permissions.rule_check import allowed_tools, denied_tools
 from callboard.core.permissions.rule_match import readable_rules
 from callboard.core.permissions.rules import names_tool
 from callboard.core.skills.substitution import filled
+from callboard.core.team.worktrees import check_name
 from callboard.core.tool_access import ALL_TOOLS, MEMORY, ON_REQUEST, WEB_SEARCH, normalised, our_names, tools_for
 from callboard.ports.tool import Skills
+from callboard.ports.worktrees import WorktreeActor, WorktreeKeeper
 from callboard.sessions.compose import ModelSelection, search_by
+from callboard.sessions.options import LeadOptions
 from callboard.types.agent_spec import BYPASS, AgentSpec, Limits, ModelLimits, PermissionRules
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
@@ -319,6 +322,40 @@ class AgentTypes:
         asked = _names_search((*permission.ask, *spec.rules.ask))
         allowed = spec.permission_mode == BYPASS or _names_search((*permission.allow, *spec.rules.allow))
         return allowed and not asked
+
+
+async def lead_of(
+    types: AgentTypes, options: LeadOptions, keeper: WorktreeKeeper, session: str, *, model_chosen: bool
+) -> AgentSpec:
+    """Return the spec of a new session's lead. A person's choice of model and effort overrides its file.
+
+    Raises `UsageError` if it cannot have the worktree of the options.
+    """
+    spec = types.lead(options.agent_type, options.disallowed, model_chosen=model_chosen)
+    update: dict[str, object] = {}
+    if effort := options.effort or types.loaded.settings.effort:
+        update["effort"] = effort
+    if options.thinking is not None:
+        update["thinking"] = options.thinking
+    if options.worktree is not None:
+        name = await _worktree_of_lead(options.worktree, keeper, session)
+        update |= {"worktree": name, "folder": str(keeper.path(name))}
+    return spec.model_copy(update=update)
+
+
+async def _worktree_of_lead(requested: str, keeper: WorktreeKeeper, session: str) -> str:
+    """Return the name of the worktree with this name, which exists now; of a new one if the name is empty."""
+    try:
+        if requested:
+            check_name(requested)
+        name = requested or await keeper.name_for("lead", "")
+        if name in {tree.name for tree in await keeper.worktrees()}:
+            await keeper.open(name)
+        else:
+            await keeper.create(name, WorktreeActor("person", session, "", "for lead"))
+    except ToolRefused as refused:
+        raise UsageError(f"--worktree: {refused}") from refused
+    return name
 
 
 def without_search(tools: Sequence[str]) -> tuple[str, ...]:

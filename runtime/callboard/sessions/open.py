@@ -57,7 +57,7 @@ from callboard.engine.team.supervisor import Team
 from callboard.ports.environment import Approver, Observer
 from callboard.ports.store import Lease, Put, Row, Store
 from callboard.ports.worktrees import WorktreeKeeper
-from callboard.sessions.agent_specs import AgentTypes, search_notes
+from callboard.sessions.agent_specs import AgentTypes, lead_of, search_notes
 from callboard.sessions.attached import open_attached
 from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import (
@@ -81,7 +81,6 @@ from callboard.sessions.options import (
     ExtensionOptions,
     HostingOptions,
     IdentityOptions,
-    LeadOptions,
     ModelOptions,
     SessionOptions,
     SharedResources,
@@ -286,7 +285,8 @@ async def build_runtime(
     """
     loaded = prepared.loaded
     types = _types_of(prepared, options, wiring, definitions)
-    lead = _lead_of(types, options.lead, model_chosen=options.model.name is not None)
+    keeper = await open_worktree_keeper(prepared)
+    lead = await lead_of(types, options.lead, keeper, prepared.row.id, model_chosen=options.model.name is not None)
     initial = definitions.types[options.lead.agent_type].initial_prompt
     row = await _save_row(prepared, options, lease, wiring, lead=lead, initial=initial)
     memories = memories_of(prepared.places, loaded, row.id)
@@ -299,7 +299,7 @@ async def build_runtime(
         _build_ports(prepared, options, wiring, launcher, definitions=definitions, memories=memories),
         tools=servers.added_to(with_own(tools, options.extensions.tools), private),
         hooks=hooks,
-        worktrees=await open_worktree_keeper(prepared),
+        worktrees=keeper,
         servers=servers.manager,
         prompt_source=servers.prompts,
         own_servers=servers.own_servers,
@@ -508,14 +508,6 @@ def _first_prompt(
         return row, None
     nonce = wiring.nonce(secrets.token_hex(8))
     return named(row, prompt or initial), prompt_envelope(row.id, text, now=SystemClock().now(), nonce=nonce)
-
-
-def _lead_of(types: AgentTypes, options: LeadOptions, *, model_chosen: bool) -> AgentSpec:
-    """Return the spec of a new session's lead. A person's choice of model and effort overrides its file."""
-    spec = types.lead(options.agent_type, options.disallowed, model_chosen=model_chosen)
-    effort = options.effort or types.loaded.settings.effort
-    spec = spec.model_copy(update={"effort": effort}) if effort else spec
-    return spec.model_copy(update={"thinking": options.thinking}) if options.thinking is not None else spec
 
 
 def build_hooks(

@@ -120,6 +120,9 @@ class LeadOptions:
     """Thinking requested from the lead's model; None: the service's default."""
     instructions: str = ""
     """Instructions that replace those of the lead's type; empty to keep them."""
+    worktree: str | None = None
+    """Git worktree in which a new session's lead works, created if it does not exist; empty: one with a free name;
+    None: the lead works in the workspace."""
     appended: str = ""
     """Text at the end of every system prompt."""
     tools: tuple[str, ...] | None = None

@@ -115,7 +115,6 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--task-budget",), {"type": click.IntRange(min=0)}, "use --max-budget-usd or --max-turns"),
     (("--no-session-persistence",), {"is_flag": True}, "each session is kept, in the state folder of its workspace"),
     (("--bare",), {"is_flag": True}, "the content of a workspace is used only if a person trusted it"),
-    (("--worktree",), {"metavar": "NAME"}, "agents make worktrees by themselves"),
     (("--bg",), {"is_flag": True}, "start it in the background of your shell"),
     (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),
     (("--append-subagent-system-prompt",), {"metavar": "TEXT"}, "--append-system-prompt reaches every agent"),

@@ -74,6 +74,12 @@ def with_plugins(command: Command) -> Command:
     )
 
 
+def in_worktree(command: Command) -> Command:
+    """Add `-w [NAME]`: `worktree` gets the name, an empty text without one, or None without the option."""
+    text = "Let the lead work in this git worktree, made if there is none; without NAME, in a new one."
+    return click.option("-w", "--worktree", metavar="[NAME]", is_flag=False, flag_value="", help=text)(command)
+
+
 def with_servers(command: Command) -> Command:
     """Add `--mcp-config` and `--strict-mcp-config`."""
     strict = click.option(

@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from callboard.cli.commands.client_options import option_names
-from callboard.cli.commands.options import everywhere, taking_over, with_plugins, with_servers
+from callboard.cli.commands.options import everywhere, in_worktree, taking_over, with_plugins, with_servers
 from callboard.sessions.quick_imports import collector_paused, freeze_imports
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -146,6 +146,7 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
 @click.option("-r", "--resume", "session", metavar="ID|NAME", help="Continue this session.")
 @click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
+@in_worktree
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
 @click.option("--prompt", "first", hidden=True, help="First prompt of the lead; written as a bare argument.")

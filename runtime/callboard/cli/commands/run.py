@@ -24,6 +24,7 @@ from callboard.cli.commands.options import (
     Invocation,
     everywhere,
     flags_of,
+    in_worktree,
     permission_options,
     refuse_tools,
     split_list,
@@ -65,6 +66,7 @@ from callboard.types.model_names import LONG
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
 @click.option("-r", "--resume", "--session", "resumed", metavar="ID|NAME", help="Continue this session.")
 @click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
+@in_worktree
 @click.option("--carry", is_flag=True, help="With -c or -r: start a fresh conversation from a summary of the old one.")
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @permission_options
@@ -211,12 +213,21 @@ def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, se
             appended=values.get("appended") or "",
             agent_type=values.get("agent") or "lead",
             effort=values.get("effort") or "",
+            worktree=_worktree(values, resume=resume),
         ),
         permissions=PermissionOptions(attended=person_is_there()),
         mcp=McpOptions(config=tuple(values.get("mcp_config") or ()), strict=bool(values.get("strict_mcp_config"))),
         extensions=ExtensionOptions(plugins=tuple(values.get("plugins") or ())),
         hosting=HostingOptions(with_schedules=bool(values.get("with_schedules")), notice=notice_of(invocation)),
     )
+
+
+def _worktree(values: Mapping[str, Any], *, resume: bool) -> str | None:
+    """Return the name of the lead's worktree; empty: any free name. Raises `UsageError` for a resumed session."""
+    name = values.get("worktree")
+    if name is not None and resume and not values.get("fork_session"):
+        raise UsageError("--worktree begins a session; a session that goes on keeps the folder in which it works")
+    return name
 
 
 def _branch_point(values: Mapping[str, Any], *, resume: bool) -> BranchPoint:

@@ -69,12 +69,13 @@ async def _move(agent: AgentRuntime, name: str) -> None:
 async def _without(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:
     """Handle a folder that was lost.
 
-    An agent that lives in it ends. An agent that worked in it for a task has failed the task and continues elsewhere.
+    An agent that lives in it ends, the lead too: it must not work in the workspace instead. An agent that worked in it
+    for a task has failed the task and continues elsewhere.
     """
     me = agent.state.me
     if bound:
         await _fail_tasks(agent, bound, reason)
-    elif me.kind == "subagent" or (me.kind == "teammate" and me.worktree == name):
+    elif me.kind == "subagent" or me.worktree == name:
         await _stop(agent, reason)
     else:
         await _leave(agent, name, reason)
