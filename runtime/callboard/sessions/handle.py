@@ -204,8 +204,8 @@ class SessionHandle:
         budget = self._session_budget() if self._hosted_budget is None else self._hosted_budget
         return await session_budgets(self._store, self.id, self._board, clock=self._clock, budget=budget)
 
-    async def use_model(self, name: str, to: str = "lead") -> None:
-        """Switch an agent to this model, an id or an alias, from its next call on.
+    async def use_model(self, name: str, to: str = "lead") -> str:
+        """Switch an agent to this model, an id or an alias, from its next call on. Return the model's id.
 
         Raises `UsageError` for a model that this session's service does not have and for an unknown agent, and
         `UnknownModel` for a model without a price if there is a budget in dollars.
@@ -222,6 +222,7 @@ class SessionHandle:
                 raise self._settings().settings.price_needed(model_name or name)
         command = model_command(name, limits, to, plan_name=plan_name, plan_limits=plan_limits)
         await command_as_person(self._store, self.id, command, now=self._now)
+        return name
 
     def _plan_model_of(self, name: str) -> str | None:
         """Return the model in plan mode that belongs to a model; None if it is the same.

@@ -381,7 +381,9 @@ def _build_ports(
             (places.state, places.config),
             run=partial(patiently, prepared.store),
             skills=skills.folders(),
-            shared=None if prepared.replay else shared_transcripts(places, prepared.loaded, prepared.row.id),
+            shared=shared_transcripts(places, prepared.loaded, prepared.row.id)
+            if options.hosting.persistent and not prepared.replay
+            else None,
         ),
         launcher=launcher,
         skills=skills,

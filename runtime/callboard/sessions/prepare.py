@@ -6,6 +6,7 @@ Nothing is written here: `open.py` continues, and writes a new session's row wit
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -69,6 +70,8 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
         raise UsageError("a replay is a new session: omit --continue and --resume")
     if replay is not None:
         return _for_replay(options, replace(places, data=replay.data), loaded, trust, replay=replay, stack=stack)
+    if not options.hosting.persistent:
+        return await _in_memory(options, places, loaded, trust, stack=stack)
     if options.hosting.shared is not None:
         store = options.hosting.shared.store
     else:
@@ -77,6 +80,22 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
     if identity.resume:
         return await _to_resume(options, places, store, trust)
     row = await _new_row(options, places, store, loaded=loaded, trust=trust)
+    return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
+
+
+async def _in_memory(
+    options: SessionOptions, places: WorkspacePaths, loaded: LoadedSettings, trust: Trust, *, stack: AsyncExitStack
+) -> PreparedSession:
+    """Return a new session that leaves nothing behind: `stack` discards its store and its folder.
+
+    Raises `UsageError` for a session to resume.
+    """
+    if options.identity.resume:
+        raise UsageError("a session that is not kept is a new one: omit --continue and --resume")
+    store = MemoryStore()
+    stack.push_async_callback(store.aclose)
+    row = await _new_row(options, places, store, loaded=loaded, trust=trust)
+    stack.callback(shutil.rmtree, places.session_data(row.id), ignore_errors=True)
     return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
 
 

@@ -102,6 +102,10 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--managed-settings",),
         {"metavar": "JSON", "help": "Deny and ask rules, in the format of a settings.json."},
     ),
+    (
+        ("--no-session-persistence",),
+        {"is_flag": True, "help": "Keep the session in memory only: it cannot be listed or resumed."},
+    ),
     (("--betas",), {"metavar": "NAMES", "help": "Beta features: context-1m-2025-08-07."}),
     (
         ("--setting-sources",),
@@ -113,7 +117,6 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 _LATER = "not supported in this version"
 IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--task-budget",), {"type": click.IntRange(min=0)}, "use --max-budget-usd or --max-turns"),
-    (("--no-session-persistence",), {"is_flag": True}, "each session is kept, in the state folder of its workspace"),
     (("--bare",), {"is_flag": True}, "the content of a workspace is used only if a person trusted it"),
     (("--bg",), {"is_flag": True}, "start it in the background of your shell"),
     (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),

@@ -267,6 +267,8 @@ SOURCES = ("user", "project", "local")
 """Names of `--setting-sources`, as in Claude Code."""
 _STATES = ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "CLAUDE_CODE_SDK_READS_SESSION_STATE")
 """Variables by which a client, or its library, asks for session state events."""
+_THINKING = "MAX_THINKING_TOKENS"
+"""Variable with the tokens for the thinking of the lead's model, if no option sets them."""
 _CHECKPOINTS = "CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"
 """Variable by which a client asks for copies of files before they change."""
 _POLICY = (
@@ -303,6 +305,8 @@ def with_client_flags(values: Mapping[str, Any], options: SessionOptions) -> tup
         options, setting_notes = _with_managed(values["managed_settings"], options)
         notes += setting_notes
     options = _with_folders(tuple(values.get("add_dir") or ()), _with_betas(values.get("betas") or "", options))
+    if values.get("no_session_persistence"):
+        options = replace(options, hosting=replace(options.hosting, persistent=False))
     if values.get("agents"):
         agents, agent_notes = agents_of(json_object(values["agents"], "--agents"), "--agents")
         extensions = replace(options.extensions, agents={**options.extensions.agents, **agents})
@@ -354,9 +358,17 @@ def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[s
 
 
 def _thinking(values: Mapping[str, Any]) -> ThinkingChoice | None:
-    """Return the thinking that the options request; None if they request none. Raises `UsageError`."""
+    """Return the thinking that the options or `MAX_THINKING_TOKENS` request; None if they request none.
+
+    Raises `UsageError`.
+    """
     budget: int | None = values.get("max_thinking_tokens")
     kind: Literal["adaptive", "enabled", "disabled"] | None = values.get("thinking")
+    tokens = os.environ.get(_THINKING, "").strip()
+    if budget is None and kind is None and tokens:
+        if not (tokens.isascii() and tokens.isdecimal()):
+            raise UsageError(f"{_THINKING}={tokens} is not a number of tokens: set it to one, 0 for none, or unset it")
+        budget = int(tokens)
     if kind is None and budget is not None:
         kind = "enabled" if budget else "disabled"
     display = values.get("thinking_display")

@@ -215,6 +215,7 @@ class ClientRun:
                 drop=self._drop,
                 queued=self._queued,
                 tell=self._stream.tell,
+                choose=self._stream.choose,
                 first_model=session.model,
                 cancel=self._cancel,
                 may_bypass=wishes.may_bypass,
@@ -225,9 +226,10 @@ class ClientRun:
                 await session.name_session(title)
             if self._initialize is not None:
                 self._client.answer(self._initialize[0], initialize_response(session, self._initialize[1]))
-            self._opened.set()
             if options.identity.resume:
+                self._stream.choose(model=session.model_of(), permissionMode=session.mode_of())
                 await self._apply_options(session)
+            self._opened.set()
             try:
                 code = await self._converse(session)
             finally:
@@ -251,7 +253,9 @@ class ClientRun:
         seconds = AskSettings().deadline if self._wishes.asks else 0
         await session.command("asking", text=str(seconds))
         if self._wishes.options.model.name is not None and session.model_of() != session.model:
-            await session.use_model(session.model)
+            self._stream.choose(model=await session.use_model(session.model))
+        if self._wishes.options.workspace.flags.get("permission.mode"):
+            self._stream.choose(permissionMode=self._wishes.mode)
 
     async def _turn(self, session: HostedSession, message: Json) -> int:
         """Process one message to its result and return its exit code."""

@@ -39,6 +39,8 @@ class Control:
     """Function that returns the ids of the waiting messages."""
     tell: Callable[..., None]
     """Function that sends a `system` message: its subtype and fields."""
+    choose: Callable[..., None]
+    """Function that stores a mode or model for the message at the beginning of the next turn."""
     first_model: str
     """The model at the start."""
     cancel: Callable[[str], bool]
@@ -66,6 +68,7 @@ class Control:
     async def set_permission_mode(self, request: Json) -> Json:
         """Change the permission mode of the lead."""
         mode = await self.session.use_mode(str(request.get("mode")), may_bypass=self.may_bypass)
+        self.choose(permissionMode=mode)
         self.tell("status", status=None, permissionMode=mode)
         return {"mode": mode}
 
@@ -75,7 +78,7 @@ class Control:
         name = self.first_model if model in (None, "default") else model
         if not isinstance(name, str):
             raise UsageError("`model` is a model's name, or null for the one at the start")
-        await self.session.use_model(name)
+        self.choose(model=await self.session.use_model(name))
         return {"model": name}
 
     async def set_max_thinking_tokens(self, request: Json) -> Json:

@@ -91,6 +91,7 @@ class StreamJson:
         self._cwd = cwd
         self._version = version
         self._session = self._model = self._mode = ""
+        self._chosen = Json()
         self._open: OpenSession | None = None
         self._early: list[tuple[str, int, Event]] | None = []
         self._begun = False
@@ -136,6 +137,13 @@ class StreamJson:
         early, self._early = self._early or [], None
         for agent, seq, event in early:
             self.on_event(agent, seq, event)
+
+    def choose(self, **chosen: str) -> None:
+        """Set the `model` or the `permissionMode` with which the next turn begins.
+
+        The lead takes such a choice only when it reads its mail, after `system/init` of that turn.
+        """
+        self._chosen |= chosen
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Emit the messages of an event."""
@@ -486,11 +494,16 @@ class StreamJson:
         spec = self._seen("lead").spec
         session = self._open
         current = session if self._turns > 1 else None  # at first, the options of this run may not be in force yet
+        in_force: Json = {
+            "model": current.model_of() if current else spec.model if spec else self._model,
+            "permissionMode": current.mode_of() if current else spec.permission_mode if spec else self._mode,
+        }
+        in_force |= self._chosen
+        self._chosen = {}
         self._system(
             "init",
             cwd=self._cwd,
-            model=current.model_of() if current else spec.model if spec else self._model,
-            permissionMode=current.mode_of() if current else spec.permission_mode if spec else self._mode,
+            **in_force,
             **session_parts(
                 self._spoken,
                 spec,
