@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, claude_files, claude_notes
 from callboard.adapters.extensions.trust import HOOKS, SETTINGS, read_claims
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document, load_yaml
+from callboard.config.setting_keys import names_in, unknown_setting
 from callboard.core.context.pipeline import PRESETS, check_pipeline
 from callboard.core.context.stages.custom import is_own
 from callboard.core.permissions.rule_check import Kind, rule_note
@@ -378,21 +379,7 @@ def pipeline_of(settings: Settings, agent_type: str = "") -> tuple[StageSpec, ..
 def _fault_text(kind: str, message: str, address: Address) -> str:
     if kind != "extra_forbidden":
         return message[0].lower() + message[1:]
-    return unknown("setting", address[-1], _names(address[:-1]))
-
-
-def _names(address: Address) -> list[str]:
-    """Return the fields of the section at an address, from the tree's own schema."""
-    schema = Settings.model_json_schema()
-    node: Tree = schema
-    for part in address:
-        inner = cast("Tree", node.get("properties", {})).get(str(part), node.get("additionalProperties"))
-        if not isinstance(inner, dict):
-            return []
-        node = cast("Tree", inner)
-        if "$ref" in node:
-            node = cast("Tree", schema["$defs"][str(node["$ref"]).rsplit("/", 1)[-1]])
-    return list(cast("Tree", node.get("properties", {})))
+    return unknown_setting(str(address[-1]), names_in(address[:-1]))
 
 
 def _leaves(value: object, address: Address = ()) -> Iterator[tuple[Address, object]]:
@@ -446,12 +433,16 @@ def workspace_layer(workspace_claims: WorkspaceClaims, *, trusted: bool) -> Laye
         return Layer(notes=(f"{path}: is not UTF-8 text: none of its rules applies",))
     if not trusted:
         return _tightening(layer)
-    for address in _refused(layer):
-        raise SettingsError(
-            "a workspace may not set this; set it in your own settings, the environment or by a flag",
-            where(layer.places, address),
-        )
+    _refuse_personal(layer)
     return layer
+
+
+def check_settings_text(text: str, path: str, *, workspace: bool) -> None:
+    """Check the text of a settings file by itself. `workspace`: it is a workspace's file. Raises `SettingsError`."""
+    layer = _layer(load_document(text, path), path)
+    if workspace:
+        _refuse_personal(layer)
+    _checked(layer.values, layer.places)
 
 
 def _unread_layer(workspace_claims: WorkspaceClaims, path: str) -> Layer:
@@ -460,6 +451,15 @@ def _unread_layer(workspace_claims: WorkspaceClaims, path: str) -> Layer:
         if claim.kind == "unread" and claim.path == SETTINGS:
             raise SettingsError(claim.text, path)
     return Layer()
+
+
+def _refuse_personal(layer: Layer) -> None:
+    """Raise `SettingsError` for a setting that only the user may decide."""
+    for address in _refused(layer):
+        raise SettingsError(
+            "a workspace may not set this; set it in your own settings, the environment or by a flag",
+            where(layer.places, address),
+        )
 
 
 def _refused(layer: Layer) -> Iterator[Address]:

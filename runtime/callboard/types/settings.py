@@ -74,7 +74,12 @@ class ModelSetting(Section):
     long_factor: Price | None = None
 
 
-Mode = Annotated[PermissionMode, BeforeValidator(lambda written: READ_AS.get(written, written))]
+def _mode(value: object) -> object:
+    """Return the mode that a name stands for; anything else is left to the check."""
+    return READ_AS.get(value, value) if isinstance(value, str) else value
+
+
+Mode = Annotated[PermissionMode, BeforeValidator(_mode)]
 """A permission mode. `manual` and `auto` are read as `default`."""
 
 

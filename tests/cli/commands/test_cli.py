@@ -290,7 +290,7 @@ def test_the_doctor_runs_no_program_of_the_workspace(command: Command) -> None:
 def test_settings_list_what_was_changed_and_all_on_request(command: Command) -> None:
     ran = command.run_inline("settings", CALLBOARD_MODEL="m")
     assert [line.split() for line in ran.out.splitlines()[1:]] == [["model", '"m"', "CALLBOARD_MODEL"]]
-    assert "settings have their built-in values: callboard settings --all" in ran.err
+    assert "settings have their built-in values: callboard config list --all" in ran.err
     assert len(command.run_inline("settings", "--all").out.splitlines()) > 100
 
 

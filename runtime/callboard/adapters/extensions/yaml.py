@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import yaml
 
@@ -102,6 +102,39 @@ class YamlDocument:
         return SettingsError(problem, self.place(address))
 
 
+@dataclass(frozen=True, slots=True)
+class YamlSpan:
+    """Place of a value in the text of a document, in characters from its start."""
+
+    kind: Literal["scalar", "sequence", "mapping"]
+    start: int
+    end: int
+    """End of its last character. Comments and empty lines after it are not part of it."""
+    key_start: int
+    key_end: int
+    """Place of the key of the value; for an item of a list, both are the start of the value."""
+    flow: bool = False
+    """True for a list or mapping in brackets."""
+    shared: bool = False
+    """True if an alias repeats the value elsewhere, or if it is such a repetition."""
+
+
+def value_spans(text: str) -> dict[Address, YamlSpan]:
+    """Return the place of every value in the text of a document that `load_document` accepts.
+
+    Values inside a repetition by an alias have no place of their own.
+    """
+    loader = _NumberLoader(text)
+    try:
+        node = loader.get_single_node()
+    finally:
+        loader.dispose()
+    walk = _Spans(text)
+    if node is not None:
+        walk.add(node, ())
+    return walk.spans
+
+
 def dotted(address: Address) -> str:
     """Return an address as users write it: `agents.lead[2].reply`."""
     text = ""
@@ -119,6 +152,46 @@ def load_document(source: Path | str, where: str = "") -> YamlDocument:
     """Return the document with the line of every value. `where` names the source in errors; a path names itself."""
     text, where = _read(source, where)
     return _parse(text, where, _NumberLoader)
+
+
+class _Spans:
+    """One walk over the nodes of a document for the places of its values."""
+
+    def __init__(self, text: str) -> None:
+        self.spans: dict[Address, YamlSpan] = {}
+        self._text = text
+        self._first: dict[int, Address] = {}
+
+    def add(self, node: yaml.Node, address: Address, *, key: yaml.Node | None = None) -> int:
+        """Add the places of a node and of the nodes inside it, and return its end."""
+        start = node.start_mark.index
+        end = node.end_mark.index
+        key_start = start if key is None else key.start_mark.index
+        key_end = start if key is None else key.end_mark.index
+        if id(node) in self._first:
+            first = self._first[id(node)]
+            self.spans[first] = replace(self.spans[first], shared=True)
+            self.spans[address] = YamlSpan("scalar", start, end, key_start, key_end, shared=True)
+            return key_end
+        self._first[id(node)] = address
+        flow = bool(getattr(node, "flow_style", False))
+        kind: Literal["scalar", "sequence", "mapping"] = "scalar"
+        if isinstance(node, yaml.ScalarNode):
+            # A block scalar ends where the next token starts, after empty lines and comments.
+            end = start + len(self._text[start:end].rstrip()) if node.style in ("|", ">") else end
+        else:
+            kind = "mapping" if isinstance(node, yaml.MappingNode) else "sequence"
+            ends = self._add_inner(node, address)
+            end = end if flow else max(start, *ends)
+        self.spans[address] = YamlSpan(kind, start, end, key_start, key_end, flow=flow)
+        return max(end, key_end)
+
+    def _add_inner(self, node: yaml.Node, address: Address) -> list[int]:
+        if isinstance(node, yaml.MappingNode):
+            members = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+            return [self.add(value, (*address, str(name.value)), key=name) for name, value in members]
+        items = cast("list[yaml.Node]", node.value)
+        return [self.add(item, (*address, number)) for number, item in enumerate(items)]
 
 
 def load_front_matter(source: Path | str, where: str = "") -> tuple[dict[str, object], str]:

@@ -59,7 +59,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("setup", "Watch a team fix a sample project; no key, no network."),
     "doctor": ("setup", "Check the machine: what is found, what is missing, and what to do."),
     "rate": ("rate", "Show parked models and refused keys."),
-    "settings": ("setup", "Show changed settings and their origins."),
+    "config": ("config", "Get, set and list settings."),
+    "settings": ("config", "Show changed settings and their origins."),
     "completion": ("completion", "Print a completion script for a shell."),
 }
 """Name -> module of `callboard.cli.commands` with that command, and its short help."""

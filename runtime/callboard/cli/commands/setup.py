@@ -1,4 +1,4 @@
-"""`rehearse`, `demo`, `doctor`, `settings`: commands outside sessions.
+"""`rehearse`, `demo`, `doctor`: commands outside sessions.
 
 `doctor` checks the machine: the requirements of Callboard, the missing ones, and the remedies. It is read-only. It
 never calls the model service: it checks that a key exists, not that it works. It also checks MCP servers (a missing
@@ -8,7 +8,6 @@ program, an unset variable) without starting any.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import platform
 import re
@@ -29,7 +28,6 @@ from callboard.cli.commands.options import Invocation, as_json, everywhere, refu
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import as_json as json_of
-from callboard.cli.views.listings import table
 from callboard.cli.views.rate import RESET, in_force, rate_words
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, standing
@@ -129,36 +127,6 @@ def _print_compatible(invocation: Invocation, *, json_: bool, trust: bool, plugi
             subject = f"{printable(row.where)}{': ' if row.field else ''}{printable(row.field)}"
             terminal.rows(block(f"{row.verdict:<8}  {subject}{': ' if row.why else ''}{printable(row.why)}"))
     return 0
-
-
-@click.command()
-@as_json
-@click.option("--trust", is_flag=True, help="Show the result for a trusted workspace.")
-@click.option("--all", "all_", is_flag=True, help="Also show settings with built-in values, and all models.")
-@everywhere
-@click.pass_obj
-def settings(invocation: Invocation, /, *, json_: bool, trust: bool, all_: bool) -> None:
-    """Show changed settings and their origins.
-
-    --json shows all of them. Of an untrusted workspace, only settings that tighten permissions apply.
-    """
-    places = find_places(invocation.workspace, writable=False)
-    now = standing(places.workspace, places.config)
-    trusted = trust or now.trusted
-    loaded = load_settings(
-        os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims
-    )
-    rows = [(name, json.dumps(value), origin) for name, value, origin in loaded.explained()]
-    with terminal_of(invocation) as terminal:
-        if json_:
-            records = [{"name": name, "value": json.loads(value), "origin": origin} for name, value, origin in rows]
-            terminal.record(json_of(records))
-        else:
-            changed = [row for row in rows if all_ or row[2] not in ("default", "built in")]
-            terminal.rows(table(["SETTING", "VALUE", "FROM"], changed, "every setting has its built-in value"))
-            if len(changed) < len(rows):
-                note = f"{len(rows) - len(changed)} settings have their built-in values: callboard settings --all"
-                terminal.terminal_print(block(note, "dim", progress=True))
 
 
 def _examine(workspace: Path, notice: Notice) -> list[Finding]:

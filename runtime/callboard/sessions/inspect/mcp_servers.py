@@ -16,8 +16,7 @@ from typing import Literal, cast
 from callboard.adapters.extensions.plugins import read_plugins
 from callboard.adapters.mcp.config import PERSON_FILE, WORKSPACE_FILE, Configured, ServerSources, read_servers
 from callboard.adapters.system.regular_files import read_regular
-from callboard.config.settings import load_settings
-from callboard.config.trust import standing
+from callboard.config.settings_file import settings_here
 from callboard.core.json_depth import check_json_limits
 from callboard.core.mcp.config_entries import read_servers_node
 from callboard.core.trust.yaml_nodes import node_of
@@ -76,11 +75,8 @@ def servers_of(
     `UsageError`.
     """
     places = find_places(workspace, writable=False)
-    now = standing(places.workspace, places.config)
+    loaded, now = settings_here(places.workspace, places.config, trust=trust)
     trusted = trust or now.trusted
-    loaded = load_settings(
-        os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims
-    )
     enabled, _ = plugins_in_force(loaded, places)
     plugin_files, _ = read_plugins((*plugins, *enabled))
 

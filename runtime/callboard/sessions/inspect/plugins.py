@@ -37,8 +37,7 @@ from callboard.adapters.extensions.trust import plugin_claims
 from callboard.adapters.git.git import export_commit
 from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.regular_files import read_regular
-from callboard.config.settings import load_settings
-from callboard.config.trust import standing
+from callboard.config.settings_file import settings_here
 from callboard.core.json_depth import check_json_limits
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.trust.claims import Claim, printable
@@ -187,10 +186,7 @@ def plugin_store(places: WorkspacePaths) -> Path:
 def list_plugins(workspace: Path) -> PluginListing:
     """Return the plugins that Callboard and Claude Code installed. Raises `WorkspaceUnusable`, `SettingsError`."""
     places = find_places(workspace, writable=False)
-    now = standing(places.workspace, places.config)
-    loaded = load_settings(
-        os.environ, workspace=places.workspace, trusted=now.trusted, workspace_claims=now.workspace_claims
-    )
+    loaded, _ = settings_here(places.workspace, places.config)
     claude = claude_folder(Path.home(), os.environ)
     plugins, notes = installed_plugins(places.config, claude, places.workspace, loaded.settings.enabled_plugins)
     lines = [str(note) for note in notes]
