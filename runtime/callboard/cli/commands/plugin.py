@@ -17,8 +17,8 @@ import click
 from callboard.adapters.extensions.installed_plugins import InstalledPlugin
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import terminal_of
-from callboard.cli.terminal.keyboard import Keyboard, TerminalGone, person_is_there
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block
+from callboard.cli.terminal.keyboard import Keyboard, person_is_there
+from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import table
 from callboard.cli.views.trust import claim_lines
 from callboard.core.trust.claims import printable
@@ -185,21 +185,13 @@ async def _install(invocation: Invocation, source: str, yes: bool) -> int:
                 terminal.terminal_print(page)
             if not yes and not attended:
                 raise UsageError("there is no terminal for the question: to install exactly this, add --yes")
-            if not yes and not await _confirmed(terminal, page):
+            taken_back = "not answered: not installed"
+            if not yes and not await Keyboard(terminal).confirm(page, _QUESTION, lambda: taken_back):
                 terminal.rows(block("not installed", "warn"))
                 return 1
             done = staged.install()
             terminal.result(f"installed {_row(done)}")
             return 0
-
-
-async def _confirmed(terminal: Terminal, page: Block) -> bool:
-    """Show the content and ask the person."""
-    try:
-        answer = await Keyboard(terminal).ask(page, _QUESTION, lambda: "not answered: not installed")
-    except TerminalGone:
-        return False
-    return (answer or "").strip().lower() in {"y", "yes"}
 
 
 def _switch(invocation: Invocation, name: str, *, enabled: bool) -> None:

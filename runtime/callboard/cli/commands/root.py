@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "rate": ("rate", "Show parked models and refused keys."),
     "config": ("config", "Get, set and list settings."),
     "settings": ("config", "Show changed settings and their origins."),
+    "update": ("update", "Show how Callboard was installed, and the command that updates it."),
     "completion": ("completion", "Print a completion script for a shell."),
 }
 """Name -> module of `callboard.cli.commands` with that command, and its short help."""

@@ -24,6 +24,7 @@ import click
 
 from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.system.installation import this_installation
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, Style, block
@@ -242,6 +243,8 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 def examine_machine(environ: Mapping[str, str], workspace: Path) -> Iterator[Finding]:
     """Check programs, credentials, terminal. Programs are searched only outside the workspace."""
+    installation = this_installation()
+    yield Finding("callboard", "found", f"{installation.version}, installed {installation.how}")
     version = platform.python_version()
     fits: State = "found" if sys.version_info >= (3, 11) else "broken"
     yield Finding("python", fits, version, "Python 3.11 or newer is needed")

@@ -44,6 +44,14 @@ class Keyboard:
         with line_by_line():
             return await self._ask(page, question, taken_back)
 
+    async def confirm(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> bool:
+        """Ask a question, as in `ask`, and return True for yes; False for anything else and for a closed terminal."""
+        try:
+            answer = await self.ask(page, question, taken_back)
+        except TerminalGone:
+            return False
+        return (answer or "").strip().lower() in {"y", "yes"}
+
     async def _ask(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> str | None:
         file = sys.stdin.fileno()
         self._typed = b""
@@ -103,11 +111,7 @@ class PersonGate:
         if not self._attended:
             return False
         page = claims_block(workspace_claims, changes)
-        try:
-            answer = await Keyboard(self._terminal).ask(page, QUESTION, lambda: "not answered: not trusted")
-        except TerminalGone:
-            return False
-        return (answer or "").strip().lower() in {"y", "yes"}
+        return await Keyboard(self._terminal).confirm(page, QUESTION, lambda: "not answered: not trusted")
 
     def tell(self, line: str) -> None:
         """See `TrustPrompt.tell`."""

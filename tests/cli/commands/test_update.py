@@ -1,0 +1,124 @@
+"""`callboard update`: what it says, and the command that it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.cli.commands.command import Command
+
+UV = """#!/bin/sh
+echo "ran: $*"
+echo "in: $(pwd)"
+echo "to stderr" >&2
+exit ${CODE:-0}
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """The command, installed by uv as its metadata says, and a program `uv` that shows how it is called."""
+    command = Command(tmp_path)
+    files = tmp_path / "site" / "callboard-0.1.0.dist-info"
+    files.mkdir(parents=True)
+    (files / "METADATA").write_text("Metadata-Version: 2.1\nName: callboard\nVersion: 0.1.0\n")
+    (files / "INSTALLER").write_text("uv\n")
+    _program(tmp_path / "bin" / "uv")
+    command.env["PYTHONPATH"] = str(tmp_path / "site")
+    command.env["PATH"] = f"{tmp_path / 'bin'}:{command.env['PATH']}"
+    return command
+
+
+def _program(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(UV)
+    path.chmod(0o755)
+
+
+def _run(command: Command, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "callboard", "update", *args]
+    environment: Mapping[str, str] = {**command.env, **env}
+    return subprocess.run(
+        line, cwd=command.workspace, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_it_says_how_it_was_installed_and_runs_nothing_without_a_terminal(command: Command) -> None:
+    ran = _run(command)
+    update = f"uv pip install --python {sys.executable} --upgrade-package callboard callboard"
+    assert ran.returncode == 0
+    assert ran.stdout == (f"callboard 0.1.0\ninstalled with uv, in {sys.prefix}\nto update: {update}\n")
+    shown = json.loads(_run(command, "--json").stdout)
+    assert (shown["version"], shown["command"]) == ("0.1.0", update.split())
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_the_command_is_run_outside_the_workspace_and_its_exit_code_passed_on(command: Command, code: int) -> None:
+    _program(command.workspace / "uv")
+    path = f"{command.workspace}:.:{command.env['PATH']}"
+    ran = _run(command, "--run", CODE=str(code), PATH=path)
+    assert ran.returncode == code
+    assert "ran: pip install --python" in ran.stdout
+    assert f"in: {Path(sys.prefix).resolve()}" in ran.stdout
+    assert "to stderr" in ran.stderr
+    assert ("failed with exit code 7" if code else "nothing newer was found") in ran.stderr
+
+
+@pytest.mark.parametrize(("answer", "runs"), [(b"y\n", True), (b"n\n", False), (b"\n", False), (b"\x04", False)])
+def test_a_person_is_asked_at_a_terminal(command: Command, answer: bytes, runs: bool) -> None:
+    ours, theirs = pty.openpty()
+    line = [sys.executable, "-m", "callboard", "update"]
+    process = subprocess.Popen(line, cwd=command.workspace, env=command.env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, answer)
+        while piece := _read(ours):
+            shown += piece
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert (b"ran: pip install" in shown) == runs
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_a_missing_program_is_named(command: Command) -> None:
+    ran = _run(command, "--run", PATH="/nowhere")
+    assert ran.returncode == 2
+    assert "uv is not on PATH, so this cannot be run: uv pip install" in ran.stderr
+
+
+def test_a_checkout_is_only_explained(command: Command) -> None:
+    (metadata,) = (command.workspace.parent / "site").iterdir()
+    (metadata / "direct_url.json").write_text('{"url": "file:///src/callboard", "dir_info": {"editable": true}}')
+    ran = _run(command)
+    assert ran.returncode == 0
+    assert "installed from the checkout /src/callboard" in ran.stdout
+    assert "`git -C /src/callboard pull`" in ran.stdout
+    ran = _run(command, "--run")
+    assert ran.returncode == 2
+    assert "installed from the checkout /src/callboard" in ran.stderr
+    assert "ran:" not in ran.stdout
+
+
+def test_a_tool_updates_nothing(command: Command) -> None:
+    ran = _run(command, "--run", CALLBOARD_TOOL="1")
+    assert ran.returncode == 2
+    assert "Updating Callboard is for a person" in ran.stderr
+    assert "ran:" not in ran.stdout
