@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.cli.headless.test_agent_sdk import blocks, of_type
 from tests.cli.headless.test_sdk_options import MODEL, ServedBench, add_to, init_of, result_of
@@ -597,3 +598,64 @@ async def test_no_prompt_attaches_a_file_that_it_names(stage: Stage, by: str, *,
     await run(f"What does it say? @{file}", tools=[], verbatim_prompts=verbatim, max_turns=1)
     sent = json.dumps(stage.bodies()[0])
     assert (f"@{file}" in sent, marker in sent) == (True, False)
+
+
+# test_deferred_tool_resume
+
+
+@pytest.mark.parametrize("by", ["client", "query"])
+async def test_a_deferred_call_asks_the_hook_again_when_the_session_is_resumed(stage: Stage, by: str) -> None:
+    await stage.play(use("bash", command="touch resumed.txt"))
+    calls: list[Any] = []
+
+    def deciding(decision: str) -> dict[str, Any]:
+        output = {"permissionDecision": decision, "permissionDecisionReason": f"It is {decision}."}
+        hook = hook_that(calls, {"hookSpecificOutput": {"hookEventName": "PreToolUse", **output}})
+        return {"hooks": {"PreToolUse": matched(hook, "Bash")}, "allowed_tools": ["Bash"], "max_turns": 3}
+
+    first = result_of(await stage.ask("run it", **deciding("defer")))
+    assert (first.stop_reason, first.is_error) == ("tool_deferred", False)
+    assert (first.deferred_tool_use.name, first.deferred_tool_use.input) == ("Bash", {"command": "touch resumed.txt"})
+    assert not (stage.workspace / "resumed.txt").exists()
+    again = {**deciding("deny"), "resume": first.session_id}
+    messages: list[Any] = []
+    done = anyio.Event()
+
+    async def no_prompt() -> AsyncIterator[dict[str, Any]]:
+        await done.wait()  # the package closes stdin at the end of an empty prompt, and answers no hook then
+        for none in ():
+            yield none
+
+    if by == "query":
+        stream = sdk.query(prompt=no_prompt(), options=stage.options(**again))
+        async for message in stream:
+            messages.append(message)
+            if isinstance(message, sdk.ResultMessage):
+                done.set()
+    else:
+        async with sdk.ClaudeSDKClient(stage.options(**again)) as client:
+            messages = [message async for message in client.receive_response()]
+    (result,) = of_type(messages, sdk.ResultMessage)
+    assert (result.is_error, result.result) == (False, "All done.")
+    assert not (stage.workspace / "resumed.txt").exists()
+    assert [given["tool_use_id"] for given in calls] == [first.deferred_tool_use.id] * 2
+
+
+async def test_a_deferred_call_runs_when_a_resumed_session_allows_it(stage: Stage) -> None:
+    await stage.play(use("bash", command="touch resumed.txt"))
+    deferred = {"hookEventName": "PreToolUse", "permissionDecision": "defer"}
+    hooks = {"PreToolUse": matched(hook_that([], {"hookSpecificOutput": deferred}), "Bash")}
+    async with sdk.ClaudeSDKClient(stage.options(hooks=hooks)) as client:
+        first = result_of(await turn(client, "run it"))
+    messages = await stage.ask("and now?", resume=first.session_id, allowed_tools=["Bash"])
+    assert len(of_type(messages, sdk.ResultMessage)) == 1, "the prompt joins the turn"
+    assert (stage.workspace / "resumed.txt").exists()
+
+
+async def test_a_call_beside_others_is_asked_about_instead_of_deferred(stage: Stage) -> None:
+    await stage.play({"reply": [use("bash", command=f"touch {name}.txt")["reply"][0] for name in ("one", "two")]})
+    deferred = {"hookEventName": "PreToolUse", "permissionDecision": "defer"}
+    hooks = {"PreToolUse": matched(hook_that([], {"hookSpecificOutput": deferred}), "Bash")}
+    result = result_of(await stage.ask("run both", hooks=hooks, allowed_tools=["Bash"]))
+    assert (result.deferred_tool_use, len(result.permission_denials)) == (None, 2)
+    assert any("it is asked about instead" in line for line in stage.told)

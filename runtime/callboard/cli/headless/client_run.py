@@ -74,6 +74,9 @@ class ClientRun:
         self._opened = anyio.Event()
         self._ended = self._busy = self._stopped = False
         self._failed: CallboardError | None = None
+        self._deferred: Json | None = None
+        """The call that a hook deferred: its id, name and input. The run ends, and the next process continues it."""
+        self._deferring = anyio.Event()
         self._serving = anyio.CancelScope()
         self._doing: dict[str, anyio.CancelScope] = {}
         self._group: TaskGroup | None = None
@@ -193,7 +196,7 @@ class ClientRun:
         )
         if self._initialize is not None:
             request = self._initialize[1]
-            options, notes = options_of(request, options, self._client, self._tell_hook)
+            options, notes = options_of(request, options, self._client, self._tell_hook, defer=self._defer)
             for note in notes:
                 self._tell(note)
             self._schema = schema_of(request, wishes.schema)
@@ -206,9 +209,10 @@ class ClientRun:
             for note in session.notes:
                 self._tell(note)
             approver.attach(session)
-            self._stream.opened(
-                session.id, model=session.model, mode=wishes.mode, spec=await session.begun(), session=session
-            )
+            spec = await session.begun()
+            state = session.state("lead")
+            unfinished = options.identity.resume and state is not None and state.turn is not None
+            self._stream.opened(session.id, model=session.model, mode=wishes.mode, spec=spec, session=session)
             self._control = Control(
                 session=session,
                 stop=self._stop,
@@ -231,22 +235,47 @@ class ClientRun:
                 await self._apply_options(session)
             self._opened.set()
             try:
-                code = await self._converse(session)
+                code = await self._converse(session, unfinished=unfinished)
             finally:
                 # Also after a signal, because no one watches the commands of a client that is gone
                 # (test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_stdin_ends_them).
                 await session.end_commands()
                 for command in session.stopped():
                     self._tell(command.line())
-            await session.mark_ended(code)
+            if self._deferred is None:
+                await session.mark_ended(code)
             return code
 
-    async def _converse(self, session: HostedSession) -> int:
-        """Answer each message until stdin ends; return the exit code of the last one."""
-        code = 0
-        while (message := await self._next()) is not None:
+    async def _converse(self, session: HostedSession, *, unfinished: bool) -> int:
+        """Answer each message until stdin ends; return the exit code of the last one.
+
+        `unfinished`: an earlier process left a turn, which continues.
+        """
+        code = await self._continue(session) if unfinished else 0
+        while self._deferred is None and (message := await self._next()) is not None:
             code = await self._turn(session, message)
         return code
+
+    async def _continue(self, session: HostedSession) -> int:
+        """Report the end of a turn that an earlier process left, and return its exit code.
+
+        A message that comes before is part of that turn, and its result is the only one.
+        """
+        began = anyio.current_time()
+        self._begin_turn()
+        ending: tuple[RunEnd, Json] | None = None
+        async with anyio.create_task_group() as group:
+
+            async def until_message() -> None:
+                await self._changed.until(lambda: bool(self._messages))
+                group.cancel_scope.cancel()
+
+            group.start_soon(until_message)
+            ending = await self._finished(session)
+            group.cancel_scope.cancel()
+        if ending is None:
+            return 0
+        return self._end_turn(*ending, began)
 
     async def _apply_options(self, session: HostedSession) -> None:
         """Apply to a resumed session the deadline of requests and the model of this command line."""
@@ -266,24 +295,61 @@ class ClientRun:
             await session.add_context(prompt.text)
             return 0
         began = anyio.current_time()
-        self._busy = True
-        self._stopped = False
-        self._stream.new_turn()
-        self._state("running")
+        self._begin_turn()
         end = RunEnd(1, "", prompt.wrong, session.usage(), [])
         extra = Json()
         if not prompt.wrong:
             await self._say(session, prompt)
-            end, extra = await StructuredAnswer(session, self._schema).finished()
+            end, extra = await self._finished(session)
+        if prompt.extras.uuid:
+            extra |= {"user_message_uuid": prompt.extras.uuid, "user_message_uuids": [prompt.extras.uuid]}
+        if prompt.origin is not None:
+            extra["origin"] = prompt.origin
+        return self._end_turn(end, extra, began)
+
+    def _begin_turn(self) -> None:
+        self._busy = True
+        self._stopped = False
+        self._stream.new_turn()
+        self._state("running")
+
+    async def _finished(self, session: HostedSession) -> tuple[RunEnd, Json]:
+        """Wait until the turn has ended, or a hook deferred its call. Return its end, and more fields of its result."""
+        ending: tuple[RunEnd, Json] | None = None
+        async with anyio.create_task_group() as group:
+
+            async def until_deferred() -> None:
+                await self._deferring.wait()
+                group.cancel_scope.cancel()
+
+            group.start_soon(until_deferred)
+            ending = await StructuredAnswer(session, self._schema).finished()
+            group.cancel_scope.cancel()
+        if ending is not None:
+            return ending
+        reason = "tool_deferred"
+        extra: Json = {"stop_reason": reason, "terminal_reason": reason, "deferred_tool_use": self._deferred}
+        return session.end_now(0, ""), extra
+
+    async def _defer(self, event_json: Json) -> None:
+        """Leave the call of a `PreToolUse` event to a later process, and end the run; see `Defer`."""
+        if "agent_id" in event_json or self._stream.newest_calls() != 1:
+            self._tell(
+                "a hook defers a call that is not the only one of a reply of the lead: it is asked about instead"
+            )
+            return
+        details = {"id": "tool_use_id", "name": "tool_name", "input": "tool_input"}
+        self._deferred = {name: event_json.get(field) for name, field in details.items()}
+        self._deferring.set()
+        await anyio.sleep_forever()  # the call stays undecided in the journal; the end of the run cancels the hook
+
+    def _end_turn(self, end: RunEnd, extra: Json, began: float) -> int:
+        """Write the result of a turn that began at `began`, and return its exit code."""
         code = end.exit_code
         by_client = code == INTERRUPTED and self._stopped
         code = 0 if code == NO_ANSWER else code  # a call that no one could allow was denied, and the turn continued
         if by_client:
             extra["is_error"] = False
-        if prompt.extras.uuid:
-            extra |= {"user_message_uuid": prompt.extras.uuid, "user_message_uuids": [prompt.extras.uuid]}
-        if prompt.origin is not None:
-            extra["origin"] = prompt.origin
         extra["queued_turn_count"] = len(self._messages)
         self._stream.result(replace(end, exit_code=code), seconds=anyio.current_time() - began, **extra)
         self._busy = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from callboard.cli.headless.client import Client, ClientGone, ClientRefused
 from callboard.cli.headless.json_result import schema_words
 from callboard.core.hooks.matching import MATCHED
 from callboard.core.hooks.merge import InvalidHook, read_matcher
-from callboard.core.hooks.output import output_meaning
+from callboard.core.hooks.output import defers, output_meaning
 from callboard.ports.hooks import HookTerms
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.options import LeadOptions, SessionOptions
@@ -52,10 +52,10 @@ _WHY: Mapping[str, str] = {
 
 
 def options_of(
-    request: Json, options: SessionOptions, client: Client, listener: Heard
+    request: Json, options: SessionOptions, client: Client, listener: Heard, *, defer: Defer | None = None
 ) -> tuple[SessionOptions, tuple[str, ...]]:
     """Return the options extended by an `initialize`, and one line for each ignored part. Raises `UsageError`."""
-    hooks = hooks_given(request.get("hooks"), client, listener)
+    hooks = hooks_given(request.get("hooks"), client, listener, defer=defer)
     new_agents, notes = agents_of(request.get("agents"), "initialize")
     listed: Any = request.get("sdkMcpServers")
     names = [str(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
@@ -224,6 +224,9 @@ LONGEST = 86_400.0
 
 Heard = Callable[[str, Json], None]
 """Function called when a callback starts and ends: the subtype (`hook_started`, `hook_response`) and the fields."""
+Defer = Callable[[Json], Awaitable[None]]
+"""Function called with the input of a `PreToolUse` callback that defers the call. It returns only if the call cannot be
+deferred: then it is asked about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,6 +237,7 @@ class ClientHook:
     callback: str
     timeout: float | None
     listener: Heard
+    defer: Defer | None = None
 
     @property
     def name(self) -> str:
@@ -247,6 +251,7 @@ class ClientHook:
         self.listener("hook_started", about)
         result = HandlerResult(fault=f"no answer within {timeout:g} s")
         outcome: Json = {"output": "", "stdout": "", "stderr": "", "outcome": "error"}
+        response = ""
         with anyio.move_on_after(timeout):
             try:
                 response = json.dumps(await self._ask(event_json))
@@ -259,6 +264,8 @@ class ClientHook:
                 outcome |= {"output": response, "stdout": response}
         ending = {"stderr": result.fault} if result.fault else {"outcome": "success", "exit_code": 0}
         self.listener("hook_response", about | outcome | ending)
+        if self.defer is not None and not result.fault and defers(event_json, response):
+            await self.defer(event_json)
         return result
 
     async def _ask(self, event_json: Json) -> Json:
@@ -274,7 +281,7 @@ class HooksGiven:
     notes: tuple[str, ...] = ()
 
 
-def hooks_given(raw_hooks: object, client: Client, listener: Heard) -> HooksGiven:
+def hooks_given(raw_hooks: object, client: Client, listener: Heard, *, defer: Defer | None = None) -> HooksGiven:
     """Return the hooks of an `initialize`.
 
     The hooks are a mapping: event -> groups of `matcher`, `hookCallbackIds`, `timeout` (seconds) and `onFailure`.
@@ -301,7 +308,7 @@ def hooks_given(raw_hooks: object, client: Client, listener: Heard) -> HooksGive
         terms = HookTerms(fail_open=group.get("onFailure") == "continue")
         seconds = _seconds(group.get("timeout"), event)
         for callback in _callbacks(group, event):
-            entries.append(HookEntry(event, ClientHook(client, callback, seconds, listener), matcher, terms))
+            entries.append(HookEntry(event, ClientHook(client, callback, seconds, listener, defer), matcher, terms))
     return HooksGiven(tuple(entries), tuple(notes))
 
 

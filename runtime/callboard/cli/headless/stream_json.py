@@ -175,6 +175,10 @@ class StreamJson:
         """Report that a new conversation begins."""
         self._emit({"type": "conversation_reset", "new_conversation_id": conversation})
 
+    def newest_calls(self) -> int:
+        """Return the number of calls in the lead's newest reply."""
+        return len(self._seen("lead").calls)
+
     def new_turn(self) -> None:
         """Reset the counts for the `result` of one turn; costs and the usage of each model continue."""
         self._turns += 1

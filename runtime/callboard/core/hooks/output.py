@@ -107,6 +107,16 @@ def output_meaning(payload: Json, exit_code: int, stdout: str, stderr: str) -> H
     return HandlerResult(fault=capped(f"{how}: {message}"))
 
 
+def defers(payload: Json, stdout: str) -> bool:
+    """Return True if the output of a hook defers the call to a later process. Never raises."""
+    event = str(payload["hook_event_name"])
+    try:
+        output = _read(event, stdout)
+    except InvalidHook:
+        return False
+    return event == "PreToolUse" and output is not None and output.specific_fields.permission_decision == "defer"
+
+
 def http_meaning(payload: Json, status: int, body: str) -> HandlerResult:
     """Return the answers of an HTTP endpoint. It blocks only by a JSON object with a 2xx status. Never raises."""
     if not 200 <= status < 300:
