@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from tests.cli.headless.test_agent_sdk import blocks, of_type
 from tests.cli.headless.test_sdk_options import MODEL, ServedBench, add_to, init_of, result_of
@@ -44,12 +44,19 @@ class Stage(ServedBench):
         return [info.session_id for info in sdk.list_sessions(str(self.workspace))]
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    made = Stage(tmp_path)
+@asynccontextmanager
+async def playing(folder: Path) -> AsyncGenerator[Stage]:
+    """Yield a stage in a folder, with a warm program."""
+    made = Stage(folder)
     with warm_program(made.cli):
         yield made
         await made.service.aclose()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with playing(tmp_path) as made:
+        yield made
 
 
 async def turn(client: Any, prompt: Any) -> list[Any]:
@@ -188,83 +195,6 @@ async def test_a_turn_is_interrupted(stage: Stage) -> None:
                 await client.interrupt()
         assert not message.is_error
         assert result_of(await turn(client, "hello")).result == "All done."
-
-
-# test_hooks
-
-
-async def test_a_hook_denies_with_a_reason(stage: Stage) -> None:
-    await stage.play(use("bash", command="touch made.txt"))
-    denied = {"permissionDecision": "deny", "permissionDecisionReason": "Not this command."}
-    answer = {
-        "reason": "Blocked.",
-        "systemMessage": "A command was blocked.",
-        "hookSpecificOutput": {"hookEventName": "PreToolUse", **denied},
-    }
-    seen: list[Any] = []
-    messages = await stage.talk(
-        "run it", allowed_tools=["Bash"], hooks={"PreToolUse": matched(hook_that(seen, answer), "Bash")}
-    )
-    assert [given["tool_name"] for given in seen] == ["Bash"]
-    assert not (stage.workspace / "made.txt").exists()
-    assert "Not this command." in str(blocks(messages, sdk.ToolResultBlock))
-
-
-async def test_a_hook_stops_the_run_with_a_reason(stage: Stage) -> None:
-    await stage.play(use("bash", command="echo hi"))
-    answer = {"continue_": False, "stopReason": "The hook stops it.", "reason": "A test.", "systemMessage": "Stopped."}
-    seen: list[Any] = []
-    await stage.talk("run it", allowed_tools=["Bash"], hooks={"PostToolUse": matched(hook_that(seen, answer), "Bash")})
-    assert [given["hook_event_name"] for given in seen] == ["PostToolUse"]
-    assert len(stage.bodies()) == 1, "the model is not called again"
-
-
-async def test_a_hook_adds_context(stage: Stage) -> None:
-    await stage.play(use("bash", command="echo hi"))
-    added = {"hookEventName": "PostToolUse", "additionalContext": "It ran in a test."}
-    seen: list[Any] = []
-    hook = hook_that(seen, {"systemMessage": "Context added.", "hookSpecificOutput": added})
-    await stage.talk("run it", allowed_tools=["Bash"], hooks={"PostToolUse": matched(hook, "Bash")})
-    assert seen
-    assert "It ran in a test." in json.dumps(stage.bodies()[1])
-
-
-# test_hook_events
-
-
-@pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse"])
-async def test_hooks_of_calls_have_the_id_of_the_call_and_add_context(stage: Stage, event: str) -> None:
-    await stage.play(use("bash", command="echo hi"))
-    allowed = {"permissionDecision": "allow"} if event == "PreToolUse" else {}
-    output = {"hookEventName": event, "additionalContext": "A test environment.", **allowed}
-    seen: list[Any] = []
-    hooks = {event: matched(hook_that(seen, {"hookSpecificOutput": output}), "Bash")}
-    messages = await stage.talk("run it", allowed_tools=["Bash"], hooks=hooks)
-    assert [given["tool_use_id"] for given in seen] == [blocks(messages, sdk.ToolUseBlock)[0].id]
-    assert "A test environment." in json.dumps(stage.bodies()[1])
-
-
-@pytest.mark.parametrize("event", ["Notification", "SessionStart"])
-async def test_hooks_of_the_session_are_registered_and_called(stage: Stage, event: str) -> None:
-    await stage.play()
-    seen: list[Any] = []
-    output = {"hookSpecificOutput": {"hookEventName": event, "additionalContext": "From a test."}}
-    messages = await stage.talk("hello", hooks={event: matched(hook_that(seen, output))})
-    assert not result_of(messages).is_error
-    if event == "SessionStart":
-        assert [(given["hook_event_name"], given["source"]) for given in seen] == [(event, "startup")]
-    assert all(given["notification_type"] for given in seen if event == "Notification")
-
-
-async def test_hooks_of_several_events_work_together(stage: Stage) -> None:
-    await stage.play(use("bash", command="echo hi"))
-    seen: list[Any] = []
-    hook = hook_that(seen, {})
-    events = {"SessionStart": None, "Notification": None, "PreToolUse": "Bash", "PostToolUse": "Bash"}
-    hooks = {event: matched(hook, matcher) for event, matcher in events.items()}
-    await stage.talk("run it", allowed_tools=["Bash"], hooks=hooks)
-    names = [given["hook_event_name"] for given in seen]
-    assert [name for name in names if name != "Notification"] == ["SessionStart", "PreToolUse", "PostToolUse"]
 
 
 # test_include_partial_messages
@@ -598,64 +528,3 @@ async def test_no_prompt_attaches_a_file_that_it_names(stage: Stage, by: str, *,
     await run(f"What does it say? @{file}", tools=[], verbatim_prompts=verbatim, max_turns=1)
     sent = json.dumps(stage.bodies()[0])
     assert (f"@{file}" in sent, marker in sent) == (True, False)
-
-
-# test_deferred_tool_resume
-
-
-@pytest.mark.parametrize("by", ["client", "query"])
-async def test_a_deferred_call_asks_the_hook_again_when_the_session_is_resumed(stage: Stage, by: str) -> None:
-    await stage.play(use("bash", command="touch resumed.txt"))
-    calls: list[Any] = []
-
-    def deciding(decision: str) -> dict[str, Any]:
-        output = {"permissionDecision": decision, "permissionDecisionReason": f"It is {decision}."}
-        hook = hook_that(calls, {"hookSpecificOutput": {"hookEventName": "PreToolUse", **output}})
-        return {"hooks": {"PreToolUse": matched(hook, "Bash")}, "allowed_tools": ["Bash"], "max_turns": 3}
-
-    first = result_of(await stage.ask("run it", **deciding("defer")))
-    assert (first.stop_reason, first.is_error) == ("tool_deferred", False)
-    assert (first.deferred_tool_use.name, first.deferred_tool_use.input) == ("Bash", {"command": "touch resumed.txt"})
-    assert not (stage.workspace / "resumed.txt").exists()
-    again = {**deciding("deny"), "resume": first.session_id}
-    messages: list[Any] = []
-    done = anyio.Event()
-
-    async def no_prompt() -> AsyncIterator[dict[str, Any]]:
-        await done.wait()  # the package closes stdin at the end of an empty prompt, and answers no hook then
-        for none in ():
-            yield none
-
-    if by == "query":
-        stream = sdk.query(prompt=no_prompt(), options=stage.options(**again))
-        async for message in stream:
-            messages.append(message)
-            if isinstance(message, sdk.ResultMessage):
-                done.set()
-    else:
-        async with sdk.ClaudeSDKClient(stage.options(**again)) as client:
-            messages = [message async for message in client.receive_response()]
-    (result,) = of_type(messages, sdk.ResultMessage)
-    assert (result.is_error, result.result) == (False, "All done.")
-    assert not (stage.workspace / "resumed.txt").exists()
-    assert [given["tool_use_id"] for given in calls] == [first.deferred_tool_use.id] * 2
-
-
-async def test_a_deferred_call_runs_when_a_resumed_session_allows_it(stage: Stage) -> None:
-    await stage.play(use("bash", command="touch resumed.txt"))
-    deferred = {"hookEventName": "PreToolUse", "permissionDecision": "defer"}
-    hooks = {"PreToolUse": matched(hook_that([], {"hookSpecificOutput": deferred}), "Bash")}
-    async with sdk.ClaudeSDKClient(stage.options(hooks=hooks)) as client:
-        first = result_of(await turn(client, "run it"))
-    messages = await stage.ask("and now?", resume=first.session_id, allowed_tools=["Bash"])
-    assert len(of_type(messages, sdk.ResultMessage)) == 1, "the prompt joins the turn"
-    assert (stage.workspace / "resumed.txt").exists()
-
-
-async def test_a_call_beside_others_is_asked_about_instead_of_deferred(stage: Stage) -> None:
-    await stage.play({"reply": [use("bash", command=f"touch {name}.txt")["reply"][0] for name in ("one", "two")]})
-    deferred = {"hookEventName": "PreToolUse", "permissionDecision": "defer"}
-    hooks = {"PreToolUse": matched(hook_that([], {"hookSpecificOutput": deferred}), "Bash")}
-    result = result_of(await stage.ask("run both", hooks=hooks, allowed_tools=["Bash"]))
-    assert (result.deferred_tool_use, len(result.permission_denials)) == (None, 2)
-    assert any("it is asked about instead" in line for line in stage.told)

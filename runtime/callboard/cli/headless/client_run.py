@@ -37,6 +37,7 @@ from callboard.ports.notifier import Notifier
 from callboard.sessions.base import unfinished_end
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import open_session
+from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import INTERRUPTED, NO_ANSWER, RunEnd
 from callboard.types.errors import CallboardError, UsageError
 from callboard.types.events import Event, TurnBegan
@@ -213,23 +214,12 @@ class ClientRun:
             state = session.state("lead")
             unfinished = options.identity.resume and state is not None and state.turn is not None
             self._stream.opened(session.id, model=session.model, mode=wishes.mode, spec=spec, session=session)
-            self._control = Control(
-                session=session,
-                stop=self._stop,
-                drop=self._drop,
-                queued=self._queued,
-                tell=self._stream.tell,
-                choose=self._stream.choose,
-                first_model=session.model,
-                cancel=self._cancel,
-                may_bypass=wishes.may_bypass,
-                first_thinking=options.lead.thinking,
-            )
-            title = self._initialize[1].get("title") if self._initialize is not None else None
-            if isinstance(title, str) and title.strip() and not options.identity.resume:
-                await session.name_session(title)
+            self._control = self._control_of(session, options)
             if self._initialize is not None:
-                self._client.answer(self._initialize[0], initialize_response(session, self._initialize[1]))
+                request_id, request = self._initialize
+                if str(request.get("title") or "").strip() and not options.identity.resume:
+                    await session.name_session(str(request["title"]))
+                self._client.answer(request_id, initialize_response(session, request))
             if options.identity.resume:
                 self._stream.choose(model=session.model_of(), permissionMode=session.mode_of())
                 await self._apply_options(session)
@@ -245,6 +235,21 @@ class ClientRun:
             if self._deferred is None:
                 await session.mark_ended(code)
             return code
+
+    def _control_of(self, session: HostedSession, options: SessionOptions) -> Control:
+        """Return the handler of the client's requests to the open session."""
+        return Control(
+            session=session,
+            stop=self._stop,
+            drop=self._drop,
+            queued=self._queued,
+            tell=self._stream.tell,
+            choose=self._stream.choose,
+            first_model=session.model,
+            cancel=self._cancel,
+            may_bypass=self._wishes.may_bypass,
+            first_thinking=options.lead.thinking,
+        )
 
     async def _converse(self, session: HostedSession, *, unfinished: bool) -> int:
         """Answer each message until stdin ends; return the exit code of the last one.
