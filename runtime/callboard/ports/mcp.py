@@ -75,6 +75,13 @@ class Servers(Protocol):
         """Disconnect and remove a server. Does nothing for an unknown name."""
         ...
 
+    async def call(self, name: str, tool_input: Json) -> Sequence[Json]:
+        """Call a tool for the runtime, by the name under which a model calls it, and return its content blocks.
+
+        The server answers as late as it wants. Raises `ToolRefused` for an unknown tool, and for a call that fails.
+        """
+        ...
+
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
         """Return the messages of a prompt as content blocks (text, image), in order. Raises `ToolRefused`."""
         ...

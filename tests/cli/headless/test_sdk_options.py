@@ -83,7 +83,7 @@ OPTIONS = {
     "model": "test_the_request_has_what_the_options_say",
     "fallback_model": "test_limits_and_faults_have_their_results",
     "betas": "test_the_request_has_what_the_options_say",
-    "permission_prompt_tool_name": "refused: only stdio is supported",
+    "permission_prompt_tool_name": "tests/cli/headless/test_sdk_servers.py",
     "cwd": "test_the_first_message_describes_the_session",
     "cli_path": "test_the_first_message_describes_the_session",
     "settings": "test_the_request_has_what_the_options_say",
@@ -505,7 +505,6 @@ async def test_a_client_controls_its_session(bench: ServedBench) -> None:
 @pytest.mark.parametrize("name", [name for name, row in OPTIONS.items() if row.startswith("refused: ")])
 async def test_options_without_effect_say_so(bench: ServedBench, name: str) -> None:
     values: dict[str, Any] = {
-        "permission_prompt_tool_name": "mcp__asker__ask",
         "session_store": sdk.InMemorySessionStore(),
         "task_budget": {"total": 50_000},
     }

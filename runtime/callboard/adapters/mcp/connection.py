@@ -178,17 +178,17 @@ class ServerConnection:
             raise ToolRefused(f"the MCP server {self.entry.name} cannot be reached: {self.why}")
         return self._wire
 
-    async def ask(self, method: str, params: Json) -> Json:
-        """Send a request other than a call. Raises `ToolRefused`."""
+    async def ask(self, method: str, params: Json, *, seconds: float | None = limiting.LISTING) -> Json:
+        """Send a request that is no call of an agent. `seconds`: its timeout; None: none. Raises `ToolRefused`."""
         mcp_session = await self.mcp_session()
         try:
-            with anyio.fail_after(limiting.LISTING):
+            with anyio.fail_after(seconds):
                 return await mcp_session.request(method, params)
         except ServerFailed as error:
             self._note(error)
             raise ToolRefused(f"the MCP server {self.entry.name}: {error.why}") from None
         except TimeoutError:
-            message = f"the MCP server {self.entry.name} did not answer {method} within {limiting.LISTING:g} s"
+            message = f"the MCP server {self.entry.name} did not answer {method} within {seconds:g} s"
             raise ToolRefused(message) from None
 
     async def call(self, tool: str, tool_input: Json, context: CallContext) -> ResultContent:

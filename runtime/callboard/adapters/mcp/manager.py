@@ -25,7 +25,7 @@ from callboard.adapters.mcp.connection import LEAVING, ConnectionContext, Server
 from callboard.adapters.mcp.stdio import words_of_sdk
 from callboard.adapters.mcp.transports import ServerEnvironment
 from callboard.core.mcp.limits import McpLimits
-from callboard.core.mcp.results import blocks_of, resource_blocks
+from callboard.core.mcp.results import blocks_of, resource_blocks, whole_text
 from callboard.core.mcp.tool_names import clashes_with
 from callboard.ports.mcp import Bridge
 from callboard.ports.notifier import Notifier
@@ -131,6 +131,20 @@ class Manager:
         if link.state != "untrusted":
             link.leave("off", "it was switched off in this session")
         return link.now
+
+    async def call(self, name: str, tool_input: Json) -> Sequence[Json]:
+        offers = ((link, tool) for link in self._links.values() if link.usable for tool in link.offer.tools.values())
+        match = next(((link, tool) for link, tool in offers if tool.spec.name == name), None)
+        if match is None:
+            raise ToolRefused(unknown("MCP tool", name, sorted(self.tools())))
+        link, tool = match
+        params: Json = {"name": tool.declared.name, "arguments": tool_input}
+        result = await link.ask("tools/call", params, seconds=None)
+        content = result.get("content")
+        blocks = blocks_of(cast("list[Any]", content) if isinstance(content, list) else [])
+        if result.get("isError") is True:
+            raise ToolRefused(f"{name} failed: {whole_text(blocks)}")
+        return blocks
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
         result = await self._link(server).ask("prompts/get", {"name": name, "arguments": dict(arguments)})

@@ -42,7 +42,10 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--json-schema",), {"metavar": "JSON", "help": "Require a result that is JSON of this schema."}),
     (
         ("--permission-prompt-tool",),
-        {"metavar": "stdio", "help": "With stream-json input: send permission requests to the client."},
+        {
+            "metavar": "stdio|TOOL",
+            "help": "With stream-json input: send permission requests to the client, or to this MCP tool.",
+        },
     ),
     (
         ("--dangerously-skip-permissions",),
@@ -211,8 +214,6 @@ def ignored_options(values: Mapping[str, Any]) -> Iterator[str]:
     ):
         if values.get(_key(name)) and not client:
             yield f"{name} is ignored: it requires --input-format stream-json"
-    if client and values.get("permission_prompt_tool") not in (None, "stdio"):
-        yield f"--permission-prompt-tool {values['permission_prompt_tool']} is ignored: only stdio is supported"
     if values.get("include_partial_messages") and values.get("output_format") != "stream-json":
         yield "--include-partial-messages is ignored: it requires --output-format stream-json"
 

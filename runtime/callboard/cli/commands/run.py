@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -495,6 +496,7 @@ def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> 
         replays=bool(values["replay_user_messages"]),
         hook_events=bool(values["include_hook_events"]),
         asks=values["permission_prompt_tool"] == "stdio" and values["permission_prompts"] != "none",
+        prompt_tool=_prompt_tool(values),
         forwards=bool(values["forward_subagent_text"]),
         betas=split_list([values["betas"] or ""]),
         may_bypass=may_bypass,
@@ -504,6 +506,16 @@ def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> 
         states=emits or reads,
         quiet_states=not emits,
     )
+
+
+def _prompt_tool(values: Mapping[str, Any]) -> str:
+    """Return the MCP tool that answers permission requests; empty: none. Raises `UsageError` for another name."""
+    name = str(values["permission_prompt_tool"] or "")
+    if name in ("", "stdio") or values["permission_prompts"] == "none":
+        return ""
+    if not re.fullmatch(r"mcp__.+__.+", name):
+        raise UsageError(f"--permission-prompt-tool {name}: name an MCP tool (mcp__server__tool), or stdio")
+    return name
 
 
 def sdk_servers(texts: tuple[str, ...]) -> tuple[str, ...]:

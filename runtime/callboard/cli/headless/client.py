@@ -26,8 +26,9 @@ from callboard.core.mcp.elicitation import Field, fields_of, question_in, read
 from callboard.core.permissions.claude_updates import RuleChange, client_changes, mode_of, suggestions_of
 from callboard.core.permissions.rules import parse_rule
 from callboard.ports.environment import Answer
+from callboard.ports.mcp import Servers
 from callboard.sessions.hosted import HostedSession
-from callboard.types.errors import UsageError
+from callboard.types.errors import ToolRefused, UsageError
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json, Request
 
@@ -113,6 +114,41 @@ class Client:
         self._emit({"type": "control_response", "response": message})
 
 
+class PromptTool:
+    """An MCP tool that answers permission requests in place of the client (`--permission-prompt-tool`).
+
+    It gets `tool_name`, `input` and `tool_use_id`, and answers with JSON as the client does: `{"behavior": "allow"}` or
+    `{"behavior": "deny", "message": ...}`.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Store the tool's name, `mcp__server__tool`."""
+        self._name = name
+        self.servers: Servers | None = None
+
+    async def ask(self, request: Json) -> Json:
+        """Return the tool's answer. Raises `ClientRefused` if there is none."""
+        if self.servers is None:
+            raise ClientRefused(f"the session has no MCP servers, and so no tool {self._name}")
+        if request["subtype"] != "can_use_tool":
+            raise ClientRefused(f"{self._name} answers permission requests only")
+        await self.servers.ready()
+        try:
+            content = await self.servers.call(
+                self._name, {name: request[name] for name in ("tool_name", "input", "tool_use_id")}
+            )
+        except ToolRefused as refused:
+            raise ClientRefused(str(refused)) from None
+        text = "".join(str(part.get("text") or "") for part in content)
+        try:
+            answer: object = json.loads(text)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise ClientRefused(f"the answer of {self._name} is not a JSON object")
+        return cast("Json", answer)
+
+
 GONE = "the client that would have answered is gone"
 _TOOLS = {"plan": "submit_plan", "question": "ask_person"}
 
@@ -121,7 +157,12 @@ class ClientApprover:
     """Approver that asks the client everything that the user may answer."""
 
     def __init__(
-        self, client: Client, reporter: Callable[[str], None], stop: Callable[[], None], *, may_bypass: bool = False
+        self,
+        client: Client | PromptTool,
+        reporter: Callable[[str], None],
+        stop: Callable[[], None],
+        *,
+        may_bypass: bool = False,
     ) -> None:
         """Create an approver.
 
@@ -138,6 +179,8 @@ class ClientApprover:
     def attach(self, session: HostedSession) -> None:
         """Set the open session, whose calls can now be looked up."""
         self._session = session
+        if isinstance(self._client, PromptTool):
+            self._client.servers = session.servers
         self._attached.set()
 
     async def answer(self, request: Request) -> Answer | None:

@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import __version__
-from callboard.cli.headless.client import Client, ClientApprover
+from callboard.cli.headless.client import Client, ClientApprover, PromptTool
 from callboard.cli.headless.control import Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
@@ -187,11 +187,12 @@ class ClientRun:
     async def _host(self) -> int:
         wishes = self._wishes
         gate = PersonGate(self._terminal, attended=False)
+        asks = wishes.asks or bool(wishes.prompt_tool)
         bridges = {name: partial(carried, self._client, name) for name in wishes.servers}
         options = replace(
             wishes.options,
             workspace=replace(wishes.options.workspace, gate=gate),
-            permissions=replace(wishes.options.permissions, attended=wishes.asks, asks_in_call=wishes.asks),
+            permissions=replace(wishes.options.permissions, attended=asks, asks_in_call=asks),
             mcp=replace(wishes.options.mcp, wait=True, bridges=bridges),
             hosting=replace(wishes.options.hosting, commands_at_rest="leave", checkpoints=wishes.checkpoints),
         )
@@ -203,8 +204,9 @@ class ClientRun:
             self._schema = schema_of(request, wishes.schema)
             if wishes.forwards or request.get("forwardSubagentText") is True:
                 self._stream.forward_texts()
-        approver = ClientApprover(self._client, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
-        approvers = [approver] if wishes.asks else []
+        answers = PromptTool(wishes.prompt_tool) if wishes.prompt_tool else self._client
+        approver = ClientApprover(answers, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
+        approvers = [approver] if asks else []
         async with open_session(options, observers=[self._stream, self], approvers=approvers) as session:
             self._session = session
             for note in session.notes:
@@ -284,7 +286,8 @@ class ClientRun:
 
     async def _apply_options(self, session: HostedSession) -> None:
         """Apply to a resumed session the deadline of requests and the model of this command line."""
-        seconds = AskSettings().deadline if self._wishes.asks else 0
+        asks = self._wishes.asks or self._wishes.prompt_tool
+        seconds = AskSettings().deadline if asks else 0
         await session.command("asking", text=str(seconds))
         if self._wishes.options.model.name is not None and session.model_of() != session.model:
             self._stream.choose(model=await session.use_model(session.model))

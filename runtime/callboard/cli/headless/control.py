@@ -7,12 +7,14 @@ In the other direction, `ClientApprover` in `client.py` asks the client.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
 
 from callboard import __version__
+from callboard.adapters.mcp.config import inline_servers
 from callboard.cli.headless.initialize import commands_listed, models_json
 from callboard.cli.headless.messages import server_json
 from callboard.ports.mcp import Servers
@@ -49,6 +51,8 @@ class Control:
     """True if the command line allowed the mode `bypassPermissions`."""
     first_thinking: ThinkingChoice | None = None
     """The choice of thinking at the start."""
+    added: dict[str, object] = field(default_factory=dict[str, object])
+    """Entries of the servers that the client added in the session, by name."""
 
     async def do(self, request: Json) -> Json:
         """Perform a request and return the response. Raises `UsageError` for a refused one."""
@@ -201,9 +205,47 @@ class Control:
             await self._servers().connect(str(request.get("server_name") or request.get("serverName")))
         return {}
 
+    async def mcp_set_servers(self, request: Json) -> Json:
+        """Replace the servers that the client added in the session. Those of the start stay."""
+        listed: Any = request.get("servers")
+        if not isinstance(listed, dict):
+            raise UsageError("`servers` maps the name of each server to its entry")
+        entries = cast("dict[str, object]", listed)
+        if not entries and not self.added:
+            return {"added": [], "removed": [], "errors": {}}
+        servers = self._servers()
+        own = {now.name for now in servers.now()} - set(self.added)
+        removed = [name for name, entry in self.added.items() if entries.get(name) != entry]
+        for name in removed:
+            await servers.remove(name)
+            del self.added[name]
+        errors = {name: "a server of this name was named when the session started" for name in entries if name in own}
+        candidates = [name for name in entries if name not in own and name not in self.added]
+        for name in candidates:
+            errors |= await self._add_server(servers, name, entries[name])
+        new = [name for name in candidates if name not in errors]
+        await servers.ready()
+        errors |= {
+            now.name: now.why or now.state for now in servers.now() if now.name in new and now.state != "connected"
+        }
+        return {"added": new, "removed": removed, "errors": errors}
+
+    async def _add_server(self, servers: Servers, name: str, entry: object) -> dict[str, str]:
+        """Start to connect a server, and return the reason by its name if its entry is refused."""
+        fields = cast("Json", entry) if isinstance(entry, dict) else {}
+        if fields.get("type") == "sdk":
+            return {name: "a server in the client is named when the session starts"}
+        _, read = inline_servers([{name: fields}], "mcp_set_servers", self.session.places.workspace, dict(os.environ))
+        if not read.entries:
+            return {name: "; ".join(note.reason for note in read.notes) or "its entry is not that of a server"}
+        for server in read.entries:
+            await servers.add(server)
+        self.added[name] = entry
+        return {}
+
     def _servers(self) -> Servers:
         if self.session.servers is None:
-            raise UsageError("this session has no MCP servers")
+            raise UsageError("this session has no MCP servers: name one when it starts, then others can be added")
         return self.session.servers
 
     async def get_context_usage(self, _: Json) -> Json:
@@ -290,7 +332,7 @@ _HANDLERS: Mapping[str, Callable[[Control, Json], Awaitable[Any]]] = MappingProx
         "mcp_message": Control.mcp_message,
         "rewind_files": Control.rewind_files,
         "register_repo_root": _never("a session works in one workspace: start another with --cwd"),
-        "mcp_set_servers": _never("servers are named when the session starts: use mcp_toggle to switch them"),
+        "mcp_set_servers": Control.mcp_set_servers,
         "reload_plugins": _never("plugins are loaded when the session starts: start another session"),
         "background_tasks": _never("a running call stays in the foreground: the model can start it in the background"),
         "seed_read_state": _never("an agent edits a file only after it has read it: let it read the file"),

@@ -25,6 +25,8 @@ class ClientOptions:
     """True if the client is notified of each callback that runs."""
     asks: bool = False
     """True if the client answers permissions, plans and questions."""
+    prompt_tool: str = ""
+    """Name of the MCP tool that answers permission requests in place of the client; empty: none."""
     may_bypass: bool = False
     """True if the client may put the session into the mode `bypassPermissions`."""
     schema: Json | None = None

@@ -175,7 +175,7 @@ const checks = {
     assert.deepEqual((await session.interrupt()).still_queued, []);
     assert.equal(last(await turn).is_error, false);
     for (const [call, reason] of [
-      [() => session.setMcpServers({}), 'named when the session starts'],
+      [() => session.setMcpServers({ x: { command: 'true' } }), 'name one when it starts'],
       [() => session.reloadPlugins(), 'start another session'],
       [() => session.backgroundTasks(), 'foreground'],
       [() => session.seedReadState('x', 1), 'read the file'],

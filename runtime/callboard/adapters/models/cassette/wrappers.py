@@ -468,6 +468,9 @@ class RecordedServers:
     async def remove(self, name: str) -> None:
         await self._servers.remove(name)
 
+    async def call(self, name: str, tool_input: Json) -> Sequence[Json]:
+        return await self._servers.call(name, tool_input)
+
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
         return await self._servers.prompt(server, name, arguments)
 
@@ -510,6 +513,9 @@ class ReplayedServers:
 
     async def remove(self, name: str) -> None:
         """Do nothing: no server is contacted."""
+
+    async def call(self, name: str, tool_input: Json) -> Sequence[Json]:
+        raise ToolRefused(_REPLAYED)
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> Sequence[Json]:
         raise ToolRefused(_REPLAYED)
