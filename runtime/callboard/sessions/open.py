@@ -230,7 +230,8 @@ async def open_or_attach(
 def _open_log(prepared: PreparedSession, options: HostingOptions) -> AbstractContextManager[LogFile]:
     """Open the session's log for its agents' events, and for all logging if this process runs only this session."""
     folder = prepared.places.session_data(prepared.row.id) if prepared.replay else prepared.places.state / "log"
-    logged = log_file if options.shared is not None else logging_in_program if options.embedded else logging_to
+    alone = partial(logging_to, debug=options.debug)
+    logged = log_file if options.shared is not None else logging_in_program if options.embedded else alone
     return logged(folder / f"{prepared.row.id}.jsonl")
 
 

@@ -195,6 +195,8 @@ class HostingOptions:
     """True if the session is not finished until its schedules have fired for the last time."""
     checkpoints: bool = False
     """True if files are copied before tools change them, so that `rewind_files` can restore them."""
+    debug: bool = False
+    """True if the log has lines of the debug level, and is copied to stderr."""
     persistent: bool = True
     """False if the session is kept in memory only, and ends with the process."""
     commands_at_rest: CommandsAtRest = "wait"

@@ -370,6 +370,15 @@ async def test_stderr_is_empty_without_a_reason(stage: Stage) -> None:
     assert stage.told == []
 
 
+async def test_stderr_has_the_log_on_request(stage: Stage) -> None:
+    await stage.play()
+    await stage.talk("What is 1 and 1?", extra_args={"debug-to-stderr": None})
+    assert stage.told
+    lines = [json.loads(line.removeprefix("[DEBUG] ")) for line in stage.told]
+    assert {"agent_started", "turn_ended"} <= {line["event"] for line in lines}
+    assert "1 and 1" not in str(lines), "the log has no content"
+
+
 # test_structured_output
 
 COUNT = {

@@ -1,7 +1,7 @@
 """Logs: one JSON line for each journal event, and the runtime's own messages, in the session's file.
 
-One subscriber writes the events, never the loop. Logs never go to the screen, and never contain the content of a
-conversation, which is in the journal.
+One subscriber writes the events, never the loop. Logs go to the screen only if a person asks for that, and never
+contain the content of a conversation, which is in the journal.
 
 On asyncio, the lines of one turn of the event loop are written together, in order, when the next turn begins: a kill
 loses those of the current turn, whose events are in the journal. In any other case, for example in another thread, each
@@ -43,14 +43,19 @@ LARGEST = 10_000_000
 """Most bytes of a log file. It is then renamed, and a new one begins."""
 KEPT = 3
 """Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
+STDERR = 2
+"""Descriptor of the standard error output."""
 _QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received"})
 """Events that another line also reports. They are logged at debug level only."""
 
 
 @contextmanager
 def logging_to(path: Path, *, debug: bool = False) -> Generator[LogFile]:
-    """Write all logs of this process to a file (0600) as JSON lines while the block runs. For the composition root."""
-    file = LogFile(path)
+    """Write all logs of this process to a file (0600) as JSON lines while the block runs. For the composition root.
+
+    `debug`: write lines of the debug level too, and copy all lines to stderr, each after `[DEBUG] `.
+    """
+    file = LogFile(path, copy_to=STDERR if debug else None)
     structlog.configure(
         processors=[structlog.processors.format_exc_info, _line],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
@@ -153,7 +158,9 @@ def log_metrics(session: str, agents: Mapping[str, Metrics]) -> None:
 class LogFile:
     """The file for log lines. Write errors are tolerated: no session ends because of its log."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, copy_to: int | None = None) -> None:
+        """Open the file. `copy_to`: a descriptor that gets a copy of each line, after `[DEBUG] `."""
+        self._copy_to = copy_to
         self._descriptor: int | None = None
         self._lines: list[bytes] = []
         """Lines that wait for the next turn of the loop."""
@@ -197,6 +204,11 @@ class LogFile:
 
     def _pour(self) -> None:
         lines, self._lines = self._lines, []
+        try:
+            if self._copy_to is not None and lines:
+                os.write(self._copy_to, b"".join(b"[DEBUG] " + line for line in lines))
+        except OSError:
+            self._copy_to = None  # its reader is gone
         if self._descriptor is None or not lines:
             return
         try:

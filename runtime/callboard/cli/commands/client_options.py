@@ -109,6 +109,7 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--no-session-persistence",),
         {"is_flag": True, "help": "Keep the session in memory only: it cannot be listed or resumed."},
     ),
+    (("--debug-to-stderr",), {"is_flag": True, "help": "Also write the session's log to stderr, line by line."}),
     (("--betas",), {"metavar": "NAMES", "help": "Beta features: context-1m-2025-08-07."}),
     (
         ("--setting-sources",),
@@ -124,7 +125,6 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--bg",), {"is_flag": True}, "start it in the background of your shell"),
     (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),
     (("--append-subagent-system-prompt",), {"metavar": "TEXT"}, "--append-system-prompt reaches every agent"),
-    (("--debug-to-stderr",), {"is_flag": True}, "each session has its log in the state folder"),
     (("--prompt-suggestions",), {"is_flag": True}, _LATER),
 )
 """Options that are accepted without effect, with the reason."""

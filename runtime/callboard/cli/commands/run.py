@@ -306,8 +306,9 @@ def with_client_flags(values: Mapping[str, Any], options: SessionOptions) -> tup
         options, setting_notes = _with_managed(values["managed_settings"], options)
         notes += setting_notes
     options = _with_folders(tuple(values.get("add_dir") or ()), _with_betas(values.get("betas") or "", options))
-    if values.get("no_session_persistence"):
-        options = replace(options, hosting=replace(options.hosting, persistent=False))
+    kept = not values.get("no_session_persistence")
+    hosting = replace(options.hosting, persistent=kept, debug=bool(values.get("debug_to_stderr")))
+    options = replace(options, hosting=hosting)
     if values.get("agents"):
         agents, agent_notes = agents_of(json_object(values["agents"], "--agents"), "--agents")
         extensions = replace(options.extensions, agents={**options.extensions.agents, **agents})
