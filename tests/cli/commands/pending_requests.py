@@ -17,17 +17,20 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Request, SessionRow
 
 
-def create_session_with(command: Command, *requests: Request) -> None:
-    """Create the unhosted session `s1` with these pending requests."""
+def create_session_with(command: Command, *requests: Request, session: str = "s1", prompt: str = "") -> None:
+    """Create an unhosted session with these pending requests."""
 
     async def write() -> None:
         store = await open_store(find_places(command.workspace), "process", log_notice)
         now = time.time()
         lead = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m")
         await create_session(
-            store, SessionRow(id="s1", workspace=str(command.workspace), created_at=now), lead, fence=None
+            store,
+            SessionRow(id=session, workspace=str(command.workspace), created_at=now, prompt=prompt),
+            lead,
+            fence=None,
         )
-        await store.commit(*(Put(request_key("s1", one.id), one.encode(), 0) for one in requests))
+        await store.commit(*(Put(request_key(session, one.id), one.encode(), 0) for one in requests))
         await store.aclose()
 
     with mock.patch.dict(os.environ, command.env, clear=True):

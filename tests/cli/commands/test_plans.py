@@ -70,6 +70,18 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+def test_another_session_that_waits_is_named(command: Command) -> None:
+    create_session_with(command, plan(), plan(id="req_b2"), prompt="Mend the roof\nand the door")
+    create_session_with(command, answered_request(plan(), "rejected", "no"), session="s2")
+    ran = command.run_inline("plans")
+    assert ran.out.splitlines() == [
+        "nothing waits for an answer",
+        "another session has 2 requests for you (Mend the roof): callboard plans --session s1",
+    ]
+    assert json.loads(command.run_inline("plans", "--json").out) == []
+    assert "another session" not in command.run_inline("plans", "--session", "s1").out
+
+
 def test_what_waits_is_listed_oldest_first_and_shown_in_full_by_its_id(command: Command) -> None:
     late = plan("# Of bob", id="req_b2", asked_by="bob", created_at=time.time() + 5)
     create_session_with(command, late, plan(), answered_request(plan(id="req_c3"), "rejected", "no"))

@@ -122,3 +122,15 @@ def test_what_the_workspace_brings_counts_only_once_it_is_trusted(tmp_path: Path
 
 def test_a_call_is_needed(command: Command) -> None:
     assert command.run_inline("policy", "explain").code == 2
+
+
+def test_a_rule_for_one_call_is_read_as_that_call(command: Command) -> None:
+    told = explanation(command, "Bash(git status)")
+    assert told == explanation(command, "git status")
+    assert (told["tool"], told["decision"]) == ("bash", "allow")
+    told = explanation(command, "Read(secret/x)")
+    assert (told["tool"], told["decision"]) == ("read_file", "deny")
+    for rule in ("Bash(git *)", "Bash(npm test:*)", "Bash(*)"):
+        ran = command.run_inline("policy", "explain", rule)
+        assert ran.code == 2
+        assert f"{rule} is a rule for many calls: write one of them" in ran.err

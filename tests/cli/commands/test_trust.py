@@ -189,6 +189,21 @@ def test_an_empty_line_is_a_no_and_the_rest_goes_on(screen: Screen, command: Com
     assert json.loads(command.run_inline("trust", "list", "--json").out) == []
 
 
+def test_help_for_an_untrusted_command_says_that_it_is_not_trusted(command: Command) -> None:
+    write(command, ".claude/commands/shout.md", "Shout.")
+    screen = Screen(command, "--model", command.scenario(SCENARIO))
+    try:
+        screen.wait(r"use it\? .*\[y/N\]")
+        screen.type("Enter")
+        screen.wait(r"^> ?$")
+        screen.type("/help shout", "Enter")
+        screen.wait(r"/shout is a command of this workspace, and nobody has trusted the workspace's content: it is not")
+        screen.type("/help nothing", "Enter")
+        screen.wait(r"there is no command /nothing")
+    finally:
+        screen.close()
+
+
 def test_the_doctor_says_what_of_the_files_of_others_is_honored(command: Command) -> None:
     def verdicts() -> dict[str, str]:
         rows = json.loads(command.run_inline("doctor", "--compat", "--json").out)
@@ -206,3 +221,11 @@ def test_the_doctor_says_what_of_the_files_of_others_is_honored(command: Command
     assert verdicts()["hooks"] == "honored"
     assert "nobody has trusted" not in command.run_inline("doctor", "--compat").out
     assert "is trusted" in command.run_inline("doctor").out
+
+
+def test_the_doctor_names_a_broken_file_once(command: Command) -> None:
+    write(command, ".claude/settings.json", "{broken")
+    (line,) = (line for line in command.run_inline("doctor", "--compat").out.splitlines() if "settings.json" in line)
+    path = f"{command.workspace}/.claude/settings.json"
+    assert line.startswith(f"refused   {path}: is not valid JSON: ")
+    assert line.count(path) == 1

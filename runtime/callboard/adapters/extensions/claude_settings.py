@@ -87,7 +87,7 @@ class ClaudeSettings:
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of the environment for the session and its processes (`env`)."""
     broken: str = ""
-    """Reason why the file could not be read at all; empty if it could."""
+    """Reason why the file could not be read at all, without its path; empty if it could."""
 
 
 def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool) -> ClaudeSettings:
@@ -295,7 +295,8 @@ def claude_files(
         except SettingsError as error:
             if trusted:
                 raise
-            files.append(ClaudeSettings(name, person=False, broken=f"{error}: none of its rules applies"))
+            reason = str(error).removeprefix(f"{name}: ")
+            files.append(ClaudeSettings(name, person=False, broken=f"{reason}: none of its rules applies"))
     return files
 
 
@@ -307,7 +308,7 @@ def claude_notes(files: Iterable[ClaudeSettings]) -> Iterator[str]:
     """
     for file in files:
         if file.broken:
-            yield file.broken
+            yield f"{file.path}: {file.broken}"
         lost = [field for field in file.verdicts if field.verdict != "honored" and field.reason != UNTRUSTED]
         grave = [field for field in lost if field.name.startswith("permissions.")]
         yield from map(str, grave)

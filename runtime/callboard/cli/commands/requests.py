@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
-from callboard.cli.commands.output import print_rows, terminal_of, with_handle
+from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
 from callboard.cli.terminal.plan_editor import PLAN_BYTES, approval, editable, in_editor, keep_text
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.permission import seconds_of
@@ -27,10 +28,12 @@ from callboard.cli.views.requests import (
     request_json,
     request_page,
     requests_table,
+    waiting_line,
 )
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.inspector import waiting_elsewhere
 from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import UsageError
 from callboard.types.records import Request
@@ -64,19 +67,22 @@ def plans(invocation: Invocation, /, session: str | None, all_: bool, json_: boo
     """List the requests that wait for your answer.
 
     Plans, permissions and questions, the oldest first: the agent, the time, the deadline. `callboard show` shows one in
-    full, and so does `--json`.
+    full, and so does `--json`. Other sessions of the workspace that wait for you are named.
     """
 
-    async def read(handle: SessionHandle) -> Sequence[Request]:
-        return sorted(handle.requests(pending_only=not all_), key=lambda request: (request.created_at, request.id))
+    async def read(handle: SessionHandle) -> tuple[str, Sequence[Request]]:
+        rows = sorted(handle.requests(pending_only=not all_), key=lambda request: (request.created_at, request.id))
+        return handle.id, rows
 
-    print_rows(
-        invocation,
-        with_handle(invocation, session, read),
-        requests_table,
-        json_=json_,
-        record=REQUESTS.record,
+    current, rows = with_handle(invocation, session, read)
+    others = (
+        [] if session or json_ else anyio.run(waiting_elsewhere, invocation.workspace, current, notice_of(invocation))
     )
+
+    def listed(rows: Sequence[Request]) -> Block:
+        return Block((*requests_table(rows).lines, *map(waiting_line, others)))
+
+    print_rows(invocation, rows, listed, json_=json_, record=REQUESTS.record)
 
 
 @click.command()

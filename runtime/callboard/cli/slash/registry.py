@@ -432,6 +432,8 @@ async def _help(console: SlashContext, arguments: str) -> Block:
     other = next((entry for entry in console.session.commands() if entry.goes_by(command_name)), None)
     if arguments and builtin is None and other is not None:
         return block(f"/{other.name} {other.hint}".rstrip() + f"\n{other.about}")
+    if arguments and builtin is None and console.session.awaits_trust(command_name):
+        return block(untrusted_command(command_name, effect="it is not used"), "warn")
     if arguments and builtin is None:
         return block(
             f"there is no command /{command_name}.{suggestion(command_name, COMMANDS, '/') or ' /help lists them.'}",

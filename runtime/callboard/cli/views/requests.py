@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from callboard.cli.terminal.terminal import Block, Line, visible
-from callboard.cli.views.events import answer_words
+from callboard.cli.views.events import answer_words, first_line, shorten
 from callboard.cli.views.listings import by_words, listing
 from callboard.cli.views.question import request_block
 from callboard.cli.views.revisions import diff_lines, outcome_text, since_earlier, since_title
@@ -17,7 +17,7 @@ from callboard.core.approvals.plans import changes, earlier_of, options_of, subm
 from callboard.core.approvals.session_rules import offered
 from callboard.core.keys import one_by_id
 from callboard.sessions.inspect.resources import REQUESTS, plain_row, when
-from callboard.types.records import Json, Request, Said
+from callboard.types.records import Json, Request, Said, SessionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,14 @@ def requests_table(rows: Sequence[Request]) -> Block:
     """
     listed = listing(REQUESTS, rows)
     return Block((*listed.lines, Line("in full: callboard show ID", "dim"))) if rows else listed
+
+
+def waiting_line(waiting: tuple[SessionRow, int]) -> Line:
+    """Return a line on another session with this number of pending requests."""
+    row, count = waiting
+    title = f" ({shorten(first_line(row.prompt), 40)})" if row.prompt else ""
+    requests = f"{count} request{'s' if count > 1 else ''}"
+    return Line(f"another session has {requests} for you{title}: callboard plans --session {row.id}", "warn")
 
 
 def requests_block(rows: Sequence[Request], *, attended: bool = True) -> Block:

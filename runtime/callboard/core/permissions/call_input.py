@@ -89,8 +89,14 @@ def _json_of(raw: bytes, label: str) -> object:
 def call_of_words(tool: str, text: str, tools: Mapping[str, ToolTraits]) -> tuple[str, Mapping[str, object]]:
     """Return the tool and its input from text that a person types: a command, a path for a file tool, otherwise JSON.
 
-    Raises `InvalidCall`.
+    A rule for one call, `Bash(git status)` or `Read(a.txt)`, stands for that call. Raises `InvalidCall`, also for a
+    rule for many calls.
     """
+    if (rule := _written_as_rule(text, tools)) is not None:
+        if rule.specifier is None or "*" in rule.specifier or rule.specifier.endswith(":"):
+            raise InvalidCall(f"{text.strip()} is a rule for many calls: write one of them, such as `git status`")
+        tool = rule.tool
+        text = rule.specifier
     name = our_tool(tool)
     if name == "bash" and not text.lstrip().startswith("{"):
         data: object = {"command": text}
@@ -100,6 +106,17 @@ def call_of_words(tool: str, text: str, tools: Mapping[str, ToolTraits]) -> tupl
         data = _json_of(text.encode("utf-8", "surrogateescape"), "the input")
     _refuse_nul(data)
     return _input_of(tool, data, tools)
+
+
+def _written_as_rule(text: str, tools: Mapping[str, ToolTraits]) -> Rule | None:
+    """Return the rule that a text is; None for any other text. `f(x)` in a shell is a mistake, so nothing is lost."""
+    if not text.rstrip().endswith(")") or "(" not in text:
+        return None
+    try:
+        rule = parse_rule(text)
+    except ValueError:
+        return None
+    return rule if our_tool(rule.tool) in tools else None
 
 
 def read_call(data: object, tools: Mapping[str, ToolTraits]) -> EnteredCall:

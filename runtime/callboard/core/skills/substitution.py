@@ -244,10 +244,10 @@ def unknown_command(name: str, command_names: Iterable[str]) -> str:
     return f"there is no command /{name}.{hint} To send it to the model unchanged, begin with a backslash: \\/{name}"
 
 
-def untrusted_command(name: str) -> str:
-    """Return the message for a command of a workspace that is not trusted."""
+def untrusted_command(name: str, *, effect: str = "it did not run") -> str:
+    """Return the message for a command of a workspace that is not trusted. `effect`: what that means here."""
     return (
-        f"/{name} is a command of this workspace, and nobody has trusted the workspace's content: it did not run. "
+        f"/{name} is a command of this workspace, and nobody has trusted the workspace's content: {effect}. "
         "`callboard trust` shows the content and asks"
     )
 

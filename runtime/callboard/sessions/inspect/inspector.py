@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from callboard.config.settings import load_settings
-from callboard.core.keys import rows_prefix
-from callboard.engine.commands import find_session, naming_version
+from callboard.core.keys import request_key, rows_prefix
+from callboard.engine.commands import find_session, naming_version, sessions_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
@@ -17,6 +17,7 @@ from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.health import ListedSession, listed_sessions
 from callboard.types.errors import UsageError
+from callboard.types.records import SessionRow
 
 
 @asynccontextmanager
@@ -41,6 +42,21 @@ async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:
         return []
     async with _open(places, notice) as store:
         return await listed_sessions(store)
+
+
+async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> list[tuple[SessionRow, int]]:
+    """Return the other sessions of a workspace with pending requests, newest first, and the number of these.
+
+    `session` is the id of the session to leave out.
+    """
+    waiting: list[tuple[SessionRow, int]] = []
+    async with _open(find_places(workspace, writable=False), notice) as store:
+        for row in await sessions_of(store):
+            if row.id != session:
+                board = RowCache(row.id, lambda kind, name: None)
+                board.take(*await rows_of(store, request_key(row.id, "")))
+                waiting.append((row, len(list(board.pending_requests()))))
+    return [(row, count) for row, count in waiting if count]
 
 
 def _has_store(places: WorkspacePaths) -> bool:
