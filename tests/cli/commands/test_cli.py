@@ -316,3 +316,23 @@ def test_a_rehearsal_is_served_until_it_is_ended(command: Command) -> None:
     finally:
         serving.terminate()
         serving.communicate(timeout=180)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (["auth", "login"], "set ANTHROPIC_API_KEY"),
+        (["setup-token"], "set ANTHROPIC_API_KEY"),
+        (["install"], "callboard update"),
+        (["run", "--teleport", "x"], "use --resume ID"),
+        (["run", "--from-pr", "12", "x"], "not linked to pull requests"),
+        (["run", "--disable-slash-commands", "x"], "a prompt that begins with `/` runs one"),
+        (["plugin", "uninstall", "x"], "no plugin is installed"),
+    ],
+)
+def test_what_people_type_for_claude_code_gets_an_answer_that_helps(
+    command: Command, line: list[str], answer: str
+) -> None:
+    ran = command.run_inline(*line)
+    assert ran.code == 2
+    assert answer in ran.err

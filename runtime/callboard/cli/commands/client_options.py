@@ -126,10 +126,26 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),
     (("--append-subagent-system-prompt",), {"metavar": "TEXT"}, "--append-system-prompt reaches every agent"),
     (("--prompt-suggestions",), {"is_flag": True}, _LATER),
+    (("--ide",), {"is_flag": True}, "no editor is connected"),
+    (("--chrome",), {"is_flag": True}, "no browser is connected; an MCP server can drive one"),
+    (("--no-chrome",), {"is_flag": True}, "no browser is connected"),
+    (("--init",), {"is_flag": True}, "Setup hooks are not run"),
+    (("--maintenance",), {"is_flag": True}, "Setup hooks are not run"),
+    (("--teammate-mode",), {"metavar": "MODE"}, "teammates work in this process, and `callboard team` lists them"),
+    (("--tmux",), {"is_flag": True}, "teammates work in this process, and `callboard team` lists them"),
 )
 """Options that are accepted without effect, with the reason."""
 
 _REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
+    (
+        ("--disable-slash-commands",),
+        {"is_flag": True},
+        "commands and skills cannot be switched off: a prompt that begins with `/` runs one",
+    ),
+    (("--from-pr",), {"metavar": "PR"}, "sessions are not linked to pull requests: use --resume ID or --resume NAME"),
+    (("--init-only",), {"is_flag": True}, "Setup hooks are not run: run their command yourself"),
+    (("--remote",), {"metavar": "TASK"}, "sessions run on this machine: omit the option"),
+    (("--teleport",), {"is_flag": True}, "sessions run on this machine: use --resume ID"),
     (
         ("--session-mirror",),
         {"is_flag": True},
@@ -161,8 +177,14 @@ _SEVERAL: Mapping[str, re.Pattern[str]] = {
 the prompt."""
 
 
+_CATEGORIES = re.compile(r"!?(?:api|mcp|hooks|file|statsig|tools)|!?[a-z]\w*(?:,!?[a-z]\w*)+")
+
+
 def repeated(args: Sequence[str]) -> list[str]:
-    """Return the line with one option for each value: `--add-dir ../a --add-dir ../b` for `--add-dir ../a ../b`."""
+    """Return the line with one option for each value: `--add-dir ../a --add-dir ../b` for `--add-dir ../a ../b`.
+
+    The categories of `--debug api,mcp` are left out: there is one kind of debugging.
+    """
     line: list[str] = []
     rest = list(args)
     while rest:
@@ -170,6 +192,8 @@ def repeated(args: Sequence[str]) -> list[str]:
         line.append(word)
         if word == "--":
             return [*line, *rest]
+        if word in ("-d", "--debug") and rest and _CATEGORIES.fullmatch(rest[0]):
+            rest.pop(0)
         if word in _SEVERAL and rest:
             line.append(rest.pop(0))
             while rest and _SEVERAL[word].fullmatch(rest[0]):

@@ -37,7 +37,7 @@ EVERYWHERE = frozenset({"help", "version", *Invocation.__slots__})
 def everywhere(command: Command) -> Command:
     """Add the options of every command.
 
-    The options are `--cwd`, `-q`, `-v`, `--debug` and `--color`, which are stored in the `Invocation` of the context,
+    The options are `--cwd`, `-q`, `-v`, `-d` and `--color`, which are stored in the `Invocation` of the context,
     and `--version`.
     """
     options = (
@@ -46,7 +46,7 @@ def everywhere(command: Command) -> Command:
         ),
         _option("-q", "--quiet", is_flag=True, help="Hide progress lines; keep warnings."),
         _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool when it starts."),
-        _option("--debug", is_flag=True, help="Show the traceback of an error."),
+        _option("-d", "--debug", is_flag=True, help="Show the traceback of an error."),
         _option("--color", type=click.Choice(["auto", "always", "never"]), help="When to use colors."),
         click.version_option(__version__, "--version", message="callboard %(version)s"),
     )

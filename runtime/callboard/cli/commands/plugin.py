@@ -40,7 +40,15 @@ _QUESTION = "Install exactly this? [y/N] "
 _PARTS = ("agents", "skills", "commands")
 
 
-@click.group(invoke_without_command=True)
+class PluginGroup(click.Group):
+    """Commands for plugins. `uninstall` is `remove`, as in Claude Code."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command with this name."""
+        return super().get_command(ctx, "remove" if cmd_name == "uninstall" else cmd_name)
+
+
+@click.group(cls=PluginGroup, invoke_without_command=True)
 @everywhere
 @click.pass_context
 def plugin(ctx: click.Context, /) -> None:

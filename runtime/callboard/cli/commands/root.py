@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -123,7 +124,19 @@ class RootGroup(click.Group):
                 formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
+_SIGN_IN = "Callboard has no sign-in: set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, and see `callboard doctor`"
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("auth", "login", "logout", "setup-token"), _SIGN_IN),
+    "install": "Callboard is installed already; `callboard update` says how",
+    "migrate-installer": "Callboard is installed already; `callboard update` says how",
+    "remote-control": "sessions run on this machine; `callboard attach` follows one from another terminal",
+}
+"""Commands of Claude Code that Callboard does not have -> what to do instead."""
+
+
 def _unknown(name: str, ctx: click.Context) -> NoReturn:
+    if name in _ELSEWHERE:
+        raise click.UsageError(f"there is no command {name!r}. {_ELSEWHERE[name]}", ctx)
     near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     quoted = f' To run it as a prompt: callboard run "{name} …".' if not near else ""
@@ -187,14 +200,22 @@ _RUNS = frozenset(
 )
 
 
+_TOGETHER = re.compile(r"-[cdpqv]{2,}")
+"""Several flags of one letter each behind one dash, such as `-pc`."""
+
+
 def as_run(args: Sequence[str], before: Iterable[click.Parameter]) -> list[str]:
     """Return the line with its command: `run` if one of its options comes before any other word; otherwise unchanged.
 
-    `before`: options that may come before a command.
+    A word that is no command, with `-p` after it, is the prompt of a run. `before`: options that may come before a
+    command.
     """
     options = _options_of(before)
     at = _first_word(args, options)
     if at is None:
+        return ["run", *args]
+    word, *rest = args[at:] or [""]
+    if word and word not in COMMANDS and word not in _HIDDEN and not {"-p", "--print"}.isdisjoint(rest):
         return ["run", *args]
     return list(args)
 
@@ -226,10 +247,12 @@ def _first_word(args: Sequence[str], options: Sequence[click.Option]) -> int | N
     """
     runs = _RUNS.difference(*(option.opts for option in options))
     valued = {name for option in options if not option.is_flag and not option.count for name in option.opts}
+    bare = {name for option in options if option.flag_value == "" for name in option.opts}  # their value is optional
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
         name, equals, _ = args[at].partition("=")
-        if name in runs:
+        if name in runs or (_TOGETHER.fullmatch(name) and "p" in name):
             return None
-        at += 2 if name in valued and not equals else 1
+        alone = name in bare and args[at + 1 : at + 2] and args[at + 1].startswith("-")
+        at += 2 if name in valued and not equals and not alone else 1
     return at

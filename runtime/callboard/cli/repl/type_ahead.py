@@ -22,7 +22,7 @@ from types import FrameType
 
 FLAGS = frozenset(
     {
-        *("-q", "--quiet", "-v", "--verbose", "--debug", "-c", "--continue", "--strict-mcp-config", "--trust"),
+        *("-q", "--quiet", "-v", "--verbose", "-d", "--debug", "-c", "--continue", "--strict-mcp-config", "--trust"),
         *("--take-over", "--force"),
     }
 )
@@ -42,7 +42,7 @@ VALUED = frozenset(
             "--plugin-dir",
             "--mcp-config",
         ),
-        *("--permission-mode", "--wait"),
+        *("--permission-mode", "--wait", "-w", "--worktree"),
     }
 )
 """Options of the prompt line that take a value; a test compares them with the command. Click also knows them, but is
