@@ -321,7 +321,9 @@ class Screen:
         if isinstance(event, ToolFinished):
             return result_block(agent, event, calls.get(event.call), self._detail)
         if isinstance(event, BudgetReached) and self._known is not None:
-            return budget_block(agent, event, by_option=self._known.cost_limit_by_option)
+            told_later = self._result_apart and agent == "lead"
+            by_option = self._known.cost_limit_by_option
+            return budget_block(agent, event, by_option=by_option, told_later=told_later)
         return lines_of(agent, event)
 
     def _answer_lines(self, agent: str, event: AnswerTaken, calls: Mapping[str, ToolCall]) -> Block:

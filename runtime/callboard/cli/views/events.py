@@ -237,15 +237,18 @@ def _call_held(agent: str, event: CallHeld) -> Block:
     return _progress(agent, f"the call waited {event.seconds:.0f} s{_because(event.why)}")
 
 
-def budget_block(agent: str, event: BudgetReached, *, by_option: bool = False) -> Block:
+def budget_block(agent: str, event: BudgetReached, *, by_option: bool = False, told_later: bool = False) -> Block:
     """Return how a budget was reached and, for a person who can raise it, where it is set, which depends on its owner.
 
-    `by_option`: an option of the command line set the session's limit in dollars.
+    `by_option`: an option of the command line set the session's limit in dollars. `told_later`: the end of the run
+    names the budget.
 
     A used-up budget ends the turn, and the end of the turn or of the run shows its numbers.
     """
     if event.kind in ("agents", "depth"):
         text = used_up(event.budget, event.kind, limit=event.limit, spent=event.spent, needed=event.wanted)
+    elif told_later and not event.winds_down:
+        text = "stops at a budget"
     else:
         text = exhausted(event.budget, event.kind)
         text += "; one last call reports the state of the work" if event.winds_down else ""
