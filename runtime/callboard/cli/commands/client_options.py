@@ -153,6 +153,11 @@ _REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
         "`callboard sessions`",
     ),
     (
+        ("--await-claim",),
+        {"is_flag": True},
+        "a session has its folder from its start: call query() instead of prewarm()",
+    ),
+    (
         ("--project-config-root",),
         {"metavar": "DIR"},
         "the configuration of a session comes from its own folder: omit the option, or use --setting-sources user",

@@ -2,7 +2,8 @@
 // Environment: CALLBOARD (the executable), WORKSPACE, SCENARIO, PLUGIN, MODULES (the folder with node_modules).
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
-import { existsSync, readFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { randomUUID } from 'node:crypto';
@@ -10,7 +11,7 @@ import { randomUUID } from 'node:crypto';
 const { CALLBOARD, WORKSPACE, SCENARIO, PLUGIN, MODULES } = process.env;
 const require = createRequire(join(MODULES, 'package.json'));
 const entry = require.resolve('@anthropic-ai/claude-agent-sdk');
-const { query, createSdkMcpServer, tool } = await import(pathToFileURL(entry).href);
+const { query, createSdkMcpServer, listSessions, prewarm, tool, SYSTEM_PROMPT_DYNAMIC_BOUNDARY } = await import(pathToFileURL(entry).href);
 const { z } = await import(pathToFileURL(require.resolve('zod')).href);
 const PIXEL =
   'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==';
@@ -61,7 +62,63 @@ function talk(more) {
   return { session, say, end };
 }
 
+/** The examples of options in the package's types: each begins a session that answers. */
+const EXAMPLES = () => ({
+  agent: {
+    agent: 'code-reviewer',
+    agents: { 'code-reviewer': { description: 'Reviews code for best practices', prompt: 'You are a code reviewer...' } },
+  },
+  agents: {
+    agents: { 'test-runner': { description: 'Runs tests', prompt: 'You run tests.', tools: ['Read', 'Grep', 'Glob', 'Bash'] } },
+  },
+  toolAliases: { toolAliases: { Bash: 'mcp__workspace__bash' } },
+  env: { env: { ...process.env, CLAUDE_AGENT_SDK_CLIENT_APP: 'my-app/1.0.0' } },
+  toolConfig: { toolConfig: { askUserQuestion: { previewFormat: 'html' } } },
+  hooks: { hooks: { PreToolUse: [{ hooks: [async () => ({ continue: true })] }] } },
+  onElicitation: { onElicitation: async () => ({ action: 'accept', content: { name: 'Test' } }) },
+  mcpServers: { mcpServers: { 'my-server': { command: 'node', args: ['./my-mcp-server.js'] } } },
+  outputFormat: { outputFormat: { type: 'json_schema', schema: { type: 'object', properties: { sum: { type: 'number' } } } } },
+  plugins: { plugins: [{ type: 'local', path: './my-plugin' }, { type: 'local', path: PLUGIN }] },
+  sandbox: { sandbox: { enabled: true, autoAllowBashIfSandboxed: true } },
+  sandboxNetwork: {
+    sandbox: { enabled: true, network: { allowLocalBinding: true, allowUnixSockets: ['/var/run/docker.sock'] } },
+  },
+  settings: { settings: { model: 'claude-sonnet-5', permissions: { allow: ['Bash(*)'] } } },
+  settingsFile: { settings: join(WORKSPACE, 'settings.json') },
+  managedSettings: { managedSettings: { sandbox: { network: { allowManagedDomainsOnly: true } } } },
+  allSkills: { skills: 'all' },
+  skills: { skills: ['pdf', 'docx'] },
+  systemPrompt: { systemPrompt: 'You are a helpful coding assistant.' },
+  boundary: { systemPrompt: ['Static.', SYSTEM_PROMPT_DYNAMIC_BOUNDARY, 'Dynamic.'] },
+  append: { systemPrompt: { type: 'preset', preset: 'claude_code', append: 'Always explain your reasoning.' } },
+  recordedAppend: {
+    systemPrompt: { type: 'preset', preset: 'claude_code', append: 'Always explain your reasoning.', snapshot: true },
+  },
+  recorded: { systemPrompt: { type: 'custom', prompt: 'You are a release bot.', snapshot: true } },
+  spawn: {
+    spawnClaudeCodeProcess: ({ command, args, cwd, env, signal }) => spawn(command, args, { cwd, env, signal }),
+  },
+  cacheable: { systemPrompt: { type: 'preset', preset: 'claude_code', excludeDynamicSections: true } },
+});
+
 const checks = {
+  async examples_of_the_types_begin_a_session() {
+    writeFileSync(join(WORKSPACE, 'settings.json'), '{}');
+    const failed = [];
+    for (const [name, more] of Object.entries(EXAMPLES())) {
+      try {
+        const messages = await ask(name === 'outputFormat' ? 'as a sum' : 'hello', more);
+        assert.equal(last(messages).is_error, false, name);
+        if (name === 'outputFormat') assert.deepEqual(last(messages).structured_output, { sum: 42 });
+        if (name === 'agents') assert(init(messages).agents.includes('test-runner'));
+      } catch (error) { failed.push(`${name}: ${error.message}`); }
+    }
+    assert.deepEqual(failed, []);
+    process.env.CLAUDE_CONFIG_DIR = join(process.env.HOME, '.claude');
+    const listed = await listSessions({ dir: WORKSPACE, limit: 50 });
+    assert.equal(listed.length, Object.keys(EXAMPLES()).length);
+    assert.equal((await listSessions({ dir: WORKSPACE, limit: 50, offset: 50 })).length, 0);
+  },
   async describes_the_session() {
     const messages = await ask('hello', {
       plugins: [{ type: 'local', path: PLUGIN }],
@@ -211,6 +268,7 @@ const checks = {
     ]) {
       await assert.rejects(() => ask('hello', more), (error) => error.message.includes(reason), reason);
     }
+    await assert.rejects(() => prewarm({ options: options() }), (error) => error.message.includes('call query() instead'));
   },
 };
 
