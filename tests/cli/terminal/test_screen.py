@@ -362,3 +362,17 @@ def test_a_notice_is_not_held_back_during_a_model_call() -> None:
     shown.screen.on_delta("lead", Delta("notice", "a hook failed"))
     shown.on("lead", ev.ModelCalled(at=0, ordinal=1, attempt=1, model="m", max_tokens=9))
     assert shown.lines == ["lead: a hook failed"]
+
+
+def test_a_notice_on_a_command_is_not_repeated_with_its_result() -> None:
+    notice = "[This command created files that other programs run:\n  .mcp.json was moved]\n"
+    shown = ScreenOutput(result_apart=True, verbose=True)
+    shown.on("lead", ev.TurnBegan(at=0, turn="1", cause="e"))
+    shown.on("lead", ev.ModelCalled(at=0, ordinal=1, attempt=1, model="m", max_tokens=9))
+    call = ToolCall(id="c1", use_id="u1", name="bash", input={"command": "make"})
+    shown.on("lead", reply_with("", call))
+    shown.screen.on_delta("lead", Delta("notice", notice))
+    shown.on("lead", ev.ToolFinished(at=0, call="c1", content=({"type": "text", "text": f"built\n{notice}"},)))
+    printed = "\n".join(shown.lines)
+    assert printed.count("created files") == 1
+    assert "lead: bash make => built" in printed

@@ -114,6 +114,8 @@ class Screen:
         self._held_end: tuple[Block, str] | None = None
         """End of the lead's turn, and its reason, while nothing follows: the caller prints it as the end of the run.
         Also a notice before the first model call, which may turn out to be that reason."""
+        self._notices: dict[str, str] = {}
+        """Newest notice of each agent. That of a command is also the end of its result."""
         self._opening = False
         """True if the lead's turn has begun without a model call yet."""
         self._asking: dict[str, ApprovalNeeded] = {}
@@ -203,6 +205,7 @@ class Screen:
             self._release()
             self._held_end = (block(delta.text, "warn", name=agent), delta.text)
         elif delta.kind == "notice":
+            self._notices[agent] = delta.text.strip()
             self._print(block(delta.text, "warn", name=agent))
 
     def on_mail(self, envelope: Envelope) -> None:
@@ -319,7 +322,8 @@ class Screen:
         if isinstance(event, AnswerTaken):
             return self._answer_lines(agent, event, calls)
         if isinstance(event, ToolFinished):
-            return result_block(agent, event, calls.get(event.call), self._detail)
+            notice = self._notices.get(agent, "")
+            return result_block(agent, event, calls.get(event.call), self._detail, notice=notice)
         if isinstance(event, BudgetReached) and self._known is not None:
             told_later = self._result_apart and agent == "lead"
             by_option = self._known.cost_limit_by_option

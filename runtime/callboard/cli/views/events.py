@@ -465,9 +465,12 @@ _DIFFED = frozenset({"edit_file", "multi_edit", "edit_notebook"})
 """Tools whose result is a diff."""
 
 
-def result_block(agent: str, event: ToolFinished, call: ToolCall | None, detail: Detail = "folded") -> Block:
-    """Return a finished call, as progress, which `--quiet` hides."""
-    text = plain(text_of(event.content))
+def result_block(
+    agent: str, event: ToolFinished, call: ToolCall | None, detail: Detail = "folded", *, notice: str = ""
+) -> Block:
+    """Return a finished call, as progress, which `--quiet` hides. `notice`: a part that was printed before."""
+    text = text_of(event.content)
+    text = plain(text.replace(notice, "", 1) if notice else text)
     style: Style = "bad" if event.is_error else "dim"
     name = call_words(call) if call else event.call
     lines = [line.strip() for line in text.split("\n") if line.strip()]
