@@ -9,10 +9,12 @@ import sys
 import threading
 from pathlib import Path
 
+import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callboard.cli.terminal.keyboard import TypedLine
 from callboard.cli.terminal.terminal import (
     Block,
     Line,
@@ -302,6 +304,73 @@ def test_a_block_that_comes_while_a_question_stands_goes_above_it() -> None:
     terminal.terminal_print(block("done"))
     terminal.close()
     assert err.getvalue() == "allow this? \nalice found it\nallow this? done\n"
+
+
+def test_a_question_whose_answer_is_read_key_by_key_is_moved_and_not_repeated() -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    err = Tty()
+    terminal = Terminal(io.StringIO(), err, color="never")
+    terminal.ask("allow this? ", typed="")
+    terminal.typed("n, it")
+    terminal.typed("n, it is")
+    terminal.terminal_print(block("alice found it"))
+    terminal.typed("n")
+    terminal.answered()
+    terminal.terminal_print(block("done"))
+    terminal.close()
+    screen = pyte.Screen(80, 10)
+    pyte.Stream(screen).feed(err.getvalue().replace("\n", "\r\n"))
+    assert [line.rstrip() for line in screen.display[:4]] == ["alice found it", "allow this? n", "done", ""]
+
+
+def test_a_long_answer_of_several_rows_is_erased_whole() -> None:
+    err = io.StringIO()
+    terminal = Terminal(io.StringIO(), err)
+    answer = "no: " + "漢" * 60
+    terminal.ask("allow this? ", typed="")
+    terminal.typed(answer)
+    terminal.terminal_print(block("alice found it"))
+    terminal.answered("(answered elsewhere)")
+    terminal.close()
+    screen = pyte.Screen(80, 10)
+    pyte.Stream(screen).feed(err.getvalue().replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display]
+    assert lines[0] == "alice found it"
+    assert lines[1].startswith("allow this? no: 漢")
+    assert lines[3] == "(answered elsewhere)"
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (b"yes\r", "yes"),
+        (b"n  no\x7f\x7fit is\n", "n  it is"),
+        (b"wrong\x15right\n", "right"),
+        (b"n because of\x17this\n", "n because this"),
+        ("n, é漢\n".encode(), "n, é漢"),
+        (b"\x1b[A\x1b[1;5Cy\x1bOP\n", "y"),
+        (b"y\nls\n", "y"),
+        (b"\x17\x15\x7f\n", ""),
+    ],
+)
+def test_a_line_has_the_editing_keys_of_a_terminal(keys: bytes, text: str) -> None:
+    whole, pieces = TypedLine(), TypedLine()
+    whole.press(keys)
+    assert (whole.text, whole.ended, whole.left) == (text, True, False)
+    for place in range(len(keys)):
+        pieces.press(keys[place : place + 1])
+    assert pieces.text == text
+
+
+def test_ctrl_d_leaves_an_empty_line_only() -> None:
+    line = TypedLine()
+    line.press(b"a\x04")
+    assert not line.left
+    line.press(b"\x7f\x04")
+    assert line.left
 
 
 WORDS = st.lists(st.text("abc漢é-", min_size=1, max_size=30), max_size=20)

@@ -126,7 +126,7 @@ def release() -> None:
     """Restore the original mode of the terminal. Waiting keys are kept."""
     before, _held.before = _held.before, None
     if before is not None:
-        _set(before)
+        set_mode(0, before)
 
 
 @contextmanager
@@ -150,14 +150,15 @@ def _switch(before: list[int | list[bytes | int]]) -> None:
     quiet[0] = before[0] & ~termios.ICRNL
     quiet[3] = before[3] & ~(termios.ECHO | termios.ICANON)
     _held.before = before
-    _set(quiet)
+    set_mode(0, quiet)
 
 
-def _set(mode: list[int | list[bytes | int]]) -> None:
+def set_mode(file: int, mode: list[int | list[bytes | int]]) -> None:
+    """Set the mode of a terminal, at once. Does nothing if the terminal is gone."""
     # With SIGTTOU blocked, the change does not stop a process that is now in the background.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
-        termios.tcsetattr(0, termios.TCSANOW, mode)
+        termios.tcsetattr(file, termios.TCSANOW, mode)
     except (OSError, termios.error):
         return  # the terminal is gone
     finally:

@@ -1,6 +1,7 @@
 """Lines typed at a terminal without a prompt line, read so that a question can be withdrawn, and the question of trust.
 
-Nothing is edited or drawn here; the prompt line of `repl.py` does that.
+The prompt line of `repl.py` edits and draws more. Here a line has the editing keys of a terminal's line mode. Keys are
+read one by one, so that output of agents moves the line instead of repeating it.
 
 Trust in the content of a workspace is asked before a session is opened. An empty line, the end of input and anything
 but `y` or `yes` mean no. Without a person nothing is asked, and one line reports the unused content.
@@ -8,14 +9,17 @@ but `y` or `yes` mean no. Without a person nothing is asked, and one line report
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import anyio
 
-from callboard.cli.repl.type_ahead import line_by_line
+from callboard.cli.repl.type_ahead import line_by_line, set_mode
 from callboard.cli.terminal.frame import Frame
 from callboard.cli.terminal.terminal import Block, Terminal, block
 from callboard.cli.views.trust import claims_block
@@ -27,11 +31,10 @@ class TerminalGone(Exception):
 
 
 class Keyboard:
-    """Lines from stdin while it is a terminal in its ordinary line mode."""
+    """Lines from stdin while it is a terminal."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._typed = b""
 
     async def ask(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> str | None:
         """Show the lines of a page, ask a question and return the line; None at the end of input (Ctrl-D).
@@ -54,29 +57,93 @@ class Keyboard:
 
     async def _ask(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> str | None:
         file = sys.stdin.fileno()
-        self._typed = b""
-        # Text typed before the question is not an answer to it.
-        termios.tcflush(file, termios.TCIFLUSH)
-        self._terminal.terminal_print(Block(tuple(page.lines)))
-        self._terminal.ask(question)
-        try:
-            while b"\n" not in self._typed:
-                await anyio.wait_readable(file)
-                piece = _read(file)
-                if not piece:
-                    self._terminal.answered("(end of input)")
-                    return None
-                self._typed += piece
-        except anyio.get_cancelled_exc_class():
-            self._terminal.answered(f"({taken_back()})")
-            raise
-        self._terminal.answered()
-        line, _, _ = self._typed.partition(b"\n")
-        return line.decode(errors="replace")
+        with _single_keys(file) as quiet:
+            # Text typed before the question is not an answer to it.
+            termios.tcflush(file, termios.TCIFLUSH)
+            self._terminal.terminal_print(Block(tuple(page.lines)))
+            self._terminal.ask(question, typed="" if quiet else None)
+            line = TypedLine()
+            try:
+                while not line.ended:
+                    await anyio.wait_readable(file)
+                    piece = _read(file)
+                    line.press(piece)
+                    if not piece or line.left:
+                        self._terminal.answered("(end of input)")
+                        return None
+                    if quiet:
+                        self._terminal.typed(line.text)
+            except anyio.get_cancelled_exc_class():
+                self._terminal.answered(f"({taken_back()})")
+                raise
+            self._terminal.answered()
+            return line.text
+
+
+class TypedLine:
+    """Line made of keys, with the editing keys that a terminal in line mode has."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ended = False
+        """True after Enter; later keys are dropped."""
+        self.left = False
+        """True after Ctrl-D in an empty line."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = ""
+
+    def press(self, piece: bytes) -> None:
+        """Take the bytes of keys. Sequences of other keys, such as arrows, are dropped."""
+        keys = self._begun + self._decoder.decode(piece)
+        begun = _BEGUN_KEY.search(keys)  # its other bytes come with the next piece
+        self._begun = begun.group() if begun else ""
+        for key in _OTHER_KEYS.sub("", keys.removesuffix(self._begun)):
+            if self.ended or self.left:
+                return
+            match key:
+                case "\n" | "\r":
+                    self.ended = True
+                case "\x04":
+                    self.left = not self.text
+                case "\x7f" | "\b":
+                    self.text = self.text[:-1]
+                case "\x15":  # Ctrl-U
+                    self.text = ""
+                case "\x17":  # Ctrl-W
+                    self.text = self.text.rstrip().rpartition(" ")[0] and f"{self.text.rstrip().rpartition(' ')[0]} "
+                case _ if key.isprintable():
+                    self.text += key
+                case _:
+                    pass
+
+
+_BEGUN_KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+_OTHER_KEYS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)?")
+
+
+@contextmanager
+def _single_keys(file: int) -> Generator[bool]:
+    """Read keys one by one, without echo, during the block, so that output can move the line. Yields True if it can.
+
+    A terminal without control sequences stays in line mode. Ctrl-C and Ctrl-Z act as before.
+    """
+    if os.environ.get("TERM", "dumb") == "dumb" or not sys.stderr.isatty():
+        yield False
+        return
+    try:
+        before = termios.tcgetattr(file)
+    except termios.error as gone:
+        raise TerminalGone from gone
+    quiet = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    set_mode(file, quiet)
+    try:
+        yield True
+    finally:
+        set_mode(file, before)
 
 
 def _read(file: int) -> bytes:
-    """Return the typed text; empty at the end of input. A terminal delivers whole lines, so this does not wait.
+    """Return the typed text; empty at the end of input. Called when something was typed, so this does not wait.
 
     A closed terminal also ends its input, like Ctrl-D, but its settings can no longer be read. Since the end of input
     rejects the request, the two are distinguished (`test_a_terminal_that_is_closed_at_a_question_answers_nothing`).

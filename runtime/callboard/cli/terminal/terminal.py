@@ -304,6 +304,8 @@ class Terminal:
         self._above: Callable[[str], object] | None = None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._question = ""
+        self._typed: str | None = None
+        """Answer typed so far; None if the terminal itself shows what is typed."""
         self._lost = 0
         self._holds = False
         self._failure: OSError | None = None
@@ -351,13 +353,19 @@ class Terminal:
         """Print one line of JSON to stdout. The caller's encoder has escaped all non-ASCII characters."""
         self._queue.put(lambda: self._write(self._out, line + "\n"))
 
-    def ask(self, question: str) -> None:
+    def ask(self, question: str, *, typed: str | None = None) -> None:
         """Write a question to stderr and leave the cursor after it.
 
-        Blocks that arrive before `answered` are printed above it.
+        Blocks that arrive before `answered` are printed above it. `typed`: the answer so far, for a caller that reads
+        single keys without echo: the line is then moved, not repeated. None: the terminal shows what is typed.
         """
-        self._queue.put(lambda: self._put_question(plain(question)))
+        self._queue.put(lambda: self._put_question(plain(question), typed if typed is None else plain(typed)))
         self.flush()
+
+    def typed(self, text: str) -> None:
+        """Show the answer so far after the question."""
+        self._queue.put(lambda: self._put_typed(plain(text)))
+        self._hurry.set()
 
     def answered(self, note: str = "") -> None:
         """Note that the question is answered, or void for the reason in `note`, so that it is not repeated."""
@@ -458,6 +466,8 @@ class Terminal:
         text = styled(lines, color=self._color_err, width=self._width())
         if self._above is not None:
             self._above(text)
+        elif self._question and self._typed is not None:
+            self._write(self._err, f"{self._erased()}{text}{self._question}{self._typed}")
         elif self._question:
             self._write(self._err, f"\n{text}{self._question}")
         else:
@@ -467,14 +477,27 @@ class Terminal:
         """Return the columns of the screen for blocks; 0 if it is not a terminal."""
         return screen_width(self._err)
 
-    def _put_question(self, question: str) -> None:
+    def _put_question(self, question: str, typed: str | None) -> None:
         self._question = question
-        self._write(self._err, question)
+        self._typed = typed
+        self._write(self._err, f"{question}{typed or ''}")
+
+    def _put_typed(self, text: str) -> None:
+        erased = self._erased()
+        self._typed = text
+        self._write(self._err, f"{erased}{self._question}{text}")
+
+    def _erased(self) -> str:
+        """Return the sequence that erases the line of the question, which may fill several rows."""
+        rows = -(-columns(f"{self._question}{self._typed}") // (self._width() or 80)) or 1
+        return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J"
 
     def _end_question(self, note: str) -> None:
+        echoed = self._typed is None  # the Enter that ended the line too
         self._question = ""
-        if note:
-            self._write(self._err, f"\n{note}\n")
+        self._typed = None
+        if note or not echoed:
+            self._write(self._err, f"\n{note}\n" if note else "\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
         if stream.closed:
