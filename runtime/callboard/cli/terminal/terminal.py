@@ -99,6 +99,12 @@ class Block:
 
     lines: tuple[Line, ...]
     progress: bool = False
+    fit: Callable[[int], tuple[Line, ...]] | None = None
+    """Function that returns the lines for a screen of so many columns: for tables, whose rows cannot be broken."""
+
+    def lines_for(self, width: int) -> tuple[Line, ...]:
+        """Return the lines for a screen of `width` columns; 0: not a screen."""
+        return self.fit(width) if self.fit is not None and width > 0 else self.lines
 
 
 def plain(text: str) -> str:
@@ -182,6 +188,8 @@ def wrapped(line: Line, width: int) -> Sequence[Line]:
 
     A word that is too long stays whole: the screen breaks it. A line of spans is already laid out.
     """
+    if "\t" in line.text:
+        line = replace(line, text=line.text.replace("\t", "  "))  # a tab takes as many columns as the screen likes
     text = plain(line.text)
     before = columns(f"{line.name} ") if line.name else 0
     if line.spans or before + len(text) <= width // 2 or before + columns(text) <= width:
@@ -339,7 +347,7 @@ class Terminal:
         # Only progress may be dropped (test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress).
         if not page.lines or (page.progress and (self._quiet or self._too_far_behind())):
             return
-        self._queue.put(lambda: self._show(page.lines))
+        self._queue.put(lambda: self._show(page.lines_for(self._width())))
 
     def result(self, text: str) -> None:
         """Print a result for scripts to stdout, unchanged except for control characters, ended by one line break."""
@@ -347,7 +355,9 @@ class Terminal:
 
     def rows(self, page: Block) -> None:
         """Print a listing for a person to stdout."""
-        self._queue.put(lambda: self._write(self._out, styled(page.lines, color=self._color_out)))
+        self._queue.put(
+            lambda: self._write(self._out, styled(page.lines_for(screen_width(self._out)), color=self._color_out))
+        )
 
     def record(self, line: str) -> None:
         """Print one line of JSON to stdout. The caller's encoder has escaped all non-ASCII characters."""
