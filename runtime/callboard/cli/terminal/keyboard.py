@@ -44,8 +44,8 @@ class Keyboard:
 
         Raises `TerminalGone`.
         """
-        with line_by_line():
-            return await self._ask(page, question, taken_back)
+        with line_by_line(), _single_keys(sys.stdin.fileno()) as quiet:
+            return await self._ask(page, question, taken_back, quiet=quiet)
 
     async def confirm(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> bool:
         """Ask a question, as in `ask`, and return True for yes; False for anything else and for a closed terminal."""
@@ -55,29 +55,30 @@ class Keyboard:
             return False
         return (answer or "").strip().lower() in {"y", "yes"}
 
-    async def _ask(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> str | None:
+    async def _ask(
+        self, page: Block | Frame, question: str, taken_back: Callable[[], str], *, quiet: bool
+    ) -> str | None:
         file = sys.stdin.fileno()
-        with _single_keys(file) as quiet:
-            # Text typed before the question is not an answer to it.
-            termios.tcflush(file, termios.TCIFLUSH)
-            self._terminal.terminal_print(Block(tuple(page.lines)))
-            self._terminal.ask(question, typed="" if quiet else None)
-            line = TypedLine()
-            try:
-                while not line.ended:
-                    await anyio.wait_readable(file)
-                    piece = _read(file)
-                    line.press(piece)
-                    if not piece or line.left:
-                        self._terminal.answered("(end of input)")
-                        return None
-                    if quiet:
-                        self._terminal.typed(line.text)
-            except anyio.get_cancelled_exc_class():
-                self._terminal.answered(f"({taken_back()})")
-                raise
-            self._terminal.answered()
-            return line.text
+        # Text typed before the question is not an answer to it.
+        termios.tcflush(file, termios.TCIFLUSH)
+        self._terminal.terminal_print(Block(tuple(page.lines)))
+        self._terminal.ask(question, typed="" if quiet else None)
+        line = TypedLine()
+        try:
+            while not line.ended:
+                await anyio.wait_readable(file)
+                piece = _read(file)
+                line.press(piece)
+                if not piece or line.left:
+                    self._terminal.answered("(end of input)")
+                    return None
+                if quiet:
+                    self._terminal.typed(line.text)
+        except anyio.get_cancelled_exc_class():
+            self._terminal.answered(f"({taken_back()})")
+            raise
+        self._terminal.answered()
+        return line.text
 
 
 class TypedLine:
@@ -98,23 +99,26 @@ class TypedLine:
         begun = _BEGUN_KEY.search(keys)  # its other bytes come with the next piece
         self._begun = begun.group() if begun else ""
         for key in _OTHER_KEYS.sub("", keys.removesuffix(self._begun)):
-            if self.ended or self.left:
-                return
-            match key:
-                case "\n" | "\r":
-                    self.ended = True
-                case "\x04":
-                    self.left = not self.text
-                case "\x7f" | "\b":
-                    self.text = self.text[:-1]
-                case "\x15":  # Ctrl-U
-                    self.text = ""
-                case "\x17":  # Ctrl-W
-                    self.text = self.text.rstrip().rpartition(" ")[0] and f"{self.text.rstrip().rpartition(' ')[0]} "
-                case _ if key.isprintable():
-                    self.text += key
-                case _:
-                    pass
+            if not self.ended and not self.left:
+                self._take(key)
+
+    def _take(self, key: str) -> None:
+        match key:
+            case "\n" | "\r":
+                self.ended = True
+            case "\x04":
+                self.left = not self.text
+            case "\x7f" | "\b":
+                self.text = self.text[:-1]
+            case "\x15":  # Ctrl-U
+                self.text = ""
+            case "\x17":  # Ctrl-W
+                start, blank, _ = self.text.rstrip().rpartition(" ")
+                self.text = start + blank
+            case _ if key.isprintable():
+                self.text += key
+            case _:
+                pass
 
 
 _BEGUN_KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
