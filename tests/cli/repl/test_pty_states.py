@@ -226,7 +226,7 @@ def test_a_start_that_is_ended_gives_the_terminal_back(
     assert screen.attributes() == screen.before
 
 
-@pytest.mark.parametrize("step", ["_set", "imported"])
+@pytest.mark.parametrize("step", ["set_mode", "imported"])
 def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: str) -> None:
     """The signal arrives right after echo is turned off, and right before the command installs its own handlers."""
     program = f"""
