@@ -6,7 +6,10 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
+from threading import Event
 
+_own_process = Event()
+"""Set by `freeze_imports`. `gc.get_freeze_count` would tell too, but it walks over all frozen objects."""
 _YOUNG = 5_000
 """New objects before a collection of the youngest generation. Python's 700 is below what one step of an agent makes."""
 
@@ -17,15 +20,14 @@ def collector_paused() -> Generator[None]:
 
     An import creates hundreds of thousands of objects and almost no garbage. Without the pause, the first request of
     `callboard run` leaves 150 ms later, a tenth of the whole start (`bench/start.py`, Python 3.11). The collector runs
-    afterwards only if it ran before. If the process has frozen objects (`freeze_imports`), it freezes the imported ones
-    too.
+    afterwards only if it ran before. After `freeze_imports`, the imported objects are frozen too.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if gc.get_freeze_count():
+        if _own_process.is_set():
             gc.freeze()
         if was_enabled:
             gc.enable()
@@ -38,12 +40,14 @@ def freeze_imports() -> None:
     which would stay. Each collection of the oldest generation examines 230,000 objects of modules and classes, which
     live as long as the process; with both measures, a start costs a fifth less CPU and a step 6 % (`bench/step.py`).
     """
+    _own_process.set()
     gc.freeze()
-    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, _YOUNG), *older)
 
 
 @cache
 def freeze_opened() -> None:
     """Freeze what the first session of a process of Callboard's own has loaded, once."""
-    if gc.get_freeze_count():
+    if _own_process.is_set():
         gc.freeze()
