@@ -1,7 +1,7 @@
 """Names of settings as a person types them: `permission.allow`, `models.claude-opus-5-5.window`, `permissions.allow`.
 
-The names of Claude Code's settings stand for the settings of Callboard that have their meaning. An unknown name is
-refused with similar ones.
+A name of Claude Code's settings is read as the setting of Callboard with the same meaning. An unknown name is refused
+with similar ones.
 """
 
 from __future__ import annotations

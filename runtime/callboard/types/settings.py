@@ -75,7 +75,7 @@ class ModelSetting(Section):
 
 
 def _mode(value: object) -> object:
-    """Return the mode that a name stands for; anything else is left to the check."""
+    """Return the mode with this name; anything else is returned unchanged, for the check to refuse."""
     return READ_AS.get(value, value) if isinstance(value, str) else value
 
 

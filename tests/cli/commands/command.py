@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.adapters.git.worktree_world import new_repository
 from tests.warm import NOTHING, PIPE, Process
 
 from callboard.__main__ import main
@@ -84,3 +85,11 @@ class Command:
     def start(self, *args: str, stdin: int = NOTHING, **env: str) -> Process:
         """Start the command and leave it running."""
         return Process([*self.argv[1:], *args], self.workspace, {**self.env, **env}, stdin=stdin)
+
+
+def command_in_repository(folder: Path) -> Command:
+    """Return the command with a new git repository as its workspace."""
+    command = Command(folder)
+    command.workspace.rmdir()
+    new_repository(command.workspace)
+    return command

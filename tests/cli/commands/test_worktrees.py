@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.adapters.git.worktree_world import new_repository, run_git
-from tests.cli.commands.command import Command, CommandResult
+from tests.adapters.git.worktree_world import run_git
+from tests.cli.commands.command import Command, CommandResult, command_in_repository
 
 SCENARIO = """
 agents:
@@ -27,10 +27,7 @@ agents:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    command = Command(tmp_path)
-    command.workspace.rmdir()
-    new_repository(command.workspace)
-    return command
+    return command_in_repository(tmp_path)
 
 
 def run_once(command: Command, *more: str) -> CommandResult:

@@ -332,10 +332,7 @@ def question_of(request: Request, use_id: str) -> Json:
 def _answered(updated: Json | None) -> Answer:
     """Return the answers to a question: each a text, or a list of texts."""
     answers = _object((updated or {}).get("answers")) or {}
-    text = "; ".join(
-        ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
-        for value in answers.values()
-    )
+    text = "; ".join(map(_joined, answers.values()))
     return Answer("answered", "person", text or "(the person gave no answer)")
 
 
@@ -343,6 +340,11 @@ def _field_text(value: object) -> str:
     """Return the value of a form's field as the text that a person would type."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    return _joined(value)
+
+
+def _joined(value: object) -> str:
+    """Return a value as text, a list as its items with commas between."""
     return ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
 
 
@@ -358,10 +360,7 @@ def _filled_in(form: Elicitation, updated: Json | None) -> Answer:
         return Answer("answered", "person", reply)
     replies = {field.name: answers.get(field_words(form, field), answers.get(field.name)) for field in fields}
     filled = {name: reply for name, reply in replies.items() if reply not in (None, "")}
-    listed = {
-        name: ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
-        for name, value in filled.items()
-    }
+    listed = {name: _joined(value) for name, value in filled.items()}
     text = json.dumps(listed) if listed else ""
     return Answer("answered", "person", text if isinstance(read(form, text), ElicitationAnswer) else "decline")
 

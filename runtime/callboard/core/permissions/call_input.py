@@ -89,7 +89,7 @@ def _json_of(raw: bytes, label: str) -> object:
 def call_of_words(tool: str, text: str, tools: Mapping[str, ToolTraits]) -> tuple[str, Mapping[str, object]]:
     """Return the tool and its input from text that a person types: a command, a path for a file tool, otherwise JSON.
 
-    A rule for one call, `Bash(git status)` or `Read(a.txt)`, stands for that call. Raises `InvalidCall`, also for a
+    A rule for one call, `Bash(git status)` or `Read(a.txt)`, is read as that call. Raises `InvalidCall`, also for a
     rule for many calls.
     """
     if (rule := _written_as_rule(text, tools)) is not None:
