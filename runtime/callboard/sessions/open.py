@@ -413,7 +413,7 @@ async def _save_row(
     if stored is not None and options.model.max_cost_usd is not None:  # kept for a later resume
         await store.commit(Put(stored.key, row.encode(), expected=stored.revision), fence=lease.fence)
     elif stored is not None:
-        await _note_version(store, stored, row.callboard, lease)
+        await _note_host(store, stored, row, lease)
     elif prepared.forked:
         branch = await branch_of(store, prepared.forked, options.identity.point)
         row, first = _first_prompt(row, options.identity.prompt, "", wiring)
@@ -427,11 +427,12 @@ async def _save_row(
     return row
 
 
-async def _note_version(store: Store, stored: Row, version: str, lease: Lease) -> None:
-    """Note in the session's row that a newer Callboard hosts it from now on."""
+async def _note_host(store: Store, stored: Row, row: SessionRow, lease: Lease) -> None:
+    """Note in the session's row that a newer Callboard, or a person, hosts it from now on."""
     now = read_value(SessionRow, stored.value or b"", stored.key)
-    if now.callboard != version:
-        put = Put(stored.key, now.model_copy(update={"callboard": version}).encode(), expected=stored.revision)
+    host = {"callboard": row.callboard, "by_tool": row.by_tool}
+    if (now.callboard, now.by_tool) != (row.callboard, row.by_tool):
+        put = Put(stored.key, now.model_copy(update=host).encode(), expected=stored.revision)
         await store.commit(put, fence=lease.fence)
 
 

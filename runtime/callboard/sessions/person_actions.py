@@ -2,7 +2,8 @@
 
 Every front end and the Python API write through this module; `tests/test_architecture.py` checks it. A process that an
 agent's tool started is refused here, because an agent must not approve its own actions. One exception: such a process
-may prompt and command a session that it hosts itself (`hosted`), because it acts as the person of that session.
+may prompt and command a session that it hosts itself (`hosted`), because it acts as the person of that session: it can
+host only a session that a tool's process began (`prepare.py`).
 """
 
 from __future__ import annotations

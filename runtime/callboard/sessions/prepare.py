@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from callboard import __version__
+from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.hooks import hook_notes
@@ -24,6 +25,7 @@ from callboard.engine.commands import SERVES, find_session, named
 from callboard.ports.store import Store
 from callboard.sessions.compose import WorkspacePaths, find_places, open_store
 from callboard.sessions.options import SessionOptions, WorkspaceOptions
+from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.types.errors import UsageError
 from callboard.types.records import Json, SessionRow
@@ -139,13 +141,19 @@ async def _new_row(
     name = await _new_id(options, store)
     prompt = "(schedule files: kept for `callboard serve`)" if options.identity.serves else ""
     row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
-    row = row.model_copy(update={"callboard": __version__, "prompt": prompt})
+    row = row.model_copy(update={"callboard": __version__, "prompt": prompt, "by_tool": bool(started_by_tool())})
     return named(row, options.identity.title)
 
 
 async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Store, trust: Trust) -> PreparedSession:
-    """Return the session to resume, with the changes of this run to its row and settings."""
+    """Return the session to resume, with the changes of this run to its row and settings.
+
+    Raises `UsageError` inside a tool's process if a person began the session or has continued it. A command can outlive
+    the host of its session: as the next host it would speak as the person.
+    """
     row = await find_session(store, options.identity.session)
+    if not row.by_tool:
+        refuse_inside_tool("continue a session that a person began")
     if options.identity.take_over is not None or await store.holder(host_lease(row.id)) is None:
         trust = await _decide(options.workspace, places, gate=options.workspace.gate)
     stored_flags = row.settings.get("flags", {})
@@ -167,6 +175,7 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
         return PreparedSession(places, fork, store, loaded, trust, options.permissions.attended, forked=row.id)
     newest = max(row.callboard, __version__, key=version_numbers)
     row = row.model_copy(update={"settings": settings, "callboard": newest, "workspace": str(places.workspace)})
+    row = row.model_copy(update={"by_tool": row.by_tool and bool(started_by_tool())})
     return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
 
 
@@ -183,6 +192,7 @@ async def _forked(source: SessionRow, settings: Json, options: SessionOptions, s
         model=str(settings["model"]),
         settings={name: value for name, value in settings.items() if name != SERVES},
         callboard=__version__,
+        by_tool=bool(started_by_tool()),
     )
 
 

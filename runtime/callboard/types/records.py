@@ -386,6 +386,9 @@ class SessionRow(Value):
     exit_code: int | None = None
     callboard: str = ""
     """Newest version of Callboard that hosted the session; empty: unknown."""
+    by_tool: bool = False
+    """True if a process of an agent's tool began the session, and no person has continued it: only such a session can
+    be continued by a tool's process."""
 
 
 class HostRow(Value):

@@ -30,6 +30,12 @@ agents:
     - when: {result_of: bash}
       reply: So be it.
 """
+ANY = """
+agents:
+  lead:
+    - otherwise: true
+      reply: Yes.
+"""
 SLOW = """
 agents:
   lead:
@@ -259,6 +265,23 @@ def test_approving_oneself_by_a_tool_call_is_refused(command: Command) -> None:
         ran = command.run_inline(*args, CALLBOARD_TOOL="1")
         assert ran.code == 2, args
         assert "for a person" in ran.err
+
+
+def test_a_tools_process_continues_only_a_session_that_a_tool_began(command: Command) -> None:
+    """A command can outlive the host of its session. It must not resume that session and speak as the person."""
+    model = ("--model", command.scenario(ANY))
+    assert command.run_inline("run", *model, "Of the person.").code == 0
+    for args in (("run", "-c", "As the person."), ("run", "-c", "--fork-session", "As the person."), ("resume",)):
+        ran = command.run_inline(*args, CALLBOARD_TOOL="1")
+        assert (ran.code, ran.out) == (2, ""), args
+        assert "may not continue a session that a person began" in ran.err
+    mail = json.loads(command.run_inline("inbox", "--all", "--json").out)
+    assert [row["envelope"]["content"] for row in mail] == ["Of the person."]
+
+    assert command.run_inline("run", *model, "Of a tool.", CALLBOARD_TOOL="1").code == 0
+    assert command.run_inline("run", "-c", "Of a tool again.", CALLBOARD_TOOL="1").code == 0
+    assert command.run_inline("run", "-c", "The person goes on.").code == 0, "from now on it is the person's"
+    assert command.run_inline("run", "-c", "Of a tool again.", CALLBOARD_TOOL="1").code == 2
 
 
 def test_closed_standard_streams_hurt_nobody(command: Command) -> None:
