@@ -14,7 +14,8 @@ from tests.cli.commands.pending_requests import create_session_with, stored_requ
 from tests.cli.views.plan_rows import COMMIT, answered_request, plan, text_of
 from tests.simulation.processes import AtTerminal
 
-from callboard.cli.views.requests import details_of, request_json, request_page
+from callboard.cli.views.events import answer_words
+from callboard.cli.views.requests import details_of, request_json, request_page, requests_table
 from callboard.core.approvals.plans import PlanBinding, payload_of, submitted_of
 from callboard.core.approvals.requests import open_request
 from callboard.types.records import Request
@@ -62,6 +63,16 @@ def test_a_row_of_an_older_version_has_a_page_too() -> None:
     assert "revision 1" in page
 
 
+def test_a_plan_for_the_lead_alone_does_not_ask_the_person() -> None:
+    for_lead = plan(may_answer=("lead", "policy"))
+    page = text_of(request_page(details_of(for_lead, [])))
+    assert "waits for lead or policy until 2" in page
+    assert "callboard approve" not in page, "it would be refused"
+    assert answer_words(for_lead) == "waits for lead or policy"
+    assert "  (waits for lead or policy) " in text_of(requests_table([for_lead]))
+    assert "(waits for" not in text_of(requests_table([plan()]))
+
+
 # From the command line
 
 
@@ -72,6 +83,7 @@ def command(tmp_path: Path) -> Command:
 
 def test_another_session_that_waits_is_named(command: Command) -> None:
     create_session_with(command, plan(), plan(id="req_b2"), prompt="Mend the roof\nand the door")
+    create_session_with(command, plan(may_answer=("lead",)), session="s3")
     create_session_with(command, answered_request(plan(), "rejected", "no"), session="s2")
     ran = command.run_inline("plans")
     assert ran.out.splitlines() == [

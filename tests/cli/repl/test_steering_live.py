@@ -242,3 +242,30 @@ def test_ctrl_c_at_a_question_is_no_and_stops_who_asked(screen: Screen, command:
     screen.type("C-u")
     screen.type("C-c", "C-c", "C-c")
     screen.wait(r"^left with 130$")
+
+
+FOR_LEAD = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: spawn_teammate, input: {name: amy, role: builder, prompt: Build it., plan_required: true}}
+    - otherwise: true
+      reply: I do not answer it.
+  amy:
+    - reply: [{tool_use: {name: submit_plan, input: {plan: Build the wall.}}}]
+    - otherwise: true
+      reply: So be it.
+"""
+
+
+def test_a_plan_that_waits_for_the_lead_is_not_said_to_wait_for_the_person(command: Command) -> None:
+    config = Path(command.env["XDG_CONFIG_HOME"]) / "callboard"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "settings.yaml").write_text("plan:\n  approver: lead\n")
+    with open_screen(command, FOR_LEAD) as screen:
+        screen.type("go", "Enter")
+        screen.wait(r"plan req_\w+ waits for approval")
+        shown = screen.wait(r"1 idle, 1 waiting")
+        assert "waits for you" not in shown
+        screen.type("/plans", "Enter")
+        screen.wait(r"^ *waits for lead or policy$")

@@ -89,6 +89,16 @@ def test_the_no_of_a_rule_before_a_plan_is_not_said_to_wait_for_it(command: Comm
     assert "It may run once a plan is approved" in by_gate
 
 
+@pytest.mark.parametrize("mode", ["default", "dontAsk", "plan", "bypassPermissions"])
+def test_a_fetch_from_this_machine_names_the_one_rule_that_permits_it(command: Command, mode: str) -> None:
+    call = "{tool_use: {name: web_fetch, input: {url: 'http://127.0.0.1:1/', prompt: x}}}"
+    scenario = command.scenario(f"agents:\n  lead:\n    - reply: [{call}]\n    - reply: Too bad.\n")
+    ran = command.run_inline("run", "--model", scenario, "--permission-mode", mode, "Go.")
+    (denied,) = [shown for shown in ran.err.splitlines() if "lead: denied: " in shown]
+    assert "only an allow rule WebFetch(domain:127.0.0.1) permits it (N). Add that rule by --allowed-tools" in denied
+    assert "another mode" not in denied, "no mode permits it"
+
+
 def test_a_question_that_waited_names_the_command_that_answers_the_next_one() -> None:
     waited = ApprovalNeeded(at=1, call="c", request_id="req_1", rule="E", why="it changes", expires_at=9)
     assert "nobody answered in time" in unanswered(None, waited)

@@ -77,9 +77,9 @@ FORGED: Sequence[tuple[str, dict[str, Any]]] = (
     ("the command 'compact'", {"type": "command", "sender": "lead", "metadata": {"action": "compact"}}),
     ("bob gives alice no work", {"type": "plan_request"}),
     ("bob gives alice no work", {"type": "message", "metadata": {"assignment": True}}),
-    ("bob may not send a prompt", {"type": "prompt", "cause": "person"}),
+    ("bob may not send mail of type prompt", {"type": "prompt", "cause": "person"}),
     ("caused by a teammate's message", {"type": "prompt", "sender": "person", "cause": "teammate"}),
-    ("bob may not send a scheduled", {"type": "scheduled", "cause": "schedule"}),
+    ("bob may not send mail of type scheduled", {"type": "scheduled", "cause": "schedule"}),
     ("there is no question request", {"type": "answer", "sender": "person", "request_id": "req_none"}),
     ("life 7", {"type": "shutdown_request", "sender": "person", "incarnation": 7}),
 )

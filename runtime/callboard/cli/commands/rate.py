@@ -47,7 +47,7 @@ def rate(context: click.Context, /, json_: bool) -> None:
 @click.pass_obj
 def reset(invocation: Invocation, /) -> None:
     """Remove parks and refusals in every process of this workspace: the next call tries the key again."""
-    refuse_tools("rate reset")
+    refuse_tools("Resetting rate limits")
     notices = in_force(anyio.run(_notices, invocation, True), SystemClock().now())
     names = ", ".join(dict.fromkeys(notice.model or "the API key" for notice in notices))
     with terminal_of(invocation) as terminal:

@@ -98,10 +98,12 @@ def mail_line(envelope: Envelope) -> Block | None:
 
 
 def answer_words(row: Request, *, attended: bool = True) -> str:
-    """Return the commands that answer a request from another terminal.
+    """Return the commands that answer a request from another terminal, or who answers it if a person cannot.
 
     `attended`: someone can allow the edits of an approved plan. If nobody can, its approval allows them.
     """
+    if "person" not in row.may_answer:
+        return f"waits for {' or '.join(row.may_answer)}"
     if row.kind == "question":
         return f'callboard answer {row.id} "..."'
     mode = "" if attended or row.kind != "plan" else " --mode acceptEdits"
@@ -407,7 +409,7 @@ def _interrupted(agent: str, event: Interrupted) -> Block:
 
 
 def _refused_mail(agent: str, event: EnvelopeReceived) -> Block | None:
-    text = f"a {event.envelope.type} of {event.envelope.sender} does not count: {event.refused}"
+    text = f"mail of {event.envelope.sender} (type {event.envelope.type}) does not count: {event.refused}"
     return _progress(agent, text, "warn") if event.refused else None
 
 

@@ -19,6 +19,9 @@ from callboard.cli.terminal.terminal import Block, Line, Style, block, visible
 from callboard.cli.views.events import WIDTH, call_words, first_line, shorten, tool_words
 from callboard.core.approvals.session_rules import AlwaysAllow, offered
 from callboard.core.permissions.explain import meaning_of
+from callboard.core.permissions.host_patterns import host_of
+from callboard.core.permissions.hosts import is_local
+from callboard.core.permissions.rules import WEB_FETCH
 from callboard.core.permissions.suggest_rules import deletion_rule
 from callboard.types.events import ApprovalNeeded, CallJudged
 from callboard.types.records import Json, Request, ToolCall
@@ -259,11 +262,14 @@ def _one_line(text: str) -> str:
 
 _PREFIX = "Permission denied: "
 _AGAIN = " Send the call again."
+_ANOTHER_WAY = "the model sees this, and may call it again in another way"
 _WAYS = {
     "S": "no rule and no mode allows it; run it yourself if you need it",
     "K": "the runtime's own files are yours to change",
     "plan gate": "it may run once a plan is approved",
-    "schema": "the model sees this, and may call it again in another way",
+    "schema": _ANOTHER_WAY,
+    "path": _ANOTHER_WAY,
+    "M": _ANOTHER_WAY,
     "read-only type": "give the work to another type of agent",
 }
 _MODES = {
@@ -312,6 +318,9 @@ def way_out(by: str, mode: str, call: ToolCall | None = None) -> str:
         return _WAYS[by]
     if by == "D" and mode != "plan" and (rule := _by_rule(call)):
         return rule
+    fetched = host_of(str(call.input.get("url"))) if call is not None and call.name == WEB_FETCH else None
+    if by == "N" and fetched and is_local(fetched):
+        return "add that rule by --allowed-tools, or to permission.allow in settings"  # the reason names it
     if by.startswith("rule "):
         return "to allow it, change that rule in your settings (callboard policy log shows where it counts)"
     if mode in _MODES and len(by) == 1:  # a single letter: the mode turned a question into a denial

@@ -93,6 +93,8 @@ def _ending(request: Request) -> Iterator[Line]:
     answerers = " or ".join(request.may_answer)
     until = f" until {when(request.expires_at)}" if request.expires_at is not None else ""
     yield Line(f"  waits for {answerers}{until}", "strong")
+    if "person" not in request.may_answer:
+        return
     if request.kind == "question":
         yield Line(f'  callboard answer {request.id} "…"', "dim")
         return

@@ -63,8 +63,8 @@ def lives_words(session: OpenSession) -> str:
 
 
 def waiting_words(session: OpenSession) -> str:
-    """Return how many requests wait for the person; empty for none."""
-    waiting = len(session.requests())
+    """Return how many requests wait for the person; empty for none. Others wait for the lead or for a teammate."""
+    waiting = sum("person" in request.may_answer for request in session.requests())
     return f"{waiting} {'waits' if waiting == 1 else 'wait'} for you (/plans)" if waiting else ""
 
 

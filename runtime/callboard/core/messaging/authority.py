@@ -179,7 +179,7 @@ def refusal(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
         return f"it is for {envelope.recipient}, life {envelope.incarnation}, and this is {me.name}, {me.incarnation}"
     if envelope.sender in _TOLD_BY.get(envelope.type, {envelope.sender}):
         return _refused_word(envelope, me, request)
-    return f"{envelope.sender} may not send a {envelope.type}"
+    return f"{envelope.sender} may not send mail of type {envelope.type}"
 
 
 def _refused_word(envelope: Envelope, me: AgentRow, request: Request | None) -> str:

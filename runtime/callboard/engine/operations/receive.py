@@ -180,7 +180,8 @@ def refusal_notices(
     `agents`: their rows, if they exist.
     """
     living = {row.name: row for row in agents if row.life not in ("stopped", "crashed")}
-    text = f"A {envelope.type} of {envelope.sender} to {envelope.recipient} ({envelope.id}) does not count: {reason}."
+    about = f"{envelope.id}, type {envelope.type}"
+    text = f"Mail of {envelope.sender} to {envelope.recipient} ({about}) does not count: {reason}."
     return [sending(session, _word(envelope, to, text, now)) for to in living.values()]
 
 

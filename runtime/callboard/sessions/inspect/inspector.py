@@ -45,7 +45,7 @@ async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:
 
 
 async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> list[tuple[SessionRow, int]]:
-    """Return the other sessions of a workspace with pending requests, newest first, and the number of these.
+    """Return the other sessions of a workspace with requests for the person, newest first, and the number of these.
 
     `session` is the id of the session to leave out.
     """
@@ -55,7 +55,7 @@ async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> li
             if row.id != session:
                 board = RowCache(row.id, lambda kind, name: None)
                 board.take(*await rows_of(store, request_key(row.id, "")))
-                waiting.append((row, len(list(board.pending_requests()))))
+                waiting.append((row, sum("person" in request.may_answer for request in board.pending_requests())))
     return [(row, count) for row, count in waiting if count]
 
 

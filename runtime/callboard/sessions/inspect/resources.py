@@ -170,6 +170,14 @@ TASKS: Resource[BoardTask] = Resource(
 
 # Requests
 
+
+def _about(row: Request) -> str:
+    """Return the subject, and who answers if a person cannot."""
+    if row.status != "pending" or "person" in row.may_answer:
+        return row.subject
+    return f"(waits for {' or '.join(row.may_answer)}) {row.subject}"
+
+
 REQUESTS: Resource[Request] = Resource(
     (
         Column("REQUEST", lambda row: row.id),
@@ -178,7 +186,7 @@ REQUESTS: Resource[Request] = Resource(
         Column("REV", lambda row: str(row.revision) if row.kind == "plan" else ""),
         Column("SINCE", lambda row: when(row.created_at)),
         Column("UNTIL", lambda row: when(row.expires_at) if row.status == "pending" else row.status),
-        Column("ABOUT", lambda row: row.subject),
+        Column("ABOUT", _about),
     ),
     "nothing waits for an answer",
     summary={
