@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from callboard.core.agent.rules.final_report import state_block
 from callboard.core.agent.rules.hooks import start_source
 from callboard.core.agent.rules.limits import planned_call
 from callboard.core.agent.rules.worktree import worktree_to_use
-from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts
+from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts, phase
 from callboard.core.budgets.tree import BudgetRefusal
 from callboard.core.call_order import order_class
+from callboard.core.frozen import replace
 from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.recovery.retry_policy import model_in_use
@@ -217,42 +219,64 @@ class SessionRuntime:
             self.board.take(row)
 
     def facts(self, state: AgentState, running: frozenset[Operation]) -> Facts:
-        """Return the facts about the world for the next decision."""
-        ports = self.ports
-        folders = ports.archive.folders(state.me)
-        model = model_in_use(state.model.recovery, state.me)
-        expected = self._expected(state)
-        tools = {name: self._tool_facts(name) for name in {call.call.name for call in state.calls}}
+        """Return the facts for the next decision: those that a rule may read in the agent's phase."""
         requests = self._requests(state)
-        return Facts(
-            now=ports.clock.now(),
+        facts = Facts(
+            now=self.ports.clock.now(),
             awake_at=self.awake.now(),
             turn_began=self._turn_began(state),
             running=running,
             requests=requests,
-            deadlines=self.deadlines.of(requests.values()),
-            tools=tools,
-            keys=self._keys(state, folders, tools),
-            rewrites=ports.hooks.has("PreToolUse") or ports.hooks.has("PermissionRequest"),
-            others_at_work=self._others_at_work(state),
-            mates_at_work=state.turn is None and bool(state.inbox.mail) and self.board.mates_at_work(state.me.name),
-            mail_seconds=self._mail_seconds(state),
-            claimable=self.claimable(state, expected),
+            deadlines=self.deadlines.of(requests.values()) if requests else {},
             taken=self._lost_tasks(state),
             budgets=self.budgets.path_of(state),
-            parked_until=self.key_limiter.parked_until(model),
-            named_until=self.key_limiter.named_until(model),
             worktree=self._worktree(state),
             settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
-            folder=str(folders.tool_results),
-            transcripts=str(folders.transcripts),
-            known=self.known_state(state) if state.model.recovery.react or state.compaction.tried else None,
-            hooks=self._end_hooks(state),
             starts=self._starts(state),
-            batch=ports.hooks.has("PostToolBatch"),
-            stages=ports.stages,
-            expected=expected,
         )
+        match phase(state):
+            case "calls":
+                return replace(facts, **self._call_facts(state))
+            case "reply":
+                self.paths.pop(_life(state), None)
+                return facts
+            case "next":
+                self.paths.pop(_life(state), None)
+                return replace(facts, **self._next_facts(state))
+
+    def _call_facts(self, state: AgentState) -> dict[str, Any]:
+        """Return the facts about the calls of the reply (`CALL_FACTS`)."""
+        tools = {name: self._tool_facts(name) for name in {call.call.name for call in state.calls}}
+        has = self.ports.hooks.has
+        return {
+            "tools": tools,
+            "keys": self._keys(state, self.ports.archive.folders(state.me), tools),
+            "rewrites": has("PreToolUse") or has("PermissionRequest"),
+            "others_at_work": self._others_at_work(state),
+            "mail_seconds": self._mail_seconds(state),
+            "batch": has("PostToolBatch"),
+        }
+
+    def _next_facts(self, state: AgentState) -> dict[str, Any]:
+        """Return the facts for the choice of the next request or the end of the turn (`NEXT_FACTS`)."""
+        folders = self.ports.archive.folders(state.me)
+        model = model_in_use(state.model.recovery, state.me)
+        expected = self._expected(state)
+        return {
+            "mates_at_work": state.turn is None
+            and bool(state.inbox.mail)
+            and self.board.mates_at_work(state.me.name),
+            "mail_seconds": self._mail_seconds(state),
+            "claimable": self.claimable(state, expected),
+            "parked_until": self.key_limiter.parked_until(model),
+            "named_until": self.key_limiter.named_until(model),
+            "folder": str(folders.tool_results),
+            "transcripts": str(folders.transcripts),
+            "known": self.known_state(state) if state.model.recovery.react or state.compaction.tried else None,
+            "hooks": self._end_hooks(state),
+            "stages": self.ports.stages,
+            "expected": expected,
+        }
 
     def _turn_began(self, state: AgentState) -> float | None:
         if state.turn is None or state.me.limits.seconds is None:
@@ -389,9 +413,6 @@ class SessionRuntime:
 
         Each is resolved once no earlier call can change its links. Later calls wait for an earlier call that can.
         """
-        if not state.calls:
-            self.paths.pop(_life(state), None)
-            return {}
         keys = dict[str, str]()
         cached = self.paths.setdefault(_life(state), {})
         for call in state.calls:
