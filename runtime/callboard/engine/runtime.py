@@ -263,9 +263,7 @@ class SessionRuntime:
         model = model_in_use(state.model.recovery, state.me)
         expected = self._expected(state)
         return {
-            "mates_at_work": state.turn is None
-            and bool(state.inbox.mail)
-            and self.board.mates_at_work(state.me.name),
+            "mates_at_work": state.turn is None and bool(state.inbox.mail) and self.board.mates_at_work(state.me.name),
             "mail_seconds": self._mail_seconds(state),
             "claimable": self.claimable(state, expected),
             "parked_until": self.key_limiter.parked_until(model),

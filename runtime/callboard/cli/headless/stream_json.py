@@ -15,10 +15,9 @@ This module writes nothing: `emit` receives plain dicts, and the caller reports 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import singledispatchmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from callboard.cli.headless.messages import (
     ERRORS,
@@ -150,9 +149,11 @@ class StreamJson:
         if self._early is not None:
             self._early.append((agent, seq, event))
             return
-        self._position = (agent, seq)
-        self._emit_event(event, agent)
-        self._position = None
+        emit = self._emitters.get(type(event))
+        if emit is not None:  # most events have no message
+            self._position = (agent, seq)
+            emit(self, event, agent)
+            self._position = None
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Emit raw events of the lead's replies if they were requested. Other deltas are not part of this protocol."""
@@ -250,11 +251,6 @@ class StreamJson:
             (spec.models[model] for seen in self._agents.values() if (spec := seen.spec) and model in spec.models), None
         )
 
-    @singledispatchmethod
-    def _emit_event(self, event: object, agent: str) -> None:
-        """Emit the messages of an event; most events have none."""
-
-    @_emit_event.register
     def _started(self, event: AgentStarted, agent: str) -> None:
         seen = self._seen(agent)
         seen.spec = event.spec
@@ -270,7 +266,6 @@ class StreamJson:
         details |= {"is_backgrounded": False} if kind == "local_agent" else {}
         self._system("task_started", task_id=agent, subagent_type=event.spec.agent_type, **details)
 
-    @_emit_event.register
     def _stopped(self, event: AgentStopped, agent: str) -> None:
         seen = self._seen(agent)
         if agent == "lead":
@@ -282,11 +277,9 @@ class StreamJson:
         details: Json = {"status": status, "summary": event.result, "output_file": "", "usage": used}
         self._system("task_notification", task_id=agent, tool_use_id=seen.parent, **details)
 
-    @_emit_event.register
     def _called(self, event: ModelCalled, agent: str) -> None:
         self._seen(agent).called_at = event.at
 
-    @_emit_event.register
     def _replied(self, event: ModelReplied, agent: str) -> None:
         seen = self._seen(agent)
         self._count(agent, event.model, event.usage, event.at)
@@ -298,16 +291,20 @@ class StreamJson:
         seen.tool_uses += len(event.calls)
         if agent == "lead":
             self._stop_reason = event.stop_reason
-        message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
-        blocks = [self._spoken.block(real_call(item)) for item in event.blocks if self._reported(agent, item)]
-        body = {"content": blocks, "stop_reason": event.stop_reason or None, "stop_sequence": None}
-        if blocks or not event.blocks:
-            self._emit({"type": "assistant", "message": {**message, **body, "usage": usage_part(event.usage)}}, agent)
+        if self._only("assistant"):
+            self._emit_reply(event, agent)
         if agent != "lead" and event.calls and seen.spec is not None:
             about: Json = {"task_id": agent, "tool_use_id": seen.parent, "usage": _task_usage(seen, event.at)}
             about |= {"description": seen.spec.role or agent, "subagent_type": seen.spec.agent_type}
             last = self._spoken.call({"tool_name": event.calls[-1].name})["tool_name"]
             self._system("task_progress", **about, last_tool_name=last)
+
+    def _emit_reply(self, event: ModelReplied, agent: str) -> None:
+        message = {"id": event.message_id, "type": "message", "role": "assistant", "model": event.model}
+        blocks = [self._spoken.block(real_call(item)) for item in event.blocks if self._reported(agent, item)]
+        body = {"content": blocks, "stop_reason": event.stop_reason or None, "stop_sequence": None}
+        if blocks or not event.blocks:
+            self._emit({"type": "assistant", "message": {**message, **body, "usage": usage_part(event.usage)}}, agent)
 
     def _reported(self, agent: str, block: Json) -> bool:
         """Return True if a block of a reply is reported.
@@ -316,20 +313,16 @@ class StreamJson:
         """
         return agent == "lead" or self._forwards or block.get("type") == "tool_use"
 
-    @_emit_event.register
     def _dropped(self, event: ReplyDropped, agent: str) -> None:
         self._count(agent, self._model, event.usage, event.at)
 
-    @_emit_event.register
     def _judged(self, event: CallJudged, agent: str) -> None:
         if event.verdict == "deny":
             self._deny(agent, event.call, by=event.by, reason=event.why)
 
-    @_emit_event.register
     def _approval_needed(self, event: ApprovalNeeded, agent: str) -> None:
         self._asking[event.request_id] = event.call
 
-    @_emit_event.register
     def _answered(self, event: AnswerTaken, agent: str) -> None:
         call = self._asking.pop(event.request_id, "")
         if event.kind == "permission" and (event.status != "approved" or event.void):
@@ -348,13 +341,11 @@ class StreamJson:
         self._seen(agent).results.setdefault(call_id, denied)
         self._system("permission_denied", agent, **self._spoken.call(details), message=reason, decision_reason=by)
 
-    @_emit_event.register
     def _finished(self, event: ToolFinished, agent: str) -> None:
         self._seen_with(agent, event.call).results[event.call] = HookToolResult(
             event.content, event.is_error, event.data
         )
 
-    @_emit_event.register
     def _settled(self, event: ToolSettled, agent: str) -> None:
         results = self._seen_with(agent, event.call).results
         result = results.get(event.call, HookToolResult(()))
@@ -363,8 +354,9 @@ class StreamJson:
             content, result.is_error if event.is_error is None else event.is_error, result.data
         )
 
-    @_emit_event.register
     def _merged(self, event: ResultsMerged, agent: str) -> None:
+        if not self._only("user"):
+            return
         seen = self._seen(agent)
         results = [(call, seen.results.get(call.id, HookToolResult(()))) for call in seen.calls]
         if self._spoken.client:
@@ -375,12 +367,10 @@ class StreamJson:
             blocks = [result_block(call, result) for call, result in results]
             self._emit({"type": "user", "message": {"role": "user", "content": blocks}}, agent)
 
-    @_emit_event.register
     def _received(self, event: EnvelopeReceived, agent: str) -> None:
         if not event.refused:
             self._mail[event.envelope.id] = event.envelope
 
-    @_emit_event.register
     def _delivered(self, event: EnvelopesDelivered, agent: str) -> None:
         mail = [envelope for each in event.ids if (envelope := self._mail.pop(each, None)) is not None]
         if mail and all(envelope.type == "prompt" for envelope in mail):
@@ -393,13 +383,11 @@ class StreamJson:
             message["origin"] = origin(mail[0])
         self._emit(message, agent)
 
-    @_emit_event.register
     def _failed(self, event: CallFailed, agent: str) -> None:
         self._seen(agent).fault = event.fault
         if event.fault.usage is not None:
             self._count(agent, event.model, event.fault.usage, event.at)
 
-    @_emit_event.register
     def _retry(self, event: RetryPlanned, agent: str) -> None:
         seen = self._seen(agent)
         fault = seen.fault or Fault(kind="server", message=event.why)
@@ -410,56 +398,46 @@ class StreamJson:
         error = ERRORS.get(fault.kind, "server_error")
         self._system("api_retry", agent, **details, error_status=fault.status, error=error)
 
-    @_emit_event.register
     def _held(self, event: CallHeld, agent: str) -> None:
         self._system("call_held", agent, held_ms=round(event.seconds * 1000), reason=event.why)
 
-    @_emit_event.register
     def _budget(self, event: BudgetReached, agent: str) -> None:
         text = used_up(event.budget, event.kind, limit=event.limit, spent=event.spent, needed=event.wanted)
         details: Json = {"budget": event.budget, "kind": event.kind, "limit": event.limit, "spent": event.spent}
         self._system("budget_reached", agent, **details, wanted=event.wanted, last_call=event.winds_down, message=text)
 
-    @_emit_event.register
     def _stuck(self, event: StuckNoticed, agent: str) -> None:
         details: Json = {"pattern": event.pattern, "count": event.count, "action": event.action}
         self._system("stuck", agent, **details, message=event.what)
 
-    @_emit_event.register
     def _tasks_reminded(self, event: TasksReminded, agent: str) -> None:
         self._system("tasks_reminded", agent, tasks=list(event.tasks))
 
-    @_emit_event.register
     def _crashed(self, event: AgentCrashed, agent: str) -> None:
         wait = None if event.again_at is None else round(max(event.again_at - event.at, 0.0) * 1000)
         self._system("agent_crashed", agent, parked=wait is None, retry_delay_ms=wait, message=event.why)
 
-    @_emit_event.register
     def _stalled(self, event: StallNoticed, agent: str) -> None:
         waited = round((event.at - event.since) * 1000)
         limit = round(event.limit * 1000)
         self._system("stalled", agent, operation=event.operation, waited_ms=waited, limit_ms=limit, message=event.what)
 
-    @_emit_event.register
     def _edited(self, event: ContextEdited, agent: str) -> None:
         if event.edits and event.stage.startswith(SUMMARIES):
             trigger = "manual" if event.trigger == "manual" else "auto"
             about: Json = {"trigger": trigger, "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
             self._system("compact_boundary", agent, compact_metadata=about)
 
-    @_emit_event.register
     def _background(self, event: BackgroundStarted, agent: str) -> None:
         details = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
         self._system("task_started", agent, task_id=event.id, **details)
 
-    @_emit_event.register
     def _background_ended(self, event: BackgroundEnded, agent: str) -> None:
         status = event.status if event.status in {"completed", "stopped"} else "failed"
         code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
         summary = f"{event.status.replace('_', ' ')}{code}"
         self._system("task_notification", agent, task_id=event.id, status=status, output_file="", summary=summary)
 
-    @_emit_event.register
     def _turn_ended(self, event: TurnEnded, agent: str) -> None:
         if event.reason not in {"end", "interrupted", "stopped"} and event.why:
             self._errors.append((agent, event.why))
@@ -552,6 +530,35 @@ class StreamJson:
             state = self._open.state(agent)
             seen.incarnation = state.identity.incarnation if state is not None else 0
         return seen.incarnation or 1
+
+    _emitters: ClassVar[Mapping[type[Any], Callable[[Any, Any, str], None]]] = {
+        AgentStarted: _started,
+        AgentStopped: _stopped,
+        ModelCalled: _called,
+        ModelReplied: _replied,
+        ReplyDropped: _dropped,
+        CallJudged: _judged,
+        ApprovalNeeded: _approval_needed,
+        AnswerTaken: _answered,
+        ToolFinished: _finished,
+        ToolSettled: _settled,
+        ResultsMerged: _merged,
+        EnvelopeReceived: _received,
+        EnvelopesDelivered: _delivered,
+        CallFailed: _failed,
+        RetryPlanned: _retry,
+        CallHeld: _held,
+        BudgetReached: _budget,
+        StuckNoticed: _stuck,
+        TasksReminded: _tasks_reminded,
+        AgentCrashed: _crashed,
+        StallNoticed: _stalled,
+        ContextEdited: _edited,
+        BackgroundStarted: _background,
+        BackgroundEnded: _background_ended,
+        TurnEnded: _turn_ended,
+    }
+    """Method that emits the messages of an event. Other events have none."""
 
 
 @dataclass(frozen=True, slots=True)

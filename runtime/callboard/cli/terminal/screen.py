@@ -54,6 +54,12 @@ SHOWN_AS_REQUESTS: Mapping[str, RequestKind] = {"ask_person": "question", "submi
 """Tools whose calls are shown as the question or plan for the person: a separate line would repeat it."""
 
 
+_ADAPTED = frozenset(
+    {AgentResumed, AgentStopped, AnswerTaken, ApprovalNeeded, BudgetReached, CallJudged, GateSet, ToolFinished}
+)
+"""Events whose view depends on what the screen shows besides them."""
+
+
 class SessionFacts(Protocol):
     """Facts that a session knows, in addition to the events that a screen has seen."""
 
@@ -307,6 +313,8 @@ class Screen:
 
     def _lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
         """Return the view of an event on this screen."""
+        if type(event) not in _ADAPTED:
+            return lines_of(agent, event)
         if self._is_asked(event, calls):
             return None
         if agent == "lead" and self._renewal is not None:

@@ -475,7 +475,7 @@ def result_block(
     text = plain(text.replace(notice, "", 1) if notice else text)
     style: Style = "bad" if event.is_error else "dim"
     name = call_words(call) if call else event.call
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
     below = () if detail == "brief" else tuple(_below(call.name if call else "", text, detail))
     head = _head(lines, call.name if call else "", len(below), style)
     return Block((Line(f"{name} => {head}", style, agent), *below), progress=True)
@@ -504,10 +504,13 @@ def counted(text: str) -> str:
 
 
 def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
-    """Return the first line of the result and a count of the others; also the last line, if no line is shown below."""
+    """Return the first line of the result and a count of the others; also the last line, if no line is shown below.
+
+    `lines`: those with content.
+    """
     if not lines:
         return "(nothing)"
-    first = shorten(lines[0], WIDTH)
+    first = shorten(lines[0].strip(), WIDTH)
     if tool in _DIFFED and below:
         return counted("\n".join(lines)) or first
     if len(lines) == 1:
@@ -519,7 +522,7 @@ def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
             else f"{first} … {count_words(len(lines) - 1, 'more line')}"
         )
     between = f" … {count_words(len(lines) - 2, 'line')} … " if len(lines) > 2 else " / "
-    return f"{first}{between}{shorten(lines[-1], WIDTH)}"
+    return f"{first}{between}{shorten(lines[-1].strip(), WIDTH)}"
 
 
 def _below(tool: str, text: str, detail: Detail) -> list[Line]:

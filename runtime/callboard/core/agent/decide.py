@@ -130,6 +130,8 @@ def answers(state: AgentState, facts: Facts) -> st.Step | None:
     shutdown = facts.requests.get(state.lifecycle.leaving)
     if shutdown is not None and shutdown.status in ("rejected", "withdrawn"):
         return st.ContinueAfterShutdown(shutdown.id, f"it is {shutdown.status}")
+    if not facts.requests:
+        return None
     for request in _open_requests(state, facts):
         if request.status != "pending" and Operation("answer", request.id) not in facts.running:
             return st.TakeAnswer(request)
@@ -169,11 +171,12 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
         return st.LoseCall()
     if state.compaction.summary is not None and SUMMARY not in facts.running:
         return st.SummarizeView(state.compaction.summary, begun=True)
-    lost = tuple(
-        c.call.id for c in state.calls if c.stage == "started" and Operation("tool", c.call.id) not in facts.running
-    )
+    started = [item.call.id for item in state.calls if item.stage == "started"]
+    lost = tuple(call for call in started if Operation("tool", call) not in facts.running) if started else ()
     if lost:
         return st.Repair(lost)
+    if not state.work.background:
+        return None
     unwatched = tuple(
         command
         for command, bg in state.work.background.items()

@@ -145,7 +145,8 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     """Return the repetition after the results of a step. `waits`: the step only watched work in progress."""
     if waits and stuck.looks < PATIENCE * _least(after):
         return replace(stuck, looks=stuck.looks + 1)
-    now = _digest(*sorted({_outcome_digest(outcome) for outcome in outcomes}))
+    texts = [_Texts.of(outcome) for outcome in outcomes]
+    now = _digest(*sorted(set(map(_outcome_digest, outcomes, texts))))
     repeats = stuck.repeats + 1 if now == stuck.last else 1
     swings = 1
     if repeats == 1 and stuck.last:
@@ -155,7 +156,7 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     unsent = sum(outcome.call.name in MAIL_TOOLS and outcome.is_error for outcome in outcomes)
     created = sum(outcome.call.name in TASK_TOOLS and not outcome.is_error for outcome in outcomes)
     uncreated = sum(outcome.call.name in TASK_TOOLS and outcome.denied for outcome in outcomes)
-    new, seen = _new_results(stuck.seen, outcomes)
+    new, seen = _new_results(stuck.seen, outcomes, texts)
     return replace(
         stuck,
         last=now,
@@ -259,29 +260,37 @@ def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str)
+_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode
 
 
-def _outcome_digest(outcome: CallOutcome) -> str:
+class _Texts(NamedTuple):
+    """Texts by which an outcome is compared, made once because a result may be long."""
+
+    input: str
+    result: str
+    """Content of the result without the id of its call."""
+
+    @classmethod
+    def of(cls, outcome: CallOutcome) -> _Texts:
+        result = _canonical(list(outcome.content))
+        return cls(_canonical(outcome.call.input), result.replace(outcome.call.id, "") if outcome.call.id else result)
+
+
+def _outcome_digest(outcome: CallOutcome, texts: _Texts) -> str:
     call = outcome.call
-    return _digest(call.name, _canonical(call.input), call.bad_input or "", str(outcome.is_error), _result(outcome))
+    return _digest(call.name, texts.input, call.bad_input or "", str(outcome.is_error), texts.result)
 
 
-def _result(outcome: CallOutcome) -> str:
-    """Return the content of a result without the id of its call."""
-    result = _canonical(list(outcome.content))
-    return result.replace(outcome.call.id, "") if outcome.call.id else result
-
-
-def _new_results(seen: tuple[str, ...], outcomes: Sequence[CallOutcome]) -> tuple[int, tuple[str, ...]]:
+def _new_results(
+    seen: tuple[str, ...], outcomes: Sequence[CallOutcome], texts: Sequence[_Texts]
+) -> tuple[int, tuple[str, ...]]:
     """Count successful calls, except messages, whose call and result are both new; add them to `seen`."""
     new = 0
     recent = dict.fromkeys(seen)
-    for outcome in outcomes:
+    for outcome, text in zip(outcomes, texts, strict=True):
         if outcome.is_error or outcome.call.name in MAIL_TOOLS:
             continue
-        marks = _digest("call", outcome.call.name, _canonical(outcome.call.input)), _digest("result", _result(outcome))
+        marks = _digest("call", outcome.call.name, text.input), _digest("result", text.result)
         new += not any(mark in recent for mark in marks)
         for mark in marks:
             recent.pop(mark, None)

@@ -52,6 +52,8 @@ class _Known:
     held: Amount | None = None
     line: tuple[str, ...] = ()
     """Budgets that hold the amount."""
+    cause: str = ""
+    """Cause of the agent's turn."""
     fire: str = ""
     """Fire that began the agent's turn."""
 
@@ -121,10 +123,13 @@ class Budgets:
         )
         if entry is None:
             return
-        fire = fire_of(state.turn.cause) if state.turn else ""
-        if fire != entry.fire:
-            self._forget(entry.fire)
-            entry.fire = fire
+        cause = state.turn.cause if state.turn else ""
+        if cause != entry.cause:
+            entry.cause = cause
+            fire = fire_of(cause)
+            if fire != entry.fire:
+                self._forget(entry.fire)
+                entry.fire = fire
         if self.tree[entry.node].budget is not state.me.budget:
             self._granted(entry.node, state.me.budget)
         account = state.budget.account
@@ -138,7 +143,7 @@ class Budgets:
         elif entry.held is not None:
             self._settle(entry, used)
         elif used != NOTHING:
-            self._put(charge(path(self.tree, entry.node, *self._fire(fire)), used))
+            self._put(charge(path(self.tree, entry.node, *self._fire(entry.fire)), used))
         if account.held is not None and entry.held is None:
             self._hold(entry, account.held)
 
