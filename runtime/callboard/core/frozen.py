@@ -24,14 +24,13 @@ T = TypeVar("T")
 def replace(value: T, **changes: Any) -> T:
     """Return a copy of `value` with `changes`. Raises `TypeError` for a name that is not a field."""
     kind = type(value)
-    copy = kind.__new__(kind)
-    fields = copy.__dict__
-    fields.update(value.__dict__)
-    count = len(fields)
-    fields.update(changes)
-    if len(fields) != count:
-        unknown = sorted(set(changes) - set(value.__dict__))
+    old = value.__dict__
+    fields = {**old, **changes}
+    if len(fields) != len(old):
+        unknown = sorted(set(changes) - set(old))
         raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
+    copy = kind.__new__(kind)
+    object.__setattr__(copy, "__dict__", fields)  # frozen; one new dict instead of two updates
     return copy
 
 

@@ -16,7 +16,6 @@ from callboard.core.agent.rules.worktree import worktree_to_use
 from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts, phase
 from callboard.core.budgets.tree import BudgetRefusal
 from callboard.core.call_order import order_class
-from callboard.core.frozen import replace
 from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.recovery.retry_policy import model_in_use
@@ -221,7 +220,11 @@ class SessionRuntime:
     def facts(self, state: AgentState, running: frozenset[Operation]) -> Facts:
         """Return the facts for the next decision: those that a rule may read in the agent's phase."""
         requests = self._requests(state)
-        facts = Facts(
+        at = phase(state)
+        if at != "calls":
+            self.paths.pop(_life(state), None)
+        more = self._call_facts(state) if at == "calls" else self._next_facts(state) if at == "next" else {}
+        return Facts(
             now=self.ports.clock.now(),
             awake_at=self.awake.now(),
             turn_began=self._turn_began(state),
@@ -233,16 +236,8 @@ class SessionRuntime:
             worktree=self._worktree(state),
             settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
             starts=self._starts(state),
+            **more,
         )
-        match phase(state):
-            case "calls":
-                return replace(facts, **self._call_facts(state))
-            case "reply":
-                self.paths.pop(_life(state), None)
-                return facts
-            case "next":
-                self.paths.pop(_life(state), None)
-                return replace(facts, **self._next_facts(state))
 
     def _call_facts(self, state: AgentState) -> dict[str, Any]:
         """Return the facts about the calls of the reply (`CALL_FACTS`)."""

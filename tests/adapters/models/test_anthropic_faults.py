@@ -132,6 +132,19 @@ async def test_a_reset_anywhere_is_a_lost_connection(sent: bytes) -> None:
     assert (await fault_of(say)).fault.kind == "connection"
 
 
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_service_that_closes_the_connection_before_it_answers_may_have_billed_the_call(clean: bool) -> None:
+    async def say(exchange: Exchange) -> None:
+        if clean:
+            exchange.writer.close()
+        else:
+            exchange.reset()
+
+    fault = (await fault_of(say)).fault
+    assert (fault.kind, fault.may_bill) == ("connection", True)
+    assert fault.message == "the service closed the connection before it answered"
+
+
 EVENTS = [
     one + b"\n\n" for one in (start() + text(0, "Hel", "lo") + call(1, '{"a":', "1}") + end("tool_use")).split(b"\n\n")
 ][:-1]

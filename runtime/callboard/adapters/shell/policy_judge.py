@@ -209,7 +209,8 @@ class PolicyJudge:
         reads = call.name == "bash" and _only_reads(call, facts, verdict)
         person_only = verdict.rule == "T" or bool(for_person(call.name, call.input))
         paths = () if verdict.decision == "deny" else grants_of(call, facts)
-        lifted = replace(policy, allow=(*policy.allow, *_readable([each.rule for each in query.overrides])))
+        lifted_rules = _readable([override.rule for override in query.overrides])
+        lifted = replace(policy, allow=(*policy.allow, *lifted_rules)) if lifted_rules else policy
         grants = (*paths, *network_grants(call, lifted, facts, verdict))
         return PermissionDecision(
             verdict.decision, verdict.rule, verdict.why, reads, person_only, policy.mode, facts.sandbox, grants

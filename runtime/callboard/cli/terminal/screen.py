@@ -313,8 +313,9 @@ class Screen:
 
     def _lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
         """Return the view of an event on this screen."""
-        if type(event) not in _ADAPTED:
-            return lines_of(agent, event)
+        return self._adapted_lines(agent, event, calls) if type(event) in _ADAPTED else lines_of(agent, event)
+
+    def _adapted_lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
         if self._is_asked(event, calls):
             return None
         if agent == "lead" and self._renewal is not None:

@@ -112,7 +112,8 @@ def plain(text: str) -> str:
 
     Characters that reverse the reading order, and so may make one text look like another, are spelled out (`\u202e`).
     """
-    if text.replace("\n", "").isprintable():  # most texts; this check costs a tenth of the substitutions
+    # Most texts, also numbered lines of a file; this check costs a tenth of the substitutions.
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     text = _BREAKS.sub("\n", _SEQUENCES.sub("", text))
     return _CONTROLS.sub("", _REVERSING.sub(_spelled, text))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
+import aiohttp
 import httpx2  # the SDK's own HTTP library, whose response class `post` needs
 from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, DefaultAioHttpClient
 
@@ -21,13 +22,19 @@ from callboard.adapters.models.anthropic.faults import FaultTexts
 from callboard.adapters.models.anthropic.http import (
     LIMITS,
     TIMEOUT,
+    Answer,
     ConnectionLost,
     HttpModel,
     RequestRefused,
+    SharedParts,
     may_be_sent,
+    plain_headers,
     words_of,
 )
 from callboard.types.errors import SettingsError
+
+_TIMEOUT = aiohttp.ClientTimeout(sock_connect=TIMEOUT.connect)
+"""Timeouts of a request in seconds, as in `TIMEOUT`."""
 
 
 class AnthropicModel(HttpModel):
@@ -60,15 +67,32 @@ class AnthropicModel(HttpModel):
 class _Connections(DefaultAioHttpClient):
     """The SDK's HTTP client over its aiohttp transport: its proxies, its TLS, its pool."""
 
-    async def carry(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a complete request over the transport for its URL, and do nothing else.
+    async def carry(
+        self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
+    ) -> Answer:
+        """Send a request over the transport for its URL, and do nothing else.
 
         The other work of `send` is done already or undesired: the URL's credentials are in the headers of the first
         request, redirects are not followed, and the transport keeps its own cookies.
         """
         if self.is_closed:
             raise RuntimeError("Cannot send a request, as the client has been closed.")
-        return await self._transport_for_url(request.url).handle_async_request(request)
+        transport = self._transport_for_url(shared.url)
+        pool = getattr(transport, "client", None)
+        # The connections of the first call, without the transport's own requests and responses, which cost a
+        # twentieth of a step (docs/decisions/0003-request-bytes-and-light-parsing.md). It adds the headers of a proxy.
+        if not isinstance(pool, aiohttp.ClientSession) or getattr(transport, "proxy", None) is not None:
+            return Answer.of(await transport.handle_async_request(shared.request(headers, content)))
+        response = await pool.request(
+            "POST",
+            str(shared.url),
+            headers={**shared.headers, **headers},
+            data=content,
+            allow_redirects=False,
+            auto_decompress=False,
+            timeout=_TIMEOUT,
+        )
+        return _answer(response)
 
 
 class _Sdk:
@@ -126,7 +150,7 @@ class _Sdk:
         try:
             response = await self._client.get(path, cast_to=httpx2.Response, options={"follow_redirects": False})
         except APIStatusError as error:
-            raise RequestRefused(error.response, error.body) from error
+            raise RequestRefused(error.status_code, plain_headers(error.response.headers.raw), error.body) from error
         except AnthropicError as error:
             raise ConnectionLost(words_of(error.__cause__ or error), sent=may_be_sent(error)) from error
         return response
@@ -147,18 +171,46 @@ class _Sdk:
                 stream_cls=AsyncStream[object],
             )
         except APIStatusError as error:
-            raise RequestRefused(error.response, error.body) from error
+            raise RequestRefused(error.status_code, plain_headers(error.response.headers.raw), error.body) from error
         except AnthropicError as error:  # the SDK's message for all of them is 'Connection error.'
             raise ConnectionLost(words_of(error.__cause__ or error), sent=may_be_sent(error)) from error
         return cast("httpx2.Response", cast("object", response))
 
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
+    async def send(
+        self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
+    ) -> Answer:
         """See `_Connections`."""
-        return await self._http.carry(request)
+        return await self._http.carry(shared, headers, content)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
         await self._client.close()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """Chunks of an answer, for a decoder."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._response.content.iter_any():
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Close the connection, or return it to the pool if the body was read to its end."""
+        self._response.release()
+
+
+def _answer(response: aiohttp.ClientResponse) -> Answer:
+    headers = plain_headers(response.raw_headers)
+    if "content-encoding" in headers:
+        return Answer.of(httpx2.Response(response.status, headers=response.raw_headers, stream=_Body(response)))
+
+    async def close() -> None:
+        response.release()
+
+    return Answer(response.status, headers, response.content.iter_any(), close)
 
 
 def _trusted(base_url: str | None, variables: Mapping[str, str]) -> ssl.SSLContext | bool:

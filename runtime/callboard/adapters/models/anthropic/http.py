@@ -12,10 +12,11 @@ import json
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import accumulate
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -32,6 +33,8 @@ from callboard.types.model_names import without_long
 from callboard.types.rate_limits import Rates
 from callboard.types.records import Fault
 
+T = TypeVar("T")
+
 LIMITS = httpx2.Limits(max_connections=1_000, keepalive_expiry=20.0)
 TIMEOUT = httpx2.Timeout(None, connect=20.0)
 """Timeouts in seconds. The scope of each call enforces the call's own time limits."""
@@ -41,6 +44,7 @@ _CLOSING_S = 0.25
 abandoned.
 """
 
+_OK = 200
 _UNAUTHORIZED = 401
 _UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
 _UNCONNECTED = (
@@ -49,9 +53,10 @@ _UNCONNECTED = (
     httpx2.ProxyError,
     httpx2.UnsupportedProtocol,
     httpx2.InvalidURL,
-    aiohttp.ClientConnectorError,
 )
 """Exceptions raised when no connection was made: refused, unknown host, TLS failure, or a proxy that fails."""
+_UNCONNECTED_POOL = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError)
+"""The same for exceptions of the pool itself."""
 _FOREIGN = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
 """Exceptions of the HTTP libraries. `OSError` covers resets, TLS errors and timeouts of the system."""
 
@@ -85,10 +90,12 @@ class Service(Protocol):
         """
         ...
 
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request built like one that `post` has sent.
+    async def send(
+        self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
+    ) -> Answer:
+        """Send a request that shares these parts with one that `post` has sent.
 
-        The response body is not read, and the status is not checked.
+        The status of the answer is not checked.
 
         Raises RuntimeError after the connections are closed, and the exceptions of the HTTP libraries.
         """
@@ -105,7 +112,7 @@ class HttpModel:
     def __init__(self, service: Service, *, wording: FaultTexts | None = None) -> None:
         self._service = service
         self._wording = wording or FaultTexts()
-        self._like: _Like | None = None
+        self._shared: SharedParts | None = None
         """Shared parts of all requests; set by the first call."""
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
@@ -122,8 +129,8 @@ class HttpModel:
             message = f"the service sent {error}"
             fault = Fault(kind="bad_reply", message=message, request_id=call.request_id, may_bill=True)
         except RequestRefused as error:
-            fault = self._fault_of_status(error.response, error.body)
-            rates = rates_of(_plain(error.response), time.time())
+            fault = self._fault_of_status(error)
+            rates = rates_of(error.headers, time.time())
         except (ConnectionLost, *_FOREIGN) as error:
             fault = _lost(error, call.request_id)
         except CredentialsMissing as error:
@@ -138,8 +145,8 @@ class HttpModel:
             with anyio.fail_after(request.total_timeout):
                 return _counted(await self._with_key(lambda: self._send_count(request)))
         except RequestRefused as error:
-            fault = self._fault_of_status(error.response, error.body)
-            reason = f"HTTP {error.response.status_code}: {fault.message}"
+            fault = self._fault_of_status(error)
+            reason = f"HTTP {error.status}: {fault.message}"
         except TimeoutError:
             reason = f"no answer within {request.total_timeout:g} s"
             fault = Fault(kind="silence", type="total", message=reason)
@@ -172,64 +179,59 @@ class HttpModel:
         """Close the connections. Idempotent."""
         await self._service.aclose()
 
-    async def _with_key(self, send: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+    async def _with_key(self, send: Callable[[], Awaitable[T]]) -> T:
         """Send a request with a current key.
 
         If the service refuses a key that can be renewed, send it once more with a new one: the refused request was not
         accepted, so that nothing is billed twice.
         """
         if await self._service.renew():
-            self._like = None
+            self._shared = None
         used = self._service.secret
         try:
             return await send()
         except RequestRefused as refused:
             # test_a_refused_key_of_a_command_is_replaced_once
-            if refused.response.status_code != _UNAUTHORIZED or not await self._service.renew(used):
+            if refused.status != _UNAUTHORIZED or not await self._service.renew(used):
                 raise
-            self._like = None
+            self._shared = None
             return await send()
 
     async def _stream(self, call: _Call) -> Reply:
-        response = await self._with_key(lambda: self._send(call.request))
+        answer = await self._with_key(lambda: self._send(call.request))
         try:
-            headers = _plain(response)
-            call.request_id = headers.get("request-id")
-            rates = rates_of(headers, time.time()) if call.request.on_head else None
+            call.request_id = answer.headers.get("request-id")
+            rates = rates_of(answer.headers, time.time()) if call.request.on_head else None
             if call.request.on_head and rates:
                 # As soon as the headers arrive, because other calls decide by these limits while this reply still
                 # streams (test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal).
                 call.request.on_head(rates)
-            # The raw bytes avoid a decoder for each chunk, which only a compressed body needs.
-            body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
-            async with aclosing(body) as chunks:
-                await _read(call, chunks)
-                reply = call.builder.reply()
-                # A connection whose end was not read cannot be used again
-                # (test_calls_share_one_connection_one_after_the_other).
-                await _read_end(chunks)
-                return reply
+            await _read(call, answer.body)
+            reply = call.builder.reply()
+            # A connection whose end was not read cannot be used again
+            # (test_calls_share_one_connection_one_after_the_other).
+            await _read_end(answer.body)
+            return reply
         finally:
-            await _let_go(response)
+            await answer.let_go()
 
-    async def _send(self, request: ModelRequest) -> httpx2.Response:
+    async def _send(self, request: ModelRequest) -> Answer:
         """Return the answer, with its body unread. Raises `RequestRefused` for an answer that is an error."""
         pieces = body_pieces(request)
         size = sum(map(len, pieces))
         headers = headers_of(request, size)
         content = content_of(pieces, size)
-        if self._like is None:
+        if self._shared is None:
             response = await self._service.post("/v1/messages", headers, content, stream=True)
-            self._like = _Like.of(response.request)
-            return response
+            self._shared = SharedParts.of(response.request)
+            return Answer.of(response)
         # Merging the SDK's options and headers for each call costs a tenth of a whole step
         # (docs/decisions/0003-request-bytes-and-light-parsing.md, test_later_calls_say_what_the_sdk_said_in_the_first).
-        like = self._like.request(headers, content)
         try:
-            response = await self._service.send(like)
+            answer = await self._service.send(self._shared, headers, content)
         except RuntimeError as error:  # the client was closed meanwhile
             raise ConnectionLost(str(error), sent=False) from error
-        return await accepted(response)
+        return await accepted(answer)
 
     async def _send_count(self, request: ModelRequest) -> httpx2.Response:
         pieces = body_pieces(request)
@@ -238,8 +240,9 @@ class HttpModel:
         content = content_of(pieces, size)
         return await self._service.post("/v1/messages/count_tokens", headers, content, stream=False)
 
-    def _fault_of_status(self, response: httpx2.Response, body: object) -> Fault:
-        return fault_of_answer(ErrorResponse(response.status_code, _plain(response), body, time.time()), self._wording)
+    def _fault_of_status(self, refused: RequestRefused) -> Fault:
+        response = ErrorResponse(refused.status, refused.headers, refused.body, time.time())
+        return fault_of_answer(response, self._wording)
 
     def _unkeyed(self, text: str) -> str:
         """Return the text without the key: some services quote the key."""
@@ -255,33 +258,72 @@ class HttpModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Like:
+class SharedParts:
     """Parts that all requests share, taken from the first one: credentials, headers, URL, time limits."""
 
     url: httpx2.URL
-    headers: Sequence[tuple[bytes, bytes]]
+    headers: Mapping[str, str]
     encoding: str
     """Encoding of the headers. Without it, the library would detect it for each request."""
     extensions: Mapping[str, object]
 
     @classmethod
-    def of(cls, sent: httpx2.Request) -> _Like:
+    def of(cls, sent: httpx2.Request) -> SharedParts:
         """Return the parts that other requests share with this one."""
-        shared = tuple((name, value) for name, value in sent.headers.raw if name.lower() not in OWN_HEADERS)
-        return cls(sent.url, shared, sent.headers.encoding, dict(sent.extensions))
+        encoding = sent.headers.encoding
+        raw = ((name.decode(encoding), value.decode(encoding)) for name, value in sent.headers.raw)
+        shared = {name: value for name, value in raw if name.lower() not in OWN_HEADERS}
+        return cls(sent.url, shared, encoding, dict(sent.extensions))
 
     def request(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Request:
         """Return another request with its own headers and body.
 
         Its headers are complete, including `host` and the length, so the library does not look for missing ones.
         """
-        own = [(name.encode(), value.encode()) for name, value in headers.items()]
+        encoding = self.encoding
+        both = {**self.headers, **headers}.items()
         stream = httpx2.ByteStream(content) if isinstance(content, bytes) else _Pieces(content)
         request = httpx2.Request("POST", self.url, stream=stream, extensions=self.extensions)
-        request.headers = httpx2.Headers([*self.headers, *own], self.encoding)
+        request.headers = httpx2.Headers(
+            [(name.encode(encoding), value.encode(encoding)) for name, value in both], encoding
+        )
         if isinstance(content, bytes):
             request.read()  # a joined body: the transport sends it with the headers
         return request
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer to a request, with its body unread."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By names in lower case."""
+    body: AsyncIterator[bytes]
+    """Chunks without their encoding."""
+    close: Callable[[], Awaitable[None]]
+    """Function that closes the connection, or returns it to the pool if the body was read to its end."""
+
+    @classmethod
+    def of(cls, response: httpx2.Response) -> Answer:
+        """Return an answer of the SDK's HTTP library."""
+        headers = plain_headers(response.headers.raw)
+        # The raw bytes avoid a decoder for each chunk, which only a compressed body needs.
+        body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
+
+        async def close() -> None:
+            if not response.is_closed:  # its stream did not end
+                await body.aclose()
+                await response.aclose()
+
+        return cls(response.status_code, headers, body, close)
+
+    async def let_go(self) -> None:
+        """Return the connection to the pool, or close it if its stream did not end. Also runs if cancelled."""
+        # Also for a cancelled call: otherwise its connection would stay in use
+        # (test_cancelling_ends_the_connection_and_leaves_the_pool_whole).
+        with anyio.move_on_after(_CLOSING_S, shield=True):
+            await self.close()
 
 
 class _Pieces(httpx2.AsyncByteStream):
@@ -297,9 +339,10 @@ class _Pieces(httpx2.AsyncByteStream):
 class RequestRefused(Exception):
     """An error response. `body` is its JSON, or its text if it is not JSON."""
 
-    def __init__(self, response: httpx2.Response, body: object) -> None:
-        super().__init__(f"status {response.status_code}")
-        self.response = response
+    def __init__(self, status: int, headers: Mapping[str, str], body: object) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.headers = headers
         self.body = body
 
 
@@ -349,24 +392,22 @@ class _Call:
         return Fault(kind="silence", type=which, message=message, request_id=self.request_id, may_bill=True)
 
 
-async def accepted(response: httpx2.Response) -> httpx2.Response:
+async def accepted(answer: Answer) -> Answer:
     """Return the answer, with its body unread. Raises `RequestRefused` for an error, which it reads and closes."""
-    if response.is_success:
-        return response
+    if _OK <= answer.status < _OK + 100:
+        return answer
     try:
-        raise RequestRefused(response, _body_of(await response.aread()))
+        content = b"".join([chunk async for chunk in answer.body])
+        raise RequestRefused(answer.status, answer.headers, _body_of(content))
     finally:
-        await _let_go(response)
+        await answer.let_go()
 
 
-async def _let_go(response: httpx2.Response) -> None:
-    """Return the connection to the pool, or close it if its stream did not end. Also runs if the call is cancelled."""
-    if response.is_closed:  # its stream ended
-        return
-    # Also for a cancelled call: otherwise its connection would stay in use
-    # (test_cancelling_ends_the_connection_and_leaves_the_pool_whole).
-    with anyio.move_on_after(_CLOSING_S, shield=True):
-        await response.aclose()
+async def refuse_errors(response: httpx2.Response) -> httpx2.Response:
+    """Return the response. Raises `RequestRefused` for an error, whose body it reads."""
+    if not response.is_success:
+        await accepted(Answer.of(response))
+    return response
 
 
 async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
@@ -413,8 +454,9 @@ def _counted(response: httpx2.Response) -> int:
     return tokens
 
 
-def _plain(response: httpx2.Response) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by their names in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
 
 
 def _body_of(content: bytes) -> object:
@@ -427,7 +469,17 @@ def _body_of(content: bytes) -> object:
 
 def may_be_sent(error: BaseException) -> bool:
     """Return True if the request may have reached the service, which is impossible without a connection."""
+    pool = _pool_error(error)
+    if pool is not None:
+        # The transport reports a connection that the service closed in the same way as one that was never made
+        # (test_a_service_that_closes_the_connection_before_it_answers_may_have_billed_the_call).
+        return not isinstance(pool, _UNCONNECTED_POOL)
     return not any(isinstance(cause, _UNCONNECTED) for cause in _causes(error))
+
+
+def _pool_error(error: BaseException) -> aiohttp.ClientError | None:
+    """Return the exception of the connection pool, which the transport and the SDK wrap."""
+    return next((cause for cause in _causes(error) if isinstance(cause, aiohttp.ClientError)), None)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -455,14 +507,23 @@ def _lost(error: Exception, request_id: str | None = None) -> Fault:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the text of a library's exception; a plain sentence if no connection was made."""
-    for cause in _causes(error):
-        if isinstance(cause, aiohttp.ClientConnectorError) and not isinstance(cause.os_error, ssl.SSLError):
-            failure = cause.os_error
-            system = failure.errno is not None and failure.errno > 0  # numbers of host name lookups are negative
-            reason = os.strerror(failure.errno) if system and failure.errno else failure.strerror or str(failure)
-            return f"cannot connect to {cause.host}:{cause.port}: {reason}"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return the text of a library's exception; a plain sentence for the usual failures of a connection."""
+    match _pool_error(error):
+        case aiohttp.ClientConnectorError() as failed if not isinstance(failed.os_error, ssl.SSLError):
+            return f"cannot connect to {failed.host}:{failed.port}: {_system_words(failed.os_error)}"
+        case aiohttp.ServerDisconnectedError():
+            return "the service closed the connection before it answered"
+        case aiohttp.ClientPayloadError():
+            return "the connection was closed in the middle of the answer"
+        case aiohttp.ClientOSError() as failed if failed.errno is not None and not isinstance(failed, ssl.SSLError):
+            return f"the connection was lost: {_system_words(failed)}"
+        case _:
+            return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _system_words(failure: OSError) -> str:
+    system = failure.errno is not None and failure.errno > 0  # numbers of host name lookups are negative
+    return os.strerror(failure.errno) if system and failure.errno else failure.strerror or str(failure)
 
 
 _PIECE = 48 * 1024
@@ -473,8 +534,8 @@ event loop.
 
 OWN_HEADERS = frozenset(
     (
-        *(b"content-type", b"content-length", b"x-callboard-agent", b"x-callboard-call", b"x-callboard-purpose"),
-        b"anthropic-beta",
+        *("content-type", "content-length", "x-callboard-agent", "x-callboard-call", "x-callboard-purpose"),
+        "anthropic-beta",
     )
 )
 """Lower-case names of the headers from `headers_of`, which are not copied from one request to another."""
@@ -500,17 +561,16 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
     if request.tools not in (b"", b"[]"):
         head += b',"tools":' + request.tools
     pieces = [head + b',"messages":[']
-    group: list[bytes] = []
-    size = 0
-    for message in request.messages:
-        group.append(message)
-        size += len(message)
-        if size >= _PIECE:
-            pieces.append(b",".join(group))
-            # the comma between this group and the next
-            group = [b""]
-            size = 0
-    pieces.append(b",".join(group) + b"]}" if group != [b""] else b"]}")
+    messages = request.messages
+    ends = list(accumulate(map(len, messages)))
+    begin = sent = 0
+    while begin < len(messages):
+        end = bisect_left(ends, sent + _PIECE, begin) + 1  # the first message with which the piece is full
+        # Behind the first piece comes the comma between it and the next one.
+        pieces.append((b"," if begin else b"") + b",".join(messages[begin:end]))
+        sent = ends[min(end, len(ends)) - 1]
+        begin = end
+    pieces.append(b"]}")
     return pieces
 
 

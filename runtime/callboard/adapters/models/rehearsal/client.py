@@ -12,7 +12,14 @@ from collections.abc import AsyncIterator, Mapping
 
 import httpx2
 
-from callboard.adapters.models.anthropic.http import LIMITS, TIMEOUT, ConnectionLost, accepted
+from callboard.adapters.models.anthropic.http import (
+    LIMITS,
+    TIMEOUT,
+    Answer,
+    ConnectionLost,
+    SharedParts,
+    refuse_errors,
+)
 
 _VERSION = "2023-06-01"
 """Version of the Messages API that the SDK requests."""
@@ -39,7 +46,7 @@ class Loopback:
 
     async def get(self, path: str) -> httpx2.Response:
         """Send a request without a body. Raises as `post` does."""
-        return await accepted(await self.http.get(path))
+        return await refuse_errors(await self.http.get(path))
 
     async def post(
         self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes], *, stream: bool
@@ -53,11 +60,14 @@ class Loopback:
             response = await self.http.send(request, stream=stream, follow_redirects=False)
         except RuntimeError as error:
             raise ConnectionLost(str(error)) from error
-        return await accepted(response)
+        return await refuse_errors(response)
 
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request unchanged. Raises RuntimeError after the client was closed."""
-        return await self.http.send(request, stream=True, follow_redirects=False)
+    async def send(
+        self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
+    ) -> Answer:
+        """Send a request like the first one. Raises RuntimeError after the client was closed."""
+        request = shared.request(headers, content)
+        return Answer.of(await self.http.send(request, stream=True, follow_redirects=False))
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
