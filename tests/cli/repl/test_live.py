@@ -134,6 +134,13 @@ def test_a_call_is_folded_with_its_last_lines_or_its_change(shown: LiveOutput) -
     )
 
 
+def test_unchanged_items_of_a_list_are_no_removed_lines(shown: LiveOutput) -> None:
+    shown.event(replied().model_copy(update={"calls": (ToolCall(id="c", use_id="u", name="edit_file", input={}),)}))
+    change = "Edited a.md:\n--- a.md\n+++ a.md\n@@ -1,3 +1,3 @@\n - one\n - two\n-- three\n+- four"
+    shown.event(ev.ToolFinished(at=0, call="c", content=({"type": "text", "text": change},)))
+    assert shown.text().splitlines()[0].endswith("=> +1 -1")
+
+
 def test_verbose_shows_a_result_in_full() -> None:
     shown = LiveOutput(verbose=True)
     call = ToolCall(id="c1", use_id="u1", name="bash", input={"command": "seq 30"})
