@@ -22,10 +22,10 @@ from callboard.adapters.models.anthropic.faults import FaultTexts
 from callboard.adapters.models.anthropic.http import (
     LIMITS,
     TIMEOUT,
-    Answer,
     ConnectionLost,
     HttpModel,
     RequestRefused,
+    ServiceAnswer,
     SharedParts,
     may_be_sent,
     plain_headers,
@@ -69,7 +69,7 @@ class _Connections(DefaultAioHttpClient):
 
     async def carry(
         self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """Send a request over the transport for its URL, and do nothing else.
 
         The other work of `send` is done already or undesired: the URL's credentials are in the headers of the first
@@ -82,7 +82,7 @@ class _Connections(DefaultAioHttpClient):
         # The connections of the first call, without the transport's own requests and responses, which cost a
         # twentieth of a step (docs/decisions/0003-request-bytes-and-light-parsing.md). It adds the headers of a proxy.
         if not isinstance(pool, aiohttp.ClientSession) or getattr(transport, "proxy", None) is not None:
-            return Answer.of(await transport.handle_async_request(shared.request(headers, content)))
+            return ServiceAnswer.of(await transport.handle_async_request(shared.request(headers, content)))
         response = await pool.request(
             "POST",
             str(shared.url),
@@ -178,7 +178,7 @@ class _Sdk:
 
     async def send(
         self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """See `_Connections`."""
         return await self._http.carry(shared, headers, content)
 
@@ -202,15 +202,15 @@ class _Body(httpx2.AsyncByteStream):
         self._response.release()
 
 
-def _answer(response: aiohttp.ClientResponse) -> Answer:
+def _answer(response: aiohttp.ClientResponse) -> ServiceAnswer:
     headers = plain_headers(response.raw_headers)
     if "content-encoding" in headers:
-        return Answer.of(httpx2.Response(response.status, headers=response.raw_headers, stream=_Body(response)))
+        return ServiceAnswer.of(httpx2.Response(response.status, headers=response.raw_headers, stream=_Body(response)))
 
     async def close() -> None:
         response.release()
 
-    return Answer(response.status, headers, response.content.iter_any(), close)
+    return ServiceAnswer(response.status, headers, response.content.iter_any(), close)
 
 
 def _trusted(base_url: str | None, variables: Mapping[str, str]) -> ssl.SSLContext | bool:

@@ -92,7 +92,7 @@ class Service(Protocol):
 
     async def send(
         self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """Send a request that shares these parts with one that `post` has sent.
 
         The status of the answer is not checked.
@@ -215,7 +215,7 @@ class HttpModel:
         finally:
             await answer.let_go()
 
-    async def _send(self, request: ModelRequest) -> Answer:
+    async def _send(self, request: ModelRequest) -> ServiceAnswer:
         """Return the answer, with its body unread. Raises `RequestRefused` for an answer that is an error."""
         pieces = body_pieces(request)
         size = sum(map(len, pieces))
@@ -224,7 +224,7 @@ class HttpModel:
         if self._shared is None:
             response = await self._service.post("/v1/messages", headers, content, stream=True)
             self._shared = SharedParts.of(response.request)
-            return Answer.of(response)
+            return ServiceAnswer.of(response)
         # Merging the SDK's options and headers for each call costs a tenth of a whole step
         # (docs/decisions/0003-request-bytes-and-light-parsing.md, test_later_calls_say_what_the_sdk_said_in_the_first).
         try:
@@ -293,7 +293,7 @@ class SharedParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceAnswer:
     """Answer to a request, with its body unread."""
 
     status: int
@@ -305,7 +305,7 @@ class Answer:
     """Function that closes the connection, or returns it to the pool if the body was read to its end."""
 
     @classmethod
-    def of(cls, response: httpx2.Response) -> Answer:
+    def of(cls, response: httpx2.Response) -> ServiceAnswer:
         """Return an answer of the SDK's HTTP library."""
         headers = plain_headers(response.headers.raw)
         # The raw bytes avoid a decoder for each chunk, which only a compressed body needs.
@@ -392,7 +392,7 @@ class _Call:
         return Fault(kind="silence", type=which, message=message, request_id=self.request_id, may_bill=True)
 
 
-async def accepted(answer: Answer) -> Answer:
+async def accepted(answer: ServiceAnswer) -> ServiceAnswer:
     """Return the answer, with its body unread. Raises `RequestRefused` for an error, which it reads and closes."""
     if _OK <= answer.status < _OK + 100:
         return answer
@@ -406,7 +406,7 @@ async def accepted(answer: Answer) -> Answer:
 async def refuse_errors(response: httpx2.Response) -> httpx2.Response:
     """Return the response. Raises `RequestRefused` for an error, whose body it reads."""
     if not response.is_success:
-        await accepted(Answer.of(response))
+        await accepted(ServiceAnswer.of(response))
     return response
 
 

@@ -15,8 +15,8 @@ import httpx2
 from callboard.adapters.models.anthropic.http import (
     LIMITS,
     TIMEOUT,
-    Answer,
     ConnectionLost,
+    ServiceAnswer,
     SharedParts,
     refuse_errors,
 )
@@ -64,10 +64,10 @@ class Loopback:
 
     async def send(
         self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """Send a request like the first one. Raises RuntimeError after the client was closed."""
         request = shared.request(headers, content)
-        return Answer.of(await self.http.send(request, stream=True, follow_redirects=False))
+        return ServiceAnswer.of(await self.http.send(request, stream=True, follow_redirects=False))
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
