@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from shutil import which
 
 import anyio
 import pytest
@@ -199,6 +200,43 @@ def test_a_failure_that_looks_like_the_sandboxs_is_told_apart(tmp_path: Path, ou
     assert cause.replace("HOME", str(cage.home)) in text
     assert bool(text) == bool(cause)
     assert not _reports_no_network(text) or not explain(output, NetworkReach(open=True), (), ground)
+
+
+LANDLOCK_FAILURES = [
+    ("npm error code EACCES\nnpm error syscall mkdir\nnpm error path HOME/.npm", True),
+    ("bash: line 1: HOME/notes: Permission denied", True),
+    ("bash: line 1: WORK/run.sh: Permission denied", False),
+    ("bash: ./run.sh: Permission denied", False),
+    ("HOME/notes: 3 errors", False),
+]
+
+
+@pytest.mark.parametrize(("output", "caused"), LANDLOCK_FAILURES)
+def test_a_refused_change_outside_is_explained_where_landlock_refuses_it(
+    tmp_path: Path, output: str, caused: bool
+) -> None:
+    create_folders(tmp_path)
+    cage = Cage(tmp_path, 1)
+    ground = cage.launcher.sandbox.ground
+    assert ground is not None
+    printed = output.replace("HOME", str(cage.home)).replace("WORK", str(cage.workspace))
+    assert ("only your folder" in explain(printed, NetworkReach(open=True), (), ground, level=1)) == caused
+    assert "only your folder" not in explain(printed, NetworkReach(open=True), (), ground)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_npm_installs_where_the_home_cannot_be_written(tmp_path: Path, level: int) -> None:
+    require_level(level)
+    create_folders(tmp_path)
+    cage = Cage(tmp_path, level)
+    if not which("npm", path=cage.launcher.environment["PATH"]):
+        pytest.skip("npm is not installed")
+    (cage.workspace / "package").mkdir()
+    (cage.workspace / "package" / "package.json").write_text('{"name": "dependency", "version": "1.0.0"}')
+    ran = await cage.run("tar czf dependency.tgz package && npm install --offline ./dependency.tgz", timeout=60)
+    assert ran.exit_code == 0, ran.output
+    assert (cage.workspace / "node_modules" / "dependency").exists()
+    assert not (cage.home / ".npm").exists()
 
 
 def _reports_no_network(text: str) -> bool:

@@ -138,7 +138,8 @@ class ShellLauncher:
         ground = self.sandbox.ground
         if ground is not None and self.sandbox.level and finished.exit_code != 0:
             refused = tuple(dict.fromkeys(self.ways_out.refused(reach.socket)[before:]))
-            if cause := await anyio.to_thread.run_sync(explain, finished.output, reach, refused, ground):
+            find_cause = partial(explain, finished.output, reach, refused, ground, level=self.sandbox.level)
+            if cause := await anyio.to_thread.run_sync(find_cause):
                 output = f"{finished.output.rstrip(chr(10))}\n{cause}\n"
                 return replace(finished, output=output, report="\n".join(filter(None, (report, cause))))
         return replace(finished, report=report)

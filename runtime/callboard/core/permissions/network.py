@@ -198,7 +198,10 @@ def _of_git(texts: Sequence[str], remotes: Mapping[str, Sequence[str]]) -> Itera
     if subcommand not in _GIT_WORDS or not _talks(subcommand, arguments):
         return
     plain = [text for text in arguments if not text.startswith("-")]
-    urls = [text for text in plain if "://" in text or _SSH.fullmatch(text)]
+    # Words after the repository are refspecs: `git push origin HEAD:main` names no host `HEAD`.
+    named_at = next((at for at, text in enumerate(plain) if "://" in text or text in remotes), len(plain))
+    addresses = plain if "--multiple" in arguments else plain[: named_at + 1]
+    urls = [text for text in plain if "://" in text] + [text for text in addresses if _SSH.fullmatch(text)]
     if any(HOLE in text for text in arguments) or (elsewhere and not urls):
         yield ANY
         return

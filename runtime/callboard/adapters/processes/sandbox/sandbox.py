@@ -50,6 +50,7 @@ _READ_ONLY = re.compile(r"read-only file ?system|\bEROFS\b", re.IGNORECASE)
 _MISSING = re.compile(
     r"no such file|not found|permission denied|cannot (?:open|access|stat)|\bENOENT\b|\bEACCES\b", re.IGNORECASE
 )
+_REFUSED = re.compile(r"permission denied|\bEACCES\b", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.:/])/[^\s'\"`:,;()<>|]+")
 _ASK = "a person is then asked"
 
@@ -259,7 +260,19 @@ class Sandbox:
         if self.ground is None or not self.level:
             return dict(environment)
         proxied = dict(_PROXIED) if reach and reach.socket else dict[str, str]()
-        return {**environment, **proxied, "TMPDIR": TEMPORARY if self.level >= 2 else self.ground.scratch or TEMPORARY}
+        if self.level >= 2:
+            return {**environment, **proxied, "TMPDIR": TEMPORARY}
+        temporary = self.ground.scratch or TEMPORARY
+        return {**self._caches(environment, temporary), **environment, **proxied, "TMPDIR": temporary}
+
+    def _caches(self, environment: Mapping[str, str], temporary: str) -> dict[str, str]:
+        """Return where programs keep caches that they cannot work without, if they cannot write them in the home.
+
+        npm ends if it cannot write `~/.npm`. Other programs (pip, uv) go on without a cache, and may still read it.
+        """
+        npm = os.path.realpath(Path(environment.get("HOME") or "/", ".npm"))
+        writable = self.ground is not None and any(is_within(npm, folder) for folder in self.ground.writable)
+        return {} if writable else {"npm_config_cache": f"{temporary}/npm"}
 
 
 def _paths(grants: Sequence[Grant]) -> list[PathGrant]:
@@ -275,12 +288,12 @@ def _inside(shell: str, reach: NetworkReach) -> InnerProcess:
     return InnerProcess(program, ((reach.socket, SOCKET),), (sys.base_prefix,))
 
 
-def explain(output: str, reach: NetworkReach, refused: Sequence[str], ground: SandboxPaths) -> str:
+def explain(output: str, reach: NetworkReach, refused: Sequence[str], ground: SandboxPaths, *, level: int = 2) -> str:
     """Return how the sandbox may have caused a command's failure; empty if it did not.
 
     `refused`: hosts that its proxy refused. Reads the disk.
     """
-    return "\n".join((*_network(output, reach, refused), *_files(output, ground)))
+    return "\n".join((*_network(output, reach, refused), *_files(output, ground, level)))
 
 
 def _network(output: str, reach: NetworkReach, refused: Sequence[str]) -> Iterator[str]:
@@ -299,8 +312,9 @@ def _network(output: str, reach: NetworkReach, refused: Sequence[str]) -> Iterat
         )
 
 
-def _files(output: str, ground: SandboxPaths) -> Iterator[str]:
-    if _READ_ONLY.search(output):
+def _files(output: str, ground: SandboxPaths, level: int) -> Iterator[str]:
+    # Landlock answers "permission denied" where bubblewrap's mounts answer "read-only file system".
+    if _READ_ONLY.search(output) or (level == 1 and _REFUSED.search(output) and _names_outside(output, ground)):
         yield (
             "[In the sandbox only your folder and temporary files can be changed, and in your folder not what other "
             f"programs run or obey. To change another file, name its path in the command; {_ASK}. A person may also "
@@ -313,6 +327,13 @@ def _files(output: str, ground: SandboxPaths) -> Iterator[str]:
             f"[The sandbox hides {', '.join(hidden)}. To use it, name its path in the command; {_ASK}. A person may "
             "also list it under `sandbox.readable`.]"
         )
+
+
+def _names_outside(output: str, ground: SandboxPaths) -> bool:
+    """Return True if the output names an absolute path that commands cannot write."""
+    writable = [folder for folder in (ground.workspace, ground.scratch, *ground.writable) if folder]
+    paths = {path.rstrip(".") for path in _PATH.findall(output[-20_000:])}
+    return any(not any(is_within(os.path.realpath(path), folder) for folder in writable) for path in paths)
 
 
 def _is_hidden(path: str, ground: SandboxPaths) -> bool:
