@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import anyio
@@ -14,6 +15,7 @@ from tests.engine.team.team_world import team_world
 
 from callboard.core.keys import fires_prefix
 from callboard.engine.recall import events_of
+from callboard.engine.scheduling.open_fires import OpenFire, OpenFires
 from callboard.testing import ScriptedModel, World, fault, say, use
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import TurnBegan, TurnEnded
@@ -132,6 +134,27 @@ async def test_queue_runs_what_came_meanwhile_one_after_another_in_order() -> No
         assert [one.outcome for one in fires] == ["done"] * 3
         assert await turns_of(world) == [one.id for one in fires]
         assert row(team).fires == 3
+
+
+async def test_missed_slots_that_wait_are_not_each_compared_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work for each fire does not grow with the number of those that wait: a thousand may be missed at night."""
+    listings = 0
+    iterate = OpenFires.__iter__
+
+    def counted(fires: OpenFires) -> Iterator[OpenFire]:
+        nonlocal listings
+        listings += 1
+        return iterate(fires)
+
+    monkeypatch.setattr(OpenFires, "__iter__", counted)
+    world = World(ScriptedModel({}, end="looked"))
+    async with world.session() as team:
+        missed = {"created_at": world.clock.now() - 40 * MINUTE, "window": HOUR, "misfire": "all", "misfire_cap": 40}
+        await add(world, cron="* * * * *", overlap="queue", expires=world.clock.now(), **missed)
+        await anyio.sleep(HOUR)
+        await team.quiet()
+        assert [one.outcome for one in await history(world)] == ["done"] * 39
+        assert listings < 39 * 15, "a few for each fire, and 46 if each looks at all others"
 
 
 async def test_replace_interrupts_the_turn_of_the_older_fire_and_no_other() -> None:

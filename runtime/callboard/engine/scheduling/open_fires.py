@@ -273,9 +273,13 @@ class FireSettler:
         """
         for followed in list(self._fires):
             await self._tend(followed, now)
+        # Collected once: of a thousand missed slots that wait for each other, each would look at all others.
+        busy = {followed.fire.schedule for followed in self._fires if not is_held(followed.fire)}
         for followed in list(self._fires):
-            if followed.fire.id in self._fires and (is_held(followed.fire) or self._retry_is_due(followed.fire, now)):
-                await self._send(followed.fire, now)
+            fire = followed.fire
+            is_due = is_held(fire) or self._retry_is_due(fire, now)
+            if fire.id in self._fires and is_due and await self._send(fire, now, waits=fire.schedule in busy):
+                busy.add(fire.schedule)
 
     def next_time(self) -> float | None:
         """Return the next time at which something is due (Unix seconds); None: never."""
@@ -402,22 +406,25 @@ class FireSettler:
             return False
         return at <= now or fire.ended_at > now + CLOCK_SKEW  # the clock was set back since the attempt ended
 
-    async def _send(self, fire: Fire, now: float) -> None:
-        """Send a held fire once no other fire of its schedule runs, or the next attempt."""
+    async def _send(self, fire: Fire, now: float, *, waits: bool) -> bool:
+        """Send a held fire, or the next attempt; return True if it may run now.
+
+        `waits`: another fire of its schedule has not ended. A held fire waits for it, unless its schedule is `parallel`.
+        """
         schedule = self._schedule(fire)
         if schedule is None or self._gone(fire):
-            return
+            return False
         is_retry = fire.ended_at is not None
-        others = [other for other in self._fires.of(fire.schedule) if other.id != fire.id and not is_held(other)]
-        if others and not is_retry and not is_by_hand(fire) and schedule.overlap != "parallel":
-            return
+        if waits and not is_retry and not is_by_hand(fire) and schedule.overlap != "parallel":
+            return False
         going = fire.model_copy(update={"attempt": fire.attempt + 1}) if is_retry else fire
         try:
             going, writes = await sent(self._host, schedule, going, now)
         except ToolRefused as refused:
             await self.commit(*self._fires.puts(_closed(fire, "refused", str(refused), now)))
-            return
+            return False
         await self.commit(*writes, *self._fires.puts(going))
+        return True
 
 
 def _closed(fire: Fire, outcome: str, reason: str, now: float) -> Fire:
