@@ -409,7 +409,7 @@ class FireSettler:
     async def _send(self, fire: Fire, now: float, *, waits: bool) -> bool:
         """Send a held fire, or the next attempt; return True if it may run now.
 
-        `waits`: another fire of its schedule has not ended. A held fire waits for it, unless its schedule is `parallel`.
+        `waits`: another fire of its schedule has not ended. A held fire waits then, unless its schedule is `parallel`.
         """
         schedule = self._schedule(fire)
         if schedule is None or self._gone(fire):
