@@ -18,7 +18,7 @@ def structlog_alone() -> None:
     Does nothing if either has been imported, or for commands that log nothing and must be fast: completion, and the
     help and version of the command itself.
     """
-    quick = sys.argv[1:2] and sys.argv[1] in {"_complete", "-h", "--help", "--version"}
+    quick = sys.argv[1:2] and (sys.argv[1] in {"_complete", "-h", "--help", "--version"} or sys.argv[1:] == ["-v"])
     if quick or "structlog" in sys.modules or "rich" in sys.modules:
         return
     sys.modules["rich"] = cast("ModuleType", None)  # Python's mark for a missing module

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from tests.cli.commands.command import Command
 
+from callboard import __version__
 from callboard.__main__ import main
 from callboard.cli.commands.reference import page
 from callboard.cli.commands.root import COMMANDS, GROUPS, cli
@@ -117,9 +118,16 @@ def test_an_option_of_the_prompt_line_before_a_command_is_refused(
     assert main(["-q", "sessions", "--help"]) == 0
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("callboard ")
+@pytest.mark.parametrize("option", ["--version", "-v"])
+def test_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([option]) == 0
+    assert capsys.readouterr().out == f"callboard {__version__}\n"
+
+
+def test_v_with_anything_else_means_verbose(command: Command) -> None:
+    run = command.run_inline("-v", "-p", "hello", "--model", command.scenario("agents: {lead: [{reply: Hi}]}"))
+    assert run.out == "Hi\n"
+    assert "asks rehearsal" in run.err
 
 
 def failing_command(error: BaseException) -> click.Command:

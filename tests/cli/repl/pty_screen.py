@@ -40,7 +40,7 @@ class PtyScreen:
         self._closed = False
         self._pyte = pyte.HistoryScreen(columns, rows, history=20_000)
         self._stream = pyte.ByteStream(self._pyte)
-        self._slave = slave
+        self.slave = slave
         self.process = Process(
             [*command.argv[1:], *args],
             command.workspace,
@@ -90,7 +90,7 @@ class PtyScreen:
 
     def attributes(self) -> list[object]:
         """Return the terminal's settings: echo, canonical mode, and so on."""
-        return termios.tcgetattr(self._slave)
+        return termios.tcgetattr(self.slave)
 
     @property
     def raw(self) -> bytes:
@@ -162,6 +162,6 @@ class PtyScreen:
         self.process.wait()
         self._closed = True
         self._reader.join()
-        for file in (self._slave, self._master):
+        for file in (self.slave, self._master):
             with contextlib.suppress(OSError):
                 os.close(file)

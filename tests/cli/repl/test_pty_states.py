@@ -26,6 +26,12 @@ from tests.cli.repl.pty_screen import PtyScreen
 from callboard.cli.commands.root import cli
 from callboard.cli.repl import type_ahead
 
+ASKING = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: bash, input: {command: "touch made"}}}]
+    - reply: Made.
+"""
 ATTACK = "clip \\e]52;c;cm0gLXJm\\a link \\e]8;;http://evil\\e\\\\here \\e[31m up \\e[2A c1 \\x9b2J turned \\u202Egpj"
 PARTS, WORDS = 5, 5_000
 """Together more than an unread terminal buffers (64 KB)."""
@@ -259,6 +265,32 @@ def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: s
     assert (process.returncode, after) == (143, before), said
 
 
+def test_a_run_shows_its_question_again_when_it_continues_after_a_stop(command: Command) -> None:
+    screen = PtyScreen(command, "run", "--model", command.scenario(ASKING), "make it")
+    question = rb"allow this\? \[[^\]]*\]> "
+    try:
+        screen.wait(r"allow this\? .*>$")
+        screen.type("ye")
+        screen.wait(r"allow this\? .*> ye$")
+        asking = screen.attributes()
+        screen.process.send_signal(signal.SIGSTOP)
+        # What a shell does between Ctrl-Z and `fg`: its own mode of the terminal, and its own output.
+        termios.tcsetattr(screen.slave, termios.TCSANOW, screen.before)
+        os.write(screen.slave, b"\r\n[1]+  Stopped\r\n$ fg\r\ncallboard run\r\n")
+        shown = len(re.findall(question, screen.raw))
+        screen.process.send_signal(signal.SIGCONT)
+        screen.until(lambda: len(re.findall(question, screen.raw)) > shown, "the question again")
+        rows = "\n".join(row for row in screen.rows_now() if row)
+        assert re.search(r"^callboard run\n(?s:.*)touch made\n(?s:.*)allow this\? .*> ye\Z", rows, re.MULTILINE), rows
+        screen.until(lambda: screen.attributes() == asking, "the mode of the question")
+        screen.type("s\n")
+        screen.wait(r"^Made\.$")
+        assert screen.process.wait(180) == 0
+        assert (command.workspace / "made").exists()
+    finally:
+        screen.close()
+
+
 def take_terminal(slave: int) -> None:
     os.setsid()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
@@ -272,7 +304,16 @@ def test_only_a_command_line_that_ends_in_the_prompt_holds_keys_back() -> None:
     assert set(options) - flags == type_ahead.VALUED
     for line in ("", "-c", "--model x -v", "--model=x", "attach", "attach ID -v"):
         assert type_ahead.talks(line.split()), line
-    for line in ("run x", "-p x", "--model x -p y", "--model", "--help", "attach -f", "attach --output-format=json"):
+    for line in (
+        "run x",
+        "-p x",
+        "--model x -p y",
+        "--model",
+        "--help",
+        "-v",
+        "attach -f",
+        "attach --output-format=json",
+    ):
         assert not type_ahead.talks(line.split()), line
     assert type_ahead.talks(["-v", "Fix the tests"])
     assert not type_ahead.talks(["Fix the tests", "-p"])

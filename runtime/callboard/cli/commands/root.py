@@ -100,10 +100,12 @@ class RootGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Rewrite `callboard -p PROMPT` to `callboard run PROMPT`.
 
-        Rewrite `callboard help NAME` to `callboard NAME --help`.
+        Rewrite `callboard help NAME` to `callboard NAME --help`, and `callboard -v` to `callboard --version`.
         """
         if args and args[0] == "help":
             args = [*args[1:], "--help"]
+        if args == ["-v"]:  # as `claude -v`; with anything else on the line it means `--verbose`
+            args = ["--version"]
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         return super().parse_args(ctx, with_first_prompt(as_run(args, self.params), self.params, terminal=terminal))
 
@@ -177,6 +179,8 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 @click.pass_context
 def cli(ctx: click.Context, /, **values: Any) -> int | None:
     """A lead agent, its team, approvals and schedules. Without a command: a prompt line to talk to the lead.
+
+    -v alone prints the version; with anything else it means --verbose.
 
     Exit codes: 0 done, 1 the task failed, 2 usage, 3 configuration or credentials, 4 needs an answer that no one can
     give, 5 budget or limit, 6 model service unavailable, 70 a bug in Callboard, 124 time limit, 129 the terminal was

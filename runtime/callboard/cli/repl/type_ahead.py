@@ -64,6 +64,8 @@ _held = _Held()
 
 def talks(args: Sequence[str]) -> bool:
     """Return True if this command line starts a prompt line; False when in doubt."""
+    if list(args) == ["-v"]:  # prints the version
+        return False
     if args[:1] == ["attach"]:
         return not any(arg.startswith(_NO_PROMPT) for arg in args[1:])
     tokens = iter(args)

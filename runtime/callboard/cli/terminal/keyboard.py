@@ -12,10 +12,13 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import signal
 import sys
 import termios
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import FrameType
 
 import anyio
 
@@ -40,12 +43,14 @@ class Keyboard:
         """Show the lines of a page, ask a question and return the line; None at the end of input (Ctrl-D).
 
         Text typed before the question was asked is discarded, because a person cannot approve an unseen request. When
-        cancelled, it shows the reason.
+        cancelled, it shows the reason. After Ctrl-Z and `fg` it shows the page and the question again.
 
         Raises `TerminalGone`.
         """
-        with line_by_line(), _single_keys(sys.stdin.fileno()) as quiet:
-            return await self._ask(page, question, taken_back, quiet=quiet)
+        shown = Block(tuple(page.lines))
+        file = sys.stdin.fileno()
+        with line_by_line(), _single_keys(file) as quiet, _continued(file, lambda: self._terminal.show_again(shown)):
+            return await self._ask(shown, question, taken_back, quiet=quiet)
 
     async def confirm(self, page: Block | Frame, question: str, taken_back: Callable[[], str]) -> bool:
         """Ask a question, as in `ask`, and return True for yes; False for anything else and for a closed terminal."""
@@ -55,13 +60,11 @@ class Keyboard:
             return False
         return (answer or "").strip().lower() in {"y", "yes"}
 
-    async def _ask(
-        self, page: Block | Frame, question: str, taken_back: Callable[[], str], *, quiet: bool
-    ) -> str | None:
+    async def _ask(self, page: Block, question: str, taken_back: Callable[[], str], *, quiet: bool) -> str | None:
         file = sys.stdin.fileno()
         # Text typed before the question is not an answer to it.
         termios.tcflush(file, termios.TCIFLUSH)
-        self._terminal.terminal_print(Block(tuple(page.lines)))
+        self._terminal.terminal_print(page)
         self._terminal.ask(question, typed="" if quiet else None)
         line = TypedLine()
         try:
@@ -144,6 +147,46 @@ def _single_keys(file: int) -> Generator[bool]:
         yield True
     finally:
         set_mode(file, before)
+
+
+@contextmanager
+def _continued(file: int, show_again: Callable[[], None]) -> Generator[None]:
+    """Call `show_again` during the block whenever this process continues in the foreground after a stop (Ctrl-Z, `fg`).
+
+    The shell has set its own mode of the terminal meanwhile, so the present mode is set again first.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only this thread may handle signals
+        yield
+        return
+    mode = _mode(file)
+
+    def resume(number: int, frame: FrameType | None) -> None:
+        # In the background (`bg`) the terminal belongs to the shell; the `fg` that follows sends the signal again.
+        if mode is not None and _in_foreground(file):
+            set_mode(file, mode)
+            show_again()
+
+    before = signal.signal(signal.SIGCONT, resume)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCONT, before)
+
+
+def _mode(file: int) -> list[int | list[bytes | int]] | None:
+    """Return the mode of a terminal; None if it is gone."""
+    try:
+        return termios.tcgetattr(file)
+    except termios.error:
+        return None
+
+
+def _in_foreground(file: int) -> bool:
+    """Return True if this process may write to the terminal and change its mode."""
+    try:
+        return os.tcgetpgrp(file) == os.getpgrp()
+    except OSError:  # the terminal is gone
+        return False
 
 
 def _read(file: int) -> bytes:

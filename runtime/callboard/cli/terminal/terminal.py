@@ -378,6 +378,13 @@ class Terminal:
         self._queue.put(lambda: self._put_typed(plain(text)))
         self._hurry.set()
 
+    def show_again(self, page: Block) -> None:
+        """Show the lines of a page and the question again: another program has used the screen.
+
+        A signal handler may call this: it takes no lock.
+        """
+        self._queue.put(lambda: self._put_again(page))
+
     def answered(self, note: str = "") -> None:
         """Note that the question is answered, or void for the reason in `note`, so that it is not repeated."""
         self._queue.put(lambda: self._end_question(plain(note)))
@@ -497,6 +504,15 @@ class Terminal:
         erased = self._erased()
         self._typed = text
         self._write(self._err, f"{erased}{self._question}{text}")
+
+    def _put_again(self, page: Block) -> None:
+        if not self._question or self._above is not None:
+            return
+        width = self._width()
+        text = styled(page.lines_for(width), color=self._color_err, width=width)
+        # Only the row of the cursor is erased: the rows above it belong to the other program.
+        start = "\n" if self._typed is None else "\r\x1b[J"
+        self._write(self._err, f"{start}{text}{self._question}{self._typed or ''}")
 
     def _erased(self) -> str:
         """Return the sequence that erases the line of the question, which may fill several rows."""
