@@ -101,7 +101,7 @@ def measure(sides: Mapping[str, Command], server: Server) -> list[Side]:
         costs: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(repeats):
             for name, command in sides.items():
-                costs[name].append(_run(name, command, server, steps))
+                costs[name].append(run(name, command, server, steps))
                 sizes[name, steps] = _size(name, server, steps)
         totals |= {(name, steps): statistics.median(each) for name, each in costs.items()}
     return [
@@ -122,7 +122,7 @@ def _size(name: str, server: Server, steps: int) -> int:
     return saw["bytes"]
 
 
-def _run(name: str, command: Command, server: Server, steps: int) -> float:
+def run(name: str, command: Command, server: Server, steps: int) -> float:
     """Return the CPU seconds of one run in its own folder."""
     with tempfile.TemporaryDirectory() as temporary:
         home, folder = Path(temporary, "home"), Path(temporary, "workspace")

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from callboard.core.agent.changes import Rule
-from callboard.core.agent.state import AgentState, Delivery, ExpectedDeliveries, Facts
+from callboard.core.agent.state import AgentState, CallState, Delivery, ExpectedDeliveries, Facts
 from callboard.core.frozen import replace
 from callboard.core.messaging import floods as limits
 from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS, MailCounts, seconds_muted
@@ -152,21 +152,26 @@ def _counting(rule: Rule, count: Count) -> Rule:
 
 def too_much_mail(state: AgentState, facts: Facts) -> st.Step | None:
     """Deny the messages of the reply that exceed what the agent may send now."""
+    calls = _not_denied(state, MAIL_TOOLS)
     counts = state.inbox.counts
-    ids = _beyond(state, MAIL_TOOLS, limits.allowed(counts, facts.mail_seconds))
+    ids = _beyond(calls, limits.allowed(counts, facts.mail_seconds)) if calls else ()
     return st.Skip(ids, limits.denied_words(counts, facts.mail_seconds), BY_LIMIT) if ids else None
 
 
 def too_many_tasks(state: AgentState, facts: Facts) -> st.Step | None:
     """Deny the tasks of the reply that exceed what the agent may create now."""
+    calls = _not_denied(state, TASK_TOOLS)
     counts = state.inbox.counts
-    ids = _beyond(state, TASK_TOOLS, limits.allowed_tasks(counts, facts.mail_seconds))
+    ids = _beyond(calls, limits.allowed_tasks(counts, facts.mail_seconds)) if calls else ()
     return st.Skip(ids, limits.denied_task_words(counts, facts.mail_seconds), BY_TASK_LIMIT) if ids else None
 
 
-def _beyond(state: AgentState, tools: frozenset[str], most: int) -> tuple[str, ...]:
-    """Return the proposed calls of these tools behind the first `most` that were not denied."""
-    calls = [item for item in state.calls if item.call.name in tools and not item.denied]
+def _not_denied(state: AgentState, tools: frozenset[str]) -> list[CallState]:
+    return [item for item in state.calls if item.call.name in tools and not item.denied]
+
+
+def _beyond(calls: Sequence[CallState], most: int) -> tuple[str, ...]:
+    """Return the proposed calls behind the first `most`."""
     return tuple(item.call.id for item in calls[most:] if item.stage == "proposed")
 
 
