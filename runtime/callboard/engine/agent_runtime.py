@@ -275,12 +275,17 @@ class AgentRuntime:
         self.lock.give_up()
 
     def release(self) -> None:
-        """Free the memory of an ended life: its conversation, prompt and file digests, which its journal keeps.
+        """Free the memory of an ended life: its conversation, prompt, file digests and last line, which its journal keeps.
 
         Its usage and outcome stay.
         """
         self.retire()
+        written = self.written
+        is_written = written.bare.seq == self.state.seq
         self.state = without_history(self.state)
+        if is_written:  # else a later transcript continues from the progress
+            self.written = TranscriptProgress(self.state, written.lines, written.before, holes=written.holes)
+            self.recent_replies = RecentReplies.of(self.state)
         self.watch = CacheWatch(self.host.cache_news)
         self._prompt = ("", b"", b"")
         self.spawner = None

@@ -10,6 +10,7 @@ import pytest
 from tests.engine.agent.test_one_agent import Echo, tools
 from tests.engine.context.test_summaries import Summarising, fine, long_result, prompted
 from tests.engine.hooks.hook_handlers import Handler
+from tests.engine.team.team_world import team_world
 
 from callboard.core.context.view.transcript import load_transcript
 from callboard.core.keys import journal
@@ -147,3 +148,27 @@ async def test_a_hook_is_asked_and_the_person_told_when_the_transcript_cannot_be
         assert team.state("lead").turns.last_text == "Done."
     assert len(handler.told) == 1
     assert len([one for one in notices if PATH in one and "No space left" in one]) == 1
+
+
+class SharedFiles(MemoryArchive):
+    """An archive whose files other programs read."""
+
+    shares = True
+
+
+async def test_an_ended_agent_keeps_no_message_in_memory_and_its_transcript_is_whole() -> None:
+    task = use("task", {"description": "find", "prompt": "find it", "agent_type": "explore"})
+    world = team_world(ScriptedModel({"lead": [task, say("found")]}, end="It is in the cellar."))
+    world.archive = SharedFiles()
+    async with world.session() as team:
+        await prompted(team)
+        (member,) = [member for (name, _), member in team.team.members.items() if name != "lead"]
+        assert member.agent is not None
+        for state in (member.agent.state, member.agent.written.bare):
+            assert not state.context.conversation.messages
+        assert member.agent.written.reply is None
+        (whole,) = [text for path, text in world.archive.files.items() if f"{member.row.name}.jsonl" in path]
+        assert "find it" in whole
+        assert "It is in the cellar." in whole
+        await transcripts.write(member.agent)
+        assert whole in world.archive.files.values(), "nothing is written twice"
