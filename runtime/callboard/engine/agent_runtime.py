@@ -275,7 +275,7 @@ class AgentRuntime:
         self.lock.give_up()
 
     def release(self) -> None:
-        """Free the memory of an ended life: its conversation, prompt, file digests and last line, which its journal keeps.
+        """Free the memory of an ended life, which its journal keeps: conversation, prompt, file digests, last message.
 
         Its usage and outcome stay.
         """
