@@ -11,9 +11,11 @@ from hypothesis import strategies as hy
 from tests.core.agent.agent_states import Life, done, judged, settled, started
 from tests.core.agent.lives_told import Change, changes, from_seed, lived
 
+from callboard.core.agent.state import without_history
 from callboard.core.team import lifecycle as lives
 from callboard.core.team.lifecycle import life, waiting_for
 from callboard.types import events as ev
+from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import SummaryWanted
 from callboard.types.records import Fault
 
@@ -232,3 +234,13 @@ def test_what_was_told_as_stalled_is_told_anew_after_its_turn_and_after_a_restar
     assert told.on(ev.AgentResumed, pid=2).state.waits.stalled == ()
     ended = settled(told.on(ev.ToolFinished, call="c1", content=()), "c1").on(ev.ResultsMerged)
     assert ended.on(ev.TurnEnded, turn="turn_0", reason="end").state.waits.stalled == ()
+
+
+def test_an_ended_life_keeps_the_limits_of_its_own_models_only() -> None:
+    """Thousands of agents may end in one process, and each knows every model of the workspace."""
+    limits = ModelLimits()
+    models = dict.fromkeys(("one", "small", "next", "plan", "other"), limits)
+    life = Life.begun(small_model="small", fallback_models=("next",), plan_model="plan", models=models).prompted("go")
+    kept = without_history(life.state)
+    assert set(kept.me.models) == {"one", "small", "next", "plan"}
+    assert not kept.context.conversation.messages

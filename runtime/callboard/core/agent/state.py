@@ -484,9 +484,17 @@ def phase(state: AgentState) -> Phase:
 
 
 def without_history(state: AgentState) -> AgentState:
-    """Return the state of an ended life without the parts that only a living agent needs: conversation, mail, files."""
+    """Return the state of an ended life without the parts that only a living agent needs.
+
+    These are the conversation, mail, files, and the limits of models that it could have been switched to.
+    """
+    spec = state.identity.spec
+    if spec is not None:
+        names = {spec.model, spec.plan_model, spec.small_model, *spec.fallback_models, state.model.recovery.model}
+        spec = spec.model_copy(update={"models": {name: spec.models[name] for name in spec.models if name in names}})
     return replace(
         state,
+        identity=replace(state.identity, spec=spec),
         inbox=replace(state.inbox, mail=()),
         calls=(),
         context=replace(state.context, conversation=Conversation(), injections=(), reminders={}),
