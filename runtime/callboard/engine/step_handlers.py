@@ -18,6 +18,7 @@ from callboard.core.keys import request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest
 from callboard.core.messaging.envelopes import injected, sending, with_attachments
 from callboard.core.recovery.retry_policy import without_advice
+from callboard.core.tasks.board import ready_for
 from callboard.core.team.unfinished import keeps_tasks
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
@@ -238,7 +239,8 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     lead = agent.host.board.agent("lead")
     events: list[ev.Event] = [*preceding]
     released = _released(agent, step)
-    mail = farewell(state, step, lead[0] if lead else None, now=now, released=released)
+    continues = state.work.assignment and bool(ready_for(agent.host.board.at_stake(), agent.host.holder(state)))
+    mail = farewell(state, step, lead[0] if lead else None, now=now, released=released, continues=continues)
     if any(e.type in ("result", "error") for e in mail):
         status = "done" if step.reason == "end" and not released else "failed"
         events.append(ev.Reported(at=now, status=status, result=mail[0].content))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import anyio
 import pytest
+from tests.engine.agent.test_one_agent import Echo
 from tests.engine.team.team_world import spawn, team_world
 from tests.simulation.outside import Outside
 
@@ -127,6 +129,52 @@ async def test_results_that_come_together_wake_the_lead_once() -> None:
         assert team.state("lead").turns.count == 2, "the person's words, and all that was done"
         last = b"\n".join([one for one in model.requests if one.agent == "lead"][-1].messages)
         assert last.count(b'type=\\"result\\"') == SPAWNED
+
+
+@pytest.mark.parametrize(("seconds", "most_turns"), [(1.0, 2), (10.0, 8)])
+async def test_a_teammate_that_works_off_the_board_wakes_its_lead_once_a_minute(
+    seconds: float, most_turns: int
+) -> None:
+    """A task takes three replies of `seconds`: 18 tasks are done in 1 or in 9 minutes."""
+
+    def reply(agent: str, number: int) -> Reply:
+        if agent == "lead":
+            tasks: list[tuple[str, Json]] = [("create_task", {"subject": f"part {at}"}) for at in range(18)]
+            return use(*spawn("alice"), *tasks) if number == 1 else say("I see")
+        newest = b"".join([one for one in model.requests if one.agent == "alice"][-1].messages[-1:])
+        claimed = re.search(rb"You claimed (task_\w+)", newest)
+        return use("complete_task", {"task_id": claimed[1].decode(), "result": "ok"}) if claimed else say("done")
+
+    model = Timed(reply, lambda agent: 0.01 if agent == "lead" else seconds)
+    async with team_world(model, Echo(name="write_file")).session() as team:
+        began = anyio.current_time()
+        await team.prompt("go")
+        await team.quiet()
+        took = anyio.current_time() - began
+        assert team.state("lead").turns.count <= most_turns, "not one for each of nineteen results"
+        last = b"\n".join([one for one in model.requests if one.agent == "lead"][-1].messages)
+        assert last.count(b'type=\\"result\\"') == 19, "the lead has read all of them"
+        assert took < seconds * 2 * 19 + 3, "nobody waits for more once the last result has come"
+
+
+async def test_a_result_whose_sender_does_not_go_on_after_all_wakes_the_lead() -> None:
+    """Two teammates end at once, and one task is left: both mean to go on, and one does."""
+
+    def reply(agent: str, number: int) -> Reply:
+        if agent == "lead":
+            more: list[tuple[str, Json]] = [spawn("bob"), ("create_task", {"subject": "the only one"})]
+            return use(*spawn("alice"), *more) if number == 1 else say("I see")
+        newest = b"".join([one for one in model.requests if one.agent == agent][-1].messages[-1:])
+        claimed = re.search(rb"You claimed (task_\w+)", newest)
+        return use("complete_task", {"task_id": claimed[1].decode(), "result": "ok"}) if claimed else say("done")
+
+    model = Timed(reply, lambda agent: 0.01 if agent == "lead" else 5.0)
+    async with team_world(model, Echo(name="write_file")).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        lead = [one for one in model.requests if one.agent == "lead"]
+        assert team.state("lead").turns.count == 2, "the words of the person, and all three results"
+        assert b"\n".join(lead[-1].messages).count(b'type=\\"result\\"') == 3
 
 
 async def test_a_single_message_waits_for_nobody_who_is_at_rest() -> None:

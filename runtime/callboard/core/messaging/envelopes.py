@@ -18,6 +18,9 @@ from callboard.types.messages import Injection, Placed
 from callboard.types.records import Envelope, Json
 from callboard.types.store_writes import Append
 
+CONTINUES = "continues"
+"""Field in the metadata of a result, true if the sender continues with another task of the board."""
+
 TAGS = (
     "system-reminder",
     "user-prompt-submit-hook",

@@ -21,6 +21,7 @@ from callboard.core.agent.changes import Rule
 from callboard.core.agent.state import AgentState, CallState, Delivery, ExpectedDeliveries, Facts
 from callboard.core.frozen import replace
 from callboard.core.messaging import floods as limits
+from callboard.core.messaging.envelopes import CONTINUES
 from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS, MailCounts, seconds_muted
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -28,6 +29,11 @@ from callboard.types.records import Envelope
 
 BURST: Mapping[str, float] = MappingProxyType({"message": 0.25, "task_notification": 0.25, "result": 1.0})
 """Type of an envelope -> seconds that it waits for others before it wakes an idle agent."""
+
+SERIES = 60.0
+"""Seconds that the result of an agent waits if the agent continues with another task (`CONTINUES`)."""
+_CLAIM = 2.0
+"""Seconds in which such an agent has begun its next turn. If nobody is at work by then, the result waits no longer."""
 
 
 def deliverable(state: AgentState, facts: Facts) -> list[Envelope]:
@@ -122,14 +128,27 @@ def burst_until(waking: Sequence[Envelope], facts: Facts) -> float | None:
     """Return the time until which an idle agent waits for more mail before its turn begins; None: it begins now.
 
     Only messages, results and notifications wait, and only briefly while others are working: mail that arrives in that
-    time is read in the same turn. Anything else begins the turn at once.
+    time is read in the same turn. Results of an agent that works off the board wait longer. Anything else begins the
+    turn at once.
     """
     # Each result on its own would cost a turn of the lead (test_results_that_come_together_wake_the_lead_once,
     # test_a_single_message_waits_for_nobody_who_is_at_rest).
-    if not facts.mates_at_work or _in_force(facts) or any(map(_is_urgent, waking)):
+    if _in_force(facts) or any(map(_is_urgent, waking)):
         return None
-    until = min(envelope.sent_at + BURST[envelope.type] for envelope in waking)
-    return until if until > facts.now else None
+    series = [envelope.sent_at for envelope in waking if _is_one_of_series(envelope)]
+    ends = [envelope.sent_at + BURST[envelope.type] for envelope in waking if not _is_one_of_series(envelope)]
+    if series:
+        # test_a_teammate_that_works_off_the_board_wakes_its_lead_once_a_minute
+        ends.append(min(series) + SERIES)
+    if not facts.mates_at_work:
+        ends = [max(series) + _CLAIM] if len(series) == len(waking) else []
+    until = min(ends, default=None)
+    return until if until is not None and until > facts.now else None
+
+
+def _is_one_of_series(envelope: Envelope) -> bool:
+    """Return True for the result of an agent that continues with another task of the board."""
+    return envelope.type == "result" and bool(envelope.metadata.get(CONTINUES))
 
 
 Count = Callable[[AgentState, AgentState, Any], AgentState]

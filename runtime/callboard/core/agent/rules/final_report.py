@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from callboard.core.agent.authority import spoken
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
+from callboard.core.messaging.envelopes import CONTINUES
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.team.unfinished import fates, kept_tasks_text
 from callboard.types.agent_spec import AgentSpec
@@ -20,7 +21,13 @@ from callboard.types.steps import EndTurn
 
 
 def farewell(
-    state: AgentState, step: EndTurn, lead: AgentRow | None, *, now: float, released: Sequence[Task] = ()
+    state: AgentState,
+    step: EndTurn,
+    lead: AgentRow | None,
+    *,
+    now: float,
+    released: Sequence[Task] = (),
+    continues: bool = False,
 ) -> tuple[Envelope, ...]:
     """Return the messages of a teammate to its lead at the end of a turn.
 
@@ -28,6 +35,8 @@ def farewell(
 
     An error if the turn failed or left tasks unfinished (`released`: their current rows); a result if one is due;
     otherwise a note that it is idle, unless a result was sent in the same turn. `last_words` covers a stop.
+
+    `continues`: the board has another task that this agent will claim.
     """
     if state.me.kind != "teammate" or lead is None or state.turn is None or step.reason == "stopped":
         return ()
@@ -50,7 +59,9 @@ def farewell(
         return (envelope.model_copy(update={"mode": "wake"}) if stuck else envelope,)
     if state.work.assignment:
         text = spoken or "(it ended its turn without a word)"
-        return (_to_lead(state, lead, "result", text, now=now, status="done"),)
+        result = _to_lead(state, lead, "result", text, now=now, status="done")
+        more = {**result.metadata, CONTINUES: True}
+        return (result.model_copy(update={"metadata": more}) if continues else result,)
     if state.work.reported:
         return ()
     return (_to_lead(state, lead, "idle_notification", spoken or "(idle)", now=now),)
