@@ -325,9 +325,9 @@ class HostedSession(OpenSession):
         if row is not None and row.value is not None:
             now = read_value(SessionRow, row.value, row.key)
             if again or not now.prompt:
-                unnamed = now.model_copy(update={"prompt": ""})
-                put = Put(row.key, named(unnamed, text).encode(), expected=row.revision)
-                await self._store.commit(put, fence=self._fence)
+                renamed = named(now.model_copy(update={"prompt": ""}), text)
+                await self._store.commit(Put(row.key, renamed.encode(), expected=row.revision), fence=self._fence)
+                self.row = self.row.model_copy(update={"prompt": renamed.prompt})
 
     async def mark_ended(self, code: int) -> None:
         """Record in the session's row how this run ended."""

@@ -419,6 +419,8 @@ class Settings(Section):
     language: str = ""
     """Language of the lead's answers; empty: that of the person."""
     status_line: StatusLineSettings = StatusLineSettings()
+    terminal_title: bool = True
+    """False: the prompt line leaves the title of the terminal's window as it is."""
     enabled_plugins: dict[str, bool] = Field(default_factory=dict)
     """Installed plugins to load, by name (`NAME@MARKETPLACE`)."""
     cleanup_days: Count | None = None

@@ -37,7 +37,7 @@ from callboard.cli.repl.input import (
 from callboard.cli.repl.line import PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
-from callboard.cli.repl.status_command import StatusCommand
+from callboard.cli.repl.status_command import StatusCommand, WindowTitle
 from callboard.cli.repl.team_panel import PanelKey, TeamPanel, has_list
 from callboard.cli.slash.context import LeavePrompt, SlashContext, Switch
 from callboard.cli.slash.registry import COMMANDS, perform
@@ -93,6 +93,7 @@ class Repl:
         self._screen = LiveScreen(terminal, verbose=verbose, redraw=self._redraw, lists_agents=self._lists_agents)
         self._panel: TeamPanel | None = None
         """Live area above the line; None before the session is open, and on a terminal that cannot redraw."""
+        self._title: WindowTitle | None = None
         self._line: PromptLine | PlainLine = PromptLine(terminal, self)
         self.questions = Questions(terminal, self._asked, self._call, self._edit_now, draw=self._draw)
         self._last_interrupt = self._last_end = float("-inf")
@@ -112,6 +113,8 @@ class Repl:
 
     def _redraw(self) -> None:
         self._line.redraw()  # the line of the session replaces the first one
+        if self._title is not None:
+            self._title.changed()
 
     async def run(self) -> int:
         """Talk until the person leaves, and return the exit code."""
@@ -155,6 +158,8 @@ class Repl:
             own = StatusCommand(session, self._redraw)
             self._status = StatusLine(session, own.line)
             group.start_soon(own.run)
+            self._title = WindowTitle(session, self._terminal)
+            group.start_soon(self._title.run)
             if isinstance(session, AttachedSession):
                 group.start_soon(watch_host, session)
             codes.append(await self._talk(session))

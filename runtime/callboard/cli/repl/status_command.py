@@ -1,17 +1,22 @@
-"""The person's own status line: a command that receives the state of the session as JSON and prints a line."""
+"""Two texts that follow the state of the session: the person's own status line, and the title of the window.
+
+The status line comes from a command that receives the state as JSON and prints a line. The title is the session's name
+or its first words, with a mark while agents work.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import anyio
 import anyio.to_thread
 
 from callboard.adapters.processes.programs import clean_environment, environment_outside, find_program, run_program
-from callboard.cli.terminal.terminal import plain
-from callboard.cli.views.status import status_json
+from callboard.cli.terminal.terminal import Terminal, plain
+from callboard.cli.views.status import status_json, window_title
 from callboard.config.settings import LoadedSettings
 from callboard.sessions.base import OpenSession
 from callboard.types.records import Json
@@ -81,3 +86,47 @@ class StatusCommand:
             return ""
         lines = (line for line in ended.out.decode("utf-8", "replace").splitlines() if plain(line).strip())
         return next(lines, "")
+
+
+_OFF = "CLAUDE_CODE_DISABLE_TERMINAL_TITLE"
+"""Variable of Claude Code that switches the title off; Callboard's own is the setting `terminal_title`."""
+_NO_TITLE = frozenset({"", "dumb", "linux"})
+"""Terminals without a title; the console of Linux would print a part of the sequence."""
+
+
+class WindowTitle:
+    """Title of the window of one session. It changes at most once in `_PAUSE_S` seconds, and only with its text."""
+
+    def __init__(self, session: OpenSession, terminal: Terminal) -> None:
+        self._session = session
+        self._terminal = terminal
+        self._changed = anyio.Event()
+
+    def changed(self) -> None:
+        """Note that the state of the session may have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Set the title until cancelled, then restore the earlier one. Return at once where there is none to set."""
+        if not self._terminal.out_is_tty or os.environ.get("TERM", "") in _NO_TITLE:
+            return
+        loaded = await anyio.to_thread.run_sync(self._session.configuration)
+        if not loaded.settings.terminal_title or is_switched_off(loaded.environment):
+            return
+        shown = ""
+        try:
+            while True:
+                self._changed = anyio.Event()
+                if (title := window_title(self._session)) != shown:
+                    self._terminal.set_title(title, first=not shown)
+                    shown = title
+                await self._changed.wait()
+                await anyio.sleep(_PAUSE_S)  # a bound on how often the title changes
+        finally:
+            if shown:
+                self._terminal.restore_title()
+
+
+def is_switched_off(environment: Mapping[str, str]) -> bool:
+    """Return True if the variable of Claude Code switches the title off."""
+    return environment.get(_OFF, "").strip().lower() not in {"", "0", "false", "no", "off"}

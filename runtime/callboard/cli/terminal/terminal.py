@@ -4,7 +4,8 @@ Whole blocks, one writer, no control sequences from outside.
 
 Two rules apply. A block is written in one piece, so that the output of threads and agents never interleaves. No text of
 a model, a tool or a file moves the cursor, sets a title or hides text: control characters are removed here, and the
-only escape sequences on the screen are the styles below. Callers pass text and a style, never a sequence.
+only escape sequences on the screen are the styles and the window's title below. Callers pass text and a style, never a
+sequence.
 
 Lock order: an agent opens a block only while it holds its lock (`engine/agent_lock.py`), which
 `SessionRuntime.observed` and `SessionRuntime.streamed` check before a screen is called. This module takes no such lock
@@ -55,6 +56,9 @@ _BREAKS = re.compile(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _CONTROLS = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also reversers of the reading order
 )
+_TITLE = "\x1b]0;{}\x07"
+_SAVE_TITLE = "\x1b[22;0t"
+_RESTORE_TITLE = "\x1b[23;0t"
 _NUMBERS = re.compile(r"[0-9]+(;[0-9]+)*")
 _REVERSING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _GATHER = 0.01
@@ -388,6 +392,18 @@ class Terminal:
     def answered(self, note: str = "") -> None:
         """Note that the question is answered, or void for the reason in `note`, so that it is not repeated."""
         self._queue.put(lambda: self._end_question(plain(note)))
+
+    def set_title(self, text: str, *, first: bool) -> None:
+        """Set the title of the window; `first`: save the present one before.
+
+        Call it only for a terminal that has a title.
+        """
+        title = " ".join(plain(text).split())
+        self._draw(f"{_SAVE_TITLE if first else ''}{_TITLE.format(title)}")
+
+    def restore_title(self) -> None:
+        """Restore the title that `set_title` saved. A terminal that saves none gets an empty one, its default."""
+        self._draw(f"{_TITLE.format('')}{_RESTORE_TITLE}")
 
     @property
     def canvas(self) -> Canvas:

@@ -108,8 +108,9 @@ _SANDBOX: Mapping[int | None, str] = {
 
 
 def first_screen(session: OpenSession, width: int) -> Block:
-    """Return the first lines of the prompt line: folder, model, mode, sandbox, and what to type."""
+    """Return the first lines of the prompt line: name, folder, model, mode, sandbox, and what to type."""
     settings = (
+        *([("name", first_line(session.row.prompt))] if session.row.prompt else []),
         ("folder", _folder_words(session)),
         ("model", session.model_of()),
         ("mode", f"{session.mode_of()} (Shift-Tab: the next one)"),
@@ -125,6 +126,16 @@ def first_screen(session: OpenSession, width: int) -> Block:
             Line(text, "dim"),
         )
     )
+
+
+def window_title(session: OpenSession) -> str:
+    """Return the title of the window: the session's name or its first words, else its folder.
+
+    It begins with a mark while agents work.
+    """
+    words = first_line(session.row.prompt) or session.workspace.name or "callboard"
+    working = any(map(is_at_work, session.living()))
+    return f"{_WORKING if working else ''}{shorten(words, _TITLE)}"
 
 
 def leaving_block(session: OpenSession, names: Sequence[str], commands: Sequence[str]) -> Block:
@@ -201,6 +212,9 @@ def sessions_table(rows: Sequence[SessionRow]) -> Block:
 
 
 _NAME = 20
+_TITLE = 60
+"""Columns of the window's title, without its mark."""
+_WORKING = "* "
 _NAMED = 3
 """Limit of the agents that are named when the person leaves."""
 _COMMAND = 40
