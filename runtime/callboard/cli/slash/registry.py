@@ -6,13 +6,16 @@ Each command is a function of the conversation and the text after its name. `COM
 from __future__ import annotations
 
 import re
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import anyio.to_thread
 
+from callboard.cli.commands.options import refuse_tools
 from callboard.cli.repl.input import Say, submit
 from callboard.cli.slash.context import (
     LeavePrompt,
@@ -36,9 +39,11 @@ from callboard.cli.views.policy import created_rule_lines, permissions_block, re
 from callboard.cli.views.requests import details_of, find_request, request_page, requests_block
 from callboard.cli.views.schedules import cron_page
 from callboard.cli.views.servers import NO_SERVERS, states_block, tools_count
+from callboard.cli.views.settings import SettingChange, SettingsEditor
 from callboard.cli.views.status import sessions_table, status_block
 from callboard.cli.views.tasks import tasks_table
 from callboard.cli.views.team import team_table
+from callboard.config.setting_keys import key_of
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import by_beginning
@@ -180,6 +185,68 @@ async def mode(console: SlashContext, arguments: str) -> Block:
         return block(f"the lead is already in the mode {arguments}", "dim")
     chosen = await console.session.use_mode(arguments)
     return block(f"the lead's mode is {chosen} from its next call on", "good")
+
+
+async def config(console: SlashContext, arguments: str) -> Block:
+    """Show or change settings: `[KEY | list | set KEY VALUE | unset KEY | add KEY ITEM... | remove KEY ITEM...]`.
+
+    `-g` after the first word means the person's own file.
+    """
+    return await anyio.to_thread.run_sync(partial(_config, console.session.workspace, arguments))
+
+
+def _config(folder: Path, arguments: str) -> Block:
+    try:
+        first, *words = shlex.split(arguments) or ["list"]
+    except ValueError as error:
+        raise UsageError(f"a quote is not closed: {arguments}") from error
+    own = bool(words) and words[0] in ("-g", "--global")
+    editor = SettingsEditor(folder, own=own)
+    match first, words[own:]:
+        case "list", ([] | ["--all"]) as options:
+            page = editor.page(everything=bool(options))
+            left_out = page.left_out.replace("callboard config", "/config")
+            lines = [Line(left_out, "dim")] if left_out else []
+            return Block((*page.listing.lines, *lines), fit=lambda width: (*page.listing.lines_for(width), *lines))
+        case "get", [key]:
+            return _one_setting(editor, key)
+        case "set", [key, value, *others]:
+            # A value of several words may be a list: `[a, b]`. Its quotes belong to it.
+            text = arguments.split(key, 1)[1].strip() if others else value
+            return _changed_setting(key, lambda: editor.set(key, text))
+        case "unset", [key]:
+            return _changed_setting(key, lambda: editor.unset(key))
+        case "add", [key, _, *_] as given:
+            return _changed_setting(key, lambda: editor.add(key, given[1:]))
+        case "remove", [key, _, *_] as given:
+            return _changed_setting(key, lambda: editor.remove(key, given[1:]))
+        case key, [] if key not in _CONFIG_WORDS:
+            return _one_setting(editor, key)
+        case _:
+            raise UsageError(
+                "/config, /config KEY, or /config set KEY VALUE; also unset, add, remove. -g before KEY: your own file"
+            )
+
+
+_CONFIG_WORDS = frozenset({"list", "get", "set", "unset", "add", "remove"})
+_HERE = {"model": "/model NAME", "permission.mode": "/mode MODE"}
+"""Settings that a running session can change, and how."""
+
+
+def _one_setting(editor: SettingsEditor, key: str) -> Block:
+    setting = editor.get(key)
+    return Block(
+        (Line(setting.text() or "(no value)", "strong"), Line(f"  {setting.name}, from {setting.origin}", "dim"))
+    )
+
+
+def _changed_setting(key: str, change: Callable[[], SettingChange]) -> Block:
+    """Change a settings file, and return the change. Raises `UsageError` in a process that an agent's tool started."""
+    refuse_tools("Changing settings")
+    made = change()
+    here = _HERE.get(key_of(key).name)
+    effect = "sessions that begin from now on use it" + (f"; {here} changes this one" if here else "")
+    return Block((Line(made.text, "good"), *(Line(note, "warn") for note in made.notes), Line(effect, "dim")))
 
 
 async def resume(console: SlashContext, arguments: str) -> Block:
@@ -494,6 +561,9 @@ COMMANDS: Mapping[str, SlashCommand] = {
         "[MODE]",
         "show the lead's permission mode, or choose another",
         mode,
+    ),
+    "config": SlashCommand(
+        "[KEY | set KEY VALUE]", "show the settings or one of them, or change one; also unset, add, remove", config
     ),
     "resume": SlashCommand("[ID]", "list the sessions, or continue another one", resume),
     "stop": SlashCommand("NAME", "ask an agent to stop", stop),
