@@ -274,10 +274,10 @@ class AgentRuntime:
         self._retired = True
         self.lock.give_up()
 
-    def release(self) -> None:
+    def release(self) -> bool:
         """Free the memory of an ended life, which its journal keeps: conversation, prompt, file digests, last message.
 
-        Its usage and outcome stay.
+        Its usage and outcome stay. Return True if its transcript is complete, so that nothing needs this object.
         """
         self.retire()
         written = self.written
@@ -289,6 +289,7 @@ class AgentRuntime:
         self.watch = CacheWatch(self.host.cache_news)
         self._prompt = ("", b"", b"")
         self.spawner = None
+        return is_written or not self.host.ports.archive.shares
 
     @property
     def is_flushed(self) -> bool:

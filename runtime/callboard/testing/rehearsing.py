@@ -186,8 +186,7 @@ class RehearsedSession(WorldSession):
     async def rest(self) -> Result[None]:
         """Wait until nothing is left to do."""
         await self.quiet()
-        leads = [m.agent for (name, _), m in self.team.members.items() if name == "lead" and m.agent]
-        lead = leads[-1].state if leads else None
+        lead = self.team.state("lead")
         record = await self.record()
         outcome = outcome_of(record.agent("lead").row, lead, record.requests)
         text = lead.turns.last_text if lead is not None else ""
@@ -234,14 +233,13 @@ class RehearsedSession(WorldSession):
     def cost(self) -> Usage:
         """Return the usage of all agents so far: tokens, and US dollars in `cost_usd`."""
         total = Usage()
-        for member in self.team.members.values():
-            total = total.plus(member.agent.state.budget.usage) if member.agent else total
+        for life in self.team.lives():
+            total = total.plus(life.state.budget.usage)
         return total
 
     def team_now(self) -> Sequence[AgentSummary]:
         """Return every agent that lived in this process: name, kind, lifecycle, outcome, usage."""
-        members = self.team.members.values()
-        return [summarise(member.agent.row, member.agent.state) for member in members if member.agent is not None]
+        return [summarise(life.row, life.state) for life in self.team.lives()]
 
 
 @dataclass

@@ -284,11 +284,9 @@ class WorldSession:
 
     def state(self, name: str) -> AgentState:
         """Return the state of the newest incarnation of an agent."""
-        matches = [m for (agent_name, _), m in self.team.members.items() if agent_name == name]
-        assert matches, f"{name} never lived here"
-        agent = matches[-1].agent
-        assert agent is not None, f"{name} has not begun"
-        return agent.state
+        state = self.team.state(name)
+        assert state is not None, f"{name} never lived here"
+        return state
 
     async def journal(self, name: str, incarnation: int = 1) -> list[str]:
         """Return the kinds of an agent's events, in order."""

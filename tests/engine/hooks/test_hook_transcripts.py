@@ -162,13 +162,12 @@ async def test_an_ended_agent_keeps_no_message_in_memory_and_its_transcript_is_w
     world.archive = SharedFiles()
     async with world.session() as team:
         await prompted(team)
-        (member,) = [member for (name, _), member in team.team.members.items() if name != "lead"]
-        assert member.agent is not None
-        for state in (member.agent.state, member.agent.written.bare):
-            assert not state.context.conversation.messages
-        assert member.agent.written.reply is None
-        (whole,) = [text for path, text in world.archive.files.items() if f"{member.row.name}.jsonl" in path]
-        assert "find it" in whole
-        assert "It is in the cellar." in whole
-        await transcripts.write(member.agent)
-        assert whole in world.archive.files.values(), "nothing is written twice"
+        (name,) = team.team.past
+        assert list(team.team.members) == [("lead", 1)], "its runtime is gone"
+        state = team.team.state(name)
+        assert state is not None
+        assert not state.context.conversation.messages
+        assert state.budget.usage.output_tokens > 0
+        (whole,) = [text for path, text in world.archive.files.items() if f"{name}.jsonl" in path]
+        assert whole.count("find it") == 1
+        assert whole.count("It is in the cellar.") == 1

@@ -34,6 +34,8 @@ class Mailboxes:
         self._last: dict[str, int] = {}
         """Newest number in each mailbox that this process has sent or read."""
         self._owners: dict[str, Callable[[], AgentState]] = {}
+        self._left: set[str] = set()
+        """Mailboxes of ended lives, whose mail is dead letters."""
         self._coming: Counter[str] = Counter()
         self._coming_of: Counter[tuple[str, str]] = Counter()
         """Envelopes about to be committed, by mailbox and sender."""
@@ -44,9 +46,16 @@ class Mailboxes:
         """From now on read the received and delivered envelopes of a mailbox from its owner's state."""
         self._owners[stream] = owner
 
+    def leave(self, stream: str) -> None:
+        """Count nothing in the mailbox of an ended life any more, and free what is known of it."""
+        self._owners.pop(stream, None)
+        self._last.pop(stream, None)
+        self._unheard.pop(stream, None)
+        self._left.add(stream)
+
     def sent(self, stream: str, number: int, sender: str = "") -> None:
         """Note that an envelope of this sender has this number in the mailbox."""
-        if number <= self._last.get(stream, 0):
+        if number <= self._last.get(stream, 0) or stream in self._left:
             return
         self._last[stream] = number
         if sender:

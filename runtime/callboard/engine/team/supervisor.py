@@ -8,6 +8,8 @@ deadlocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import structlog
@@ -45,12 +47,23 @@ KEPT_WITHIN = 2.0
 log = structlog.get_logger("callboard.team")
 
 
+@dataclass(frozen=True, slots=True)
+class PastLife:
+    """Ended life of an agent of this process, without what only a living agent needs."""
+
+    row: AgentRow
+    state: AgentState
+
+
 class Team:
     """All agents of one session, while this process hosts it."""
 
     def __init__(self, host: SessionRuntime, pid: int) -> None:
         self.host = host
         self.members: dict[tuple[str, int], Member] = {}
+        """Agents that live, are parked, or are about to be freed, by name and incarnation."""
+        self.past: dict[str, dict[int, PastLife]] = {}
+        """Ended lives of this process, by name and incarnation. Nothing walks over them."""
         self.broker = HostBroker(host)
         self.scheduler = SessionScheduler(host)
         self.offers = TaskOffers(host, self._living)
@@ -154,13 +167,22 @@ class Team:
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         """Return the state of an agent that lives, or lived, in this process; None for any other."""
+        past = self.past.get(name, {})
         if incarnation is not None:
             member = self.members.get((name, incarnation))
-            return member.agent.state if member is not None and member.agent is not None else None
+            if member is not None and member.agent is not None:
+                return member.agent.state
+            return past[incarnation].state if incarnation in past else None
         for (member_name, _), member in reversed(self.members.items()):
             if member_name == name and member.agent is not None:
                 return member.agent.state
-        return None
+        return past[max(past)].state if past else None
+
+    def lives(self) -> Sequence[PastLife]:
+        """Return every life of this process that has begun, also those that have ended."""
+        ended = [life for lives in self.past.values() for life in lives.values()]
+        here = [member.agent for member in self.members.values() if member.agent is not None]
+        return [*ended, *(PastLife(agent.row, agent.state) for agent in here)]
 
     async def begun(self, name: str, incarnation: int) -> None:
         """Wait until this life of the name, or a later one, has its first records."""
@@ -207,6 +229,9 @@ class Team:
         """Wait for the end of a life and return (outcome, result)."""
         match = self.host.board.agent(name)
         assert match is not None, "an agent that is waited for has a row"
+        past = self.past.get(name, {}).get(incarnation)
+        if past is not None and past.state.lifecycle.ended is not None:
+            return past.state.lifecycle.ended.outcome, past.state.lifecycle.ended.result
         member = self.members.get((name, incarnation)) or self._meet(match[0])
         await member.ended.wait()
         return member.result
@@ -264,9 +289,17 @@ class Team:
         if row is not None and over(member.row.incarnation, row[0]):
             await self.dead_letters.take(row[0], member.row.incarnation)
         if member.agent is not None and member.agent.state.lifecycle.ended is not None and member.row.kind != "lead":
-            self.hook_notifier.share_transcript(member.agent, member.agent.release)
+            self.hook_notifier.share_transcript(member.agent, partial(self._free, member.agent))
         member.ended.set()
         self.touched()
+
+    def _free(self, agent: AgentRuntime) -> None:
+        """Free the memory of an ended life, unless its transcript is still to be written."""
+        if agent.release():
+            row = agent.row
+            self.host.mailboxes.leave(mailbox(self.host.session, row.name, row.incarnation))
+            self.members.pop((row.name, row.incarnation), None)
+            self.past.setdefault(row.name, {})[row.incarnation] = PastLife(row, agent.state)
 
     # Orders
 
