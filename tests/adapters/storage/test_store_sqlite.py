@@ -41,3 +41,23 @@ async def test_a_program_that_reads_the_database_slows_no_commit(
         await store.commit(Append("s", b"x" * 20_000))
     assert log.stat().st_size > length + 500_000, "no other checkpoint is tried for a while, which would reset the log"
     await store.aclose()
+
+
+async def test_a_program_that_reads_delays_no_start_and_no_end(tmp_path: Path) -> None:
+    """Emptying the log at a start and at an end waits for no reader, and nothing that was written is lost."""
+    reader: apsw.Connection | None = None
+    for number in range(3):
+        with anyio.fail_after(writer.BUSY_MS / 1_000):  # a single busy wait would take as long
+            store = await open_store(tmp_path / "s")
+            await store.commit(Append("s", b"%d" % number))
+            if reader is None:
+                reader = apsw.Connection(str(tmp_path / "s" / "callboard.db"))
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM record").fetchall()
+            await store.aclose()
+    assert reader is not None
+    assert (tmp_path / "s" / "callboard.db-wal").stat().st_size > 0, "the reader stops the log from being emptied"
+    reader.close()
+    store = await open_store(tmp_path / "s")
+    assert [record.data for record in await store.read("s")] == [b"0", b"1", b"2"]
+    await store.aclose()

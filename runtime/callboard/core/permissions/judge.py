@@ -179,7 +179,7 @@ def _verdicts(part: ScriptPart, facts: CallFacts) -> list[Risk]:
         elif effect != Risk("G", GIT_PREMISE):
             objections.append(effect)
         elif not facts.git_quiet:
-            objections.append(Risk("G", "the repository's own git configuration was not found to run nothing"))
+            objections.append(Risk("G", "this repository may make git run a program or fetch"))
     return objections
 
 

@@ -130,7 +130,7 @@ def close_folder(opened: OpenFolder) -> None:
     # Granted to the last process only. A refusal also loses the shared lock (man 2 flock), which is right here.
     if place.try_lock(opened.presence, fcntl.LOCK_EX):
         with suppress(apsw.Error, StoreBusy), _locked(opened.write_lock, opened.folder, LEAVING, Patience()):
-            opened.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # else the log keeps all data
+            schema.empty_log(opened.connection)  # else the log keeps all data
     opened.connection.close()
     opened.abandon()
 
@@ -391,7 +391,7 @@ def check_log(connection: apsw.Connection, folder: Path, aside: Path) -> None:
         # Before the checkpoint that empties the log (test_a_flipped_byte_in_the_log_is_never_silent).
         shutil.copyfile(log, aside)
     if copied == readable:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        schema.empty_log(connection)
     if lost:
         raise StoreDamaged(
             f"the log of {folder / DATABASE} is damaged in its middle: what was written before is kept, and at least "
