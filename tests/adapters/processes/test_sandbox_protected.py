@@ -13,7 +13,7 @@ import pytest
 from tests.adapters.processes.cage import Cage, create_folders, require_level
 
 from callboard.adapters.processes.sandbox import created_paths as guarding
-from callboard.adapters.processes.sandbox.created_paths import Grants, PathGuard
+from callboard.adapters.processes.sandbox.created_paths import Grants, MovedPath, PathGuard, describe
 from callboard.adapters.processes.sandbox.ground import find_repository
 from callboard.types.records import PathGrant
 
@@ -333,3 +333,12 @@ def test_grants_and_moves_are_trimmed_when_no_command_needs_them(tmp_path: Path)
     assert earlier.read() == {"/w/new"}
     assert Grants(str(grants), earlier.mark).read() == {"/w/new"}
     assert Grants(str(grants)).read() == frozenset()
+
+
+def test_a_path_that_a_command_creates_again_and_again_is_reported_in_one_line() -> None:
+    moved = [MovedPath("/w/a", f"/w/a.quarantined{number}") for number in ("", "-2", "-3")] + [MovedPath("/w/b", "")]
+    lines = describe(moved).splitlines()
+    assert lines[1:3] == [
+        "  /w/a was moved to /w/a.quarantined, and 2 more times to such a name",
+        "  /w/b COULD NOT BE MOVED: delete it",
+    ]

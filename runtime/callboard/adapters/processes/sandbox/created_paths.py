@@ -16,6 +16,7 @@ import ctypes
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -254,6 +255,16 @@ def _drain(descriptor: int) -> None:
         return
 
 
+def _each_once(moved: Sequence[MovedPath]) -> Iterator[tuple[str, str, int]]:
+    """Yield each path once for all its successful moves, and once for all that failed: path, first new path, count."""
+    counts = Counter((move.path, bool(move.to)) for move in moved)
+    firsts: dict[tuple[str, bool], str] = {}
+    for move in moved:
+        firsts.setdefault((move.path, bool(move.to)), move.to)
+    for (path, done), to in firsts.items():
+        yield path, to, counts[path, done]
+
+
 def describe(moved: Sequence[MovedPath], command: str = "", *, shared: bool = False) -> str:
     """Return the text for the model and the user; empty if nothing was moved.
 
@@ -266,8 +277,10 @@ def describe(moved: Sequence[MovedPath], command: str = "", *, shared: bool = Fa
     if command:
         creator = f"The earlier command `{command}`, which was killed,"
     lines = [f"[{creator} created files that other programs run or obey, without approval:"]
-    for move in moved:
-        lines.append(f"  {move.path} " + (f"was moved to {move.to}" if move.to else "COULD NOT BE MOVED: delete it"))
+    # One line for each path: a command that creates a file again and again would fill the agent's context.
+    for path, to, times in _each_once(moved):
+        again = f", and {times - 1} more times to such a name" if times > 1 else ""
+        lines.append(f"  {path} was moved to {to}{again}" if to else f"  {path} COULD NOT BE MOVED: delete it")
     lines.append(
         "Do not move it back. Create such a file with write_file, or name its path in the command, so that a person is "
         "asked; a person may also list the path under `sandbox.writable`.]"
