@@ -72,6 +72,12 @@ def test_pipes_are_refused_without_waiting_and_absolute_paths_too(root_fd: int, 
         open_beneath(root_fd, "a\0", os.O_RDONLY)
 
 
+def test_a_link_that_leads_out_is_named_as_such(root_fd: int, folder: Path) -> None:
+    (folder / "out").symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="it leads out of its folder"):
+        open_beneath(root_fd, "out", os.O_RDONLY)
+
+
 def test_writing_creates_and_truncates_inside(root_fd: int, folder: Path) -> None:
     fd = open_beneath(root_fd, "sub/new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     os.write(fd, b"long text")

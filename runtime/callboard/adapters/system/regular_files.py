@@ -148,7 +148,8 @@ def _openat2(
         if code in (errno.ENOSYS, errno.EPERM):
             return None
         if code not in (errno.EAGAIN, errno.EINTR):
-            raise OSError(code, os.strerror(code), relative)
+            reason = "it leads out of its folder" if code == errno.EXDEV else os.strerror(code)
+            raise OSError(code, reason, relative)
     raise OSError(errno.EAGAIN, "the path kept changing", relative)
 
 
