@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from tests.cli.commands.command import Command
 from tests.cli.repl.pty_screen import PtyScreen
 from tests.cli.repl.screens_page import PAGE, SCENARIO, SITUATIONS, fixed
+from tests.cli.repl.test_plan_prompt import edit
 
 from callboard.cli.repl.line import folded
+from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import COMMANDS
 from callboard.cli.terminal.terminal import Line, columns, wrapped
 
@@ -96,6 +98,28 @@ def _typed(folder: Path, width: int) -> str:
 
 def test_no_word_of_a_command_is_broken() -> None:
     assert broken_words(shown(NARROW), shown(WIDE)) == []
+
+
+class NoCommands:
+    """The part of a session that `/help` uses."""
+
+    def commands(self) -> Sequence[object]:
+        return ()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("width", [60, NARROW, 100])
+async def test_the_help_keeps_its_two_columns_on_a_narrow_screen(width: int) -> None:
+    context = SlashContext(NoCommands(), edit)  # pyright: ignore[reportArgumentType] - only this part is used
+    page = await COMMANDS["help"].act(context, "")
+    lines = [line.text for line in page.lines_for(width)]
+    assert max(map(columns, lines)) <= width
+    assert " ".join(lines).split() == " ".join(line.text for line in page.lines).split()
+    assert all(line[:26].strip() == "" or not line.startswith(" ") for line in lines)
+    beside = [line for line in lines if "  " in line.strip() or line.startswith(" ")]
+    assert all(line[24:26] == "  " and line[26] != " " for line in beside), beside
+    assert page.lines_for(WIDE) == page.lines
 
 
 def texts_of(tree: ast.AST) -> Iterator[str]:

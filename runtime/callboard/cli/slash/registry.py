@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +28,7 @@ from callboard.cli.slash.context import (
     suggestion,
 )
 from callboard.cli.terminal.plan_editor import approval, editable, keep_text
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, wrapped
 from callboard.cli.views.context import context_block, edits_block, undo_line
 from callboard.cli.views.cost import cost_block
 from callboard.cli.views.events import first_line, shorten
@@ -514,10 +515,30 @@ async def _help(console: SlashContext, arguments: str) -> Block:
             for entry in console.session.commands()
         ]
         rows += _LINES
-    width = max(len(typed) for typed, _ in rows)
-    return Block(tuple(Line(f"{typed:<{width}}  {does}") for typed, does in rows))
+    return Block(_help_lines(rows, 0), fit=partial(_help_lines, rows))
 
 
+def _help_lines(rows: Sequence[tuple[str, str]], width: int) -> tuple[Line, ...]:
+    """Return what can be typed beside its effect. `width`: columns of the screen; 0: as many as needed.
+
+    On a narrow screen, a long command has a line of its own, and each effect stays in its column.
+    """
+    column = max(len(typed) for typed, _ in rows)
+    if not width or column + 2 + max(columns(does) for _, does in rows) <= width:
+        return tuple(Line(f"{typed:<{column}}  {does}") for typed, does in rows)
+    column = min(column, _TYPED)
+    lines: list[Line] = []
+    for typed, does in rows:
+        parts = [part.text for part in wrapped(Line(does), max(width - column - 2, _TYPED))]
+        if len(typed) > column:
+            lines.append(Line(typed))
+            typed = ""
+        lines += (Line(f"{start:<{column}}  {part}") for start, part in zip_longest([typed], parts, fillvalue=""))
+    return tuple(lines)
+
+
+_TYPED = 24
+"""Columns of the commands in the list on a narrow screen."""
 _ABOUT = 72
 """Limit of the characters of a skill's description in the list."""
 _LINES = (
