@@ -8,20 +8,17 @@ After a summary the texts of loaded skills are restored.
 This module is the only expansion of slash commands, for every front end, process and schedule. The envelope keeps the
 short form. The expansion happens once, at delivery, and is part of that record, so that a resume repeats nothing. A
 command that was cut off does not run again unless it only reads. A slash command may also name a prompt of an MCP
-server. A file that the user names as `@path` is read as by `read_file`, if the rules allow it without a question. A
-resource that the user names as `@server:uri` is read at delivery and follows the text as information. If it
+server. A resource that the user names as `@server:uri` is read at delivery and follows the text as information. If it
 cannot be read, a message takes its place, and the text is delivered all the same.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from callboard.core.approvals.plan_gate import gate_refuses
-from callboard.core.context.project_instructions import includes_in
 from callboard.core.context.system_prompt import one_line
 from callboard.core.keys import subagent_suffix
 from callboard.core.mcp.tool_names import cut, mentioned
@@ -46,9 +43,8 @@ from callboard.core.tool_access import tools_for
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.operations.permission_query import permission_query, skill_overrides, without
-from callboard.engine.operations.tool_context import tool_context
 from callboard.ports.environment import PermissionDecision
-from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse, ToolOutcome
+from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types.agent_spec import AgentSpec, PermissionRules
@@ -276,13 +272,14 @@ class ExpandedSkill:
 def expands(agent: AgentRuntime, envelope: Envelope) -> bool:
     """Return True if the envelope has text to expand, and is from the user or a schedule.
 
-    Such text begins with a slash command, known or unknown, or may name a file or a resource of an MCP server.
+    Such text begins with a slash command, known or unknown, or names a resource of an MCP server.
     """
-    if not (raises(envelope) or envelope.type == "scheduled") or envelope.metadata.get("verbatim"):
-        return False
-    if named(agent, envelope) or _file_names(agent, envelope):
-        return True
-    return bool(first_name(envelope.content))
+    return is_prompt(envelope) and (bool(named(agent, envelope)) or bool(first_name(envelope.content)))
+
+
+def is_prompt(envelope: Envelope) -> bool:
+    """Return True if the envelope is from the user or a schedule, and its text is not to be sent unchanged."""
+    return (raises(envelope) or envelope.type == "scheduled") and not envelope.metadata.get("verbatim")
 
 
 def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:
@@ -300,7 +297,7 @@ async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
             if agent.host.ports.skills.awaits_trust(name):
                 raise ToolRefused(untrusted_command(name))
             raise ToolRefused(unknown_command(name, [command.name for command in commands]))
-        return await _attached(agent, envelope, ExpandedSkill())
+        return ExpandedSkill(await mentioned_resources(agent, envelope))
     if envelope.id in agent.state.work.commands_begun:
         raise ToolRefused(
             f"/{commands_typed.names[0]}: it was cut off while its commands ran. What they did is unknown: say it again"
@@ -310,7 +307,7 @@ async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
         last = number == len(commands_typed.names) - 1
         part = await _expand_one(agent, envelope, name, _Place(number, commands_typed.arguments, last))
         whole = ExpandedSkill((*whole.blocks, *part.blocks), (*whole.events, *part.events))
-    return await _attached(agent, envelope, whole)
+    return ExpandedSkill((*whole.blocks, *await mentioned_resources(agent, envelope)), whole.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,65 +392,3 @@ async def _resource_blocks(agent: AgentRuntime, server: str, uri: str) -> list[J
         elif text := str(part.get("text", "")).strip():
             blocks.append({"type": "text", "text": cut(text)})
     return blocks
-
-
-_MOST_FILES = 20
-"""Most files of one prompt whose content is attached."""
-_PIPED = re.compile(r"<piped-input>.*?</piped-input>", re.DOTALL)
-_LINES = re.compile(r"(.+)#L?(\d+)(?:-L?(\d+))?")
-"""A path with lines of the file: `src/app.py#L10-20`."""
-
-
-async def _attached(agent: AgentRuntime, envelope: Envelope, whole: ExpandedSkill) -> ExpandedSkill:
-    """Return the expansion with the content of the resources and files that the text names, behind its own blocks."""
-    resources = await mentioned_resources(agent, envelope)
-    blocks: list[Json] = []
-    events: list[ev.Event] = []
-    for number, word in enumerate(_file_names(agent, envelope)):
-        outcome = await _read_named(agent, f"{envelope.id}.file.{number}", word)
-        if outcome is None:
-            continue
-        parts = [{"type": "text", "text": outcome.content}] if isinstance(outcome.content, str) else outcome.content
-        blocks += [{"type": "text", "text": f"[The content of {one_line(word)}, which the prompt names:]"}, *parts]
-        events += outcome.events
-    files = tuple(Placed(data=block, source="skill") for block in defused_parts(blocks))
-    return ExpandedSkill((*whole.blocks, *resources, *files), (*whole.events, *events))
-
-
-def _file_names(agent: AgentRuntime, envelope: Envelope) -> Sequence[str]:
-    """Return the words behind an `@` that may be files, for an agent that may read files. Piped input names none."""
-    if "@" not in envelope.content or _READ not in agent.state.me.tools:
-        return ()
-    return includes_in(_PIPED.sub("", envelope.content))[:_MOST_FILES]
-
-
-async def _read_named(agent: AgentRuntime, key: str, word: str) -> ToolOutcome | None:
-    """Return what `read_file` returns for a named file, or why the rules do not allow it; None if it is no file.
-
-    A name behind an `@` may also be a person or a package, so a missing file is not reported.
-    """
-    ports = agent.host.ports
-    lines = _LINES.fullmatch(word)
-    given: Json = {"path": lines[1] if lines else word}
-    if lines:
-        first, last = int(lines[2]), int(lines[3] or lines[2])
-        given |= {"offset": max(first, 1), "limit": max(1, last - first + 1)}
-    call = ToolCall(id=key, use_id=key, name=_READ, input=given)
-    if ports.hooks.has("PreToolUse"):
-        verdict = await ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
-        notice(agent.host, agent.name, verdict.notices)
-        if verdict.decision in ("deny", "ask") or verdict.halt:
-            return ToolOutcome(f"(not read: {verdict.why or verdict.halt or 'a hook asks'})")
-    decision = await ports.judge.judge(permission_query(agent.host, agent.state, call))
-    if decision.decision != "allow":
-        return ToolOutcome(f"(not read: {decision.why} ({decision.rule}). Read it yourself if you need it)")
-    try:
-        outcome = await ports.tools[_READ].run(call.input, tool_context(agent, key))
-    except ToolRefused:
-        return None
-    except OSError as failed:
-        return ToolOutcome(f"(not read: {failed.strerror or failed})")
-    return None if outcome.is_error else outcome
-
-
-_READ = "read_file"

@@ -1,10 +1,14 @@
 """Hooks around a turn: on content that enters the conversation, at the beginning, on a batch of results, at the end.
 
 Their decisions are part of the record of the operation that ran them. An operation that was cut off runs them again.
+
+A file that the user names as `@path` in a prompt is read as by `read_file` at the delivery of the prompt, if the rules
+allow it without a question.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
@@ -13,19 +17,24 @@ import anyio
 
 from callboard.core.agent.apply import fold
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, START_HOOKS, STOP_HOOKS
-from callboard.core.messaging.envelopes import injected, with_attachments
+from callboard.core.context.project_instructions import includes_in
+from callboard.core.context.system_prompt import one_line
+from callboard.core.messaging.envelopes import defused_parts, injected, with_attachments
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
+from callboard.engine.operations.permission_query import permission_query
 from callboard.engine.operations.receive import delivered
-from callboard.engine.operations.skills import ExpandedSkill, expanded, expands
+from callboard.engine.operations.skills import ExpandedSkill, expanded, expands, is_prompt
+from callboard.engine.operations.tool_context import tool_context
 from callboard.engine.runtime import AT_WORK
+from callboard.ports.tool import ToolOutcome
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
 from callboard.types.errors import CallboardError, NobodyCanAct, ToolRefused
-from callboard.types.messages import Injection
-from callboard.types.records import Envelope, Json
+from callboard.types.messages import Injection, Placed
+from callboard.types.records import Envelope, Json, ToolCall
 
 PROMPTS = frozenset({"prompt", "scheduled"})
 
@@ -39,10 +48,10 @@ _SESSION = Injection(kind="session-start-hook", text="", source="hook")
 def hooked(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
     """Return True if hooks run before these envelopes enter the conversation.
 
-    Also True if an envelope contains a slash command.
+    Also True if an envelope contains a slash command or may name a file.
     """
     has = agent.host.ports.hooks.has
-    if any(expands(agent, envelope) for envelope in envelopes):
+    if any(_has_more(agent, envelope) for envelope in envelopes):
         return True
     prompts = any(envelope.type in PROMPTS for envelope in envelopes)
     return has("EnvelopeDelivered") or (prompts and has("UserPromptSubmit"))
@@ -51,7 +60,7 @@ def hooked(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
 def deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
     """Run the hooks for each envelope, then add the accepted ones to the conversation."""
     agent.start(
-        SKILLS if any(expands(agent, envelope) for envelope in envelopes) else PROMPT_HOOKS,
+        SKILLS if any(_has_more(agent, envelope) for envelope in envelopes) else PROMPT_HOOKS,
         partial(_deliver, agent, envelopes),
     )
 
@@ -72,7 +81,7 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
             events += submitted
             if any(isinstance(event, ev.EnvelopesDropped) for event in submitted):
                 continue
-        if expands(agent, envelope):
+        if _has_more(agent, envelope):
             expansion = await _expanded(agent, envelope)
             if not isinstance(expansion, ExpandedSkill):
                 events.append(expansion)
@@ -108,17 +117,24 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
             return
 
 
+def _has_more(agent: AgentRuntime, envelope: Envelope) -> bool:
+    """Return True if the envelope has text to expand, or may name files."""
+    return expands(agent, envelope) or bool(_file_names(agent, envelope))
+
+
 def _of(skills: Mapping[str, ExpandedSkill], envelope: Envelope) -> ExpandedSkill:
     return skills.get(envelope.id, ExpandedSkill())
 
 
 async def _expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill | ev.EnvelopesDropped:
-    """Return the expansion of a slash command, or after a failure the record that drops the command.
+    """Return the expansion of a slash command and the named files, or after a failure the record that drops the text.
 
     The user is informed of the failure. An interrupted command is dropped and does not start again by itself.
     """
     try:
-        return await expanded(agent, envelope)
+        expansion = await expanded(agent, envelope) if expands(agent, envelope) else ExpandedSkill()
+        files = await _attached(agent, envelope)
+        return ExpandedSkill((*expansion.blocks, *files.blocks), (*expansion.events, *files.events))
     except (CallboardError, OSError, ValueError) as wrong:
         if isinstance(wrong, NobodyCanAct):
             raise
@@ -291,3 +307,63 @@ async def _stop_teammate(agent: AgentRuntime, reason: str, turn: str) -> None:
     now = agent.host.clock.now()
     events = [ev.StopHookRan(at=now, go_on=""), ev.StopAsked(at=now, by="hook", why=reason)]
     await agent.record(*events, unless=lambda state: state.turn is None or state.turn.id != turn)
+
+
+_READ = "read_file"
+_MOST_FILES = 20
+"""Most files of one prompt whose content is attached."""
+_PIPED = re.compile(r"<piped-input>.*?</piped-input>", re.DOTALL)
+_LINES = re.compile(r"(.+)#L?(\d+)(?:-L?(\d+))?")
+"""A path with lines of the file: `src/app.py#L10-20`."""
+
+
+async def _attached(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
+    """Return the content of the files that the text names, and the records that the agent has read them."""
+    blocks: list[Json] = []
+    events: list[ev.Event] = []
+    for number, word in enumerate(_file_names(agent, envelope)):
+        outcome = await _read_named(agent, f"{envelope.id}.file.{number}", word)
+        if outcome is None:
+            continue
+        parts = [{"type": "text", "text": outcome.content}] if isinstance(outcome.content, str) else outcome.content
+        blocks += [{"type": "text", "text": f"[The content of {one_line(word)}, which the prompt names:]"}, *parts]
+        events += outcome.events
+    files = tuple(Placed(data=block, source="skill") for block in defused_parts(blocks))
+    return ExpandedSkill(files, tuple(events))
+
+
+def _file_names(agent: AgentRuntime, envelope: Envelope) -> Sequence[str]:
+    """Return the words behind an `@` that may be files, for an agent that may read files. Piped input names none."""
+    if "@" not in envelope.content or not is_prompt(envelope) or _READ not in agent.state.me.tools:
+        return ()
+    return includes_in(_PIPED.sub("", envelope.content))[:_MOST_FILES]
+
+
+async def _read_named(agent: AgentRuntime, key: str, word: str) -> ToolOutcome | None:
+    """Return what `read_file` returns for a named file, or why the rules do not allow it; None if it is no file.
+
+    A name behind an `@` may also be a person or a package, so a missing file is not reported.
+    """
+    ports = agent.host.ports
+    lines = _LINES.fullmatch(word)
+    given: Json = {"path": lines[1] if lines else word}
+    if lines:
+        first = int(lines[2])
+        last = int(lines[3] or first)
+        given |= {"offset": max(first, 1), "limit": max(1, last - first + 1)}
+    call = ToolCall(id=key, use_id=key, name=_READ, input=given)
+    if ports.hooks.has("PreToolUse"):
+        verdict = await ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
+        notice(agent.host, agent.name, verdict.notices)
+        if verdict.decision in ("deny", "ask") or verdict.halt:
+            return ToolOutcome(f"(not read: {verdict.why or verdict.halt or 'a hook asks'})")
+    decision = await ports.judge.judge(permission_query(agent.host, agent.state, call))
+    if decision.decision != "allow":
+        return ToolOutcome(f"(not read: {decision.why} ({decision.rule}). Read it yourself if you need it)")
+    try:
+        outcome = await ports.tools[_READ].run(call.input, tool_context(agent, key))
+    except ToolRefused:
+        return None
+    except OSError as failed:
+        return ToolOutcome(f"(not read: {failed.strerror or failed})")
+    return None if outcome.is_error else outcome
