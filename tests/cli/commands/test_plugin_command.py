@@ -39,6 +39,14 @@ def test_a_folder_is_copied_loaded_switched_and_removed(command: Command, tmp_pa
     assert (gone.code, "no plugin is installed" in gone.err) == (2, True)
 
 
+def test_a_note_on_a_file_names_it_in_the_plugin(command: Command, tmp_path: Path) -> None:
+    source = make_plugin(tmp_path / "source", "acme")
+    (source / "commands").mkdir()
+    (source / "commands" / "loop.md").write_text("---\ndescription: Start\nodd-field: 1\n---\nGo.\n")
+    ran = command.run_inline("plugin", "install", str(source), "--yes")
+    assert "\n  commands/loop.md:3: odd-field: ignored" in ran.err, ran.err
+
+
 def test_a_marketplace_names_folders_and_repositories(command: Command, tmp_path: Path) -> None:
     market = tmp_path / "market"
     make_plugin(market / "plugins" / "near", "near")

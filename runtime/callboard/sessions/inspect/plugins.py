@@ -221,7 +221,8 @@ def content_of(folder: Path) -> PluginContent:
         claims=claims,
         hooks=sum(claim.kind == "hook" for claim in claims),
         servers=len({claim.text.partition(":")[0] for claim in claims if claim.kind in ("server", "url")}),
-        notes=tuple(str(note) for note in (*notes, *agents.notes, *skills.notes)),
+        # The folder may be a temporary copy, whose name says nothing to a person.
+        notes=tuple(str(note).removeprefix(f"{folder}/") for note in (*notes, *agents.notes, *skills.notes)),
     )
 
 
