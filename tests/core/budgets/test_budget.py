@@ -198,6 +198,11 @@ def test_a_grant_beyond_what_is_left_is_told_by_its_limits() -> None:
     ("refusal", "said"),
     [
         (("session", "cost_usd", 5, 4.98, 0.3), "the money budget of the session is used up: $4.9800 of $5.0000"),
+        (
+            ("session", "cost_usd", 0.1, 0, 0.3),
+            "the money budget of the session is too small for the next call: $0.0000",
+        ),
+        (("session", "tokens", 0, 0, 300), "the token budget of the session is used up: 0 of 0"),
         (("alice", "tokens", 5_000, 4_000, 2_000), "the token budget of alice is used up: 4,000 of 5,000"),
         (("schedule:cron_1", "steps", 3, 3, 1), "model calls of schedule cron_1 is used up: 3 of 3 made"),
         (("session", "steps", 3, 2, 2), "of the session is used up: 2 of 3 made, and the last one is for a report"),

@@ -244,7 +244,7 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
         return f"{exhausted(budget, kind)}: {limit:,.0f} s since it began"
     if kind == "cost_usd":
         numbers = f"${spent:.4f} of ${limit:.4f} spent or reserved, and the next call may cost ${needed:.4f}"
-        return f"{exhausted(budget, kind)}: {numbers}"
+        return f"{exhausted(budget, kind) if spent or not limit else _too_small(budget, kind)}: {numbers}"
     if kind == "price":
         advice = (
             "state the model's price under `models` in settings.yaml, choose another model, or limit tokens instead"
@@ -252,7 +252,7 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
         return f"the money budget of {_owner(budget)} (${limit:.4f}) needs a model whose price is known: {advice}"
     if kind == "tokens":
         numbers = f"{spent:,.0f} of {limit:,.0f} spent or reserved, and the next call may take {needed:,.0f}"
-        return f"{exhausted(budget, kind)}: {numbers}"
+        return f"{exhausted(budget, kind) if spent or not limit else _too_small(budget, kind)}: {numbers}"
     kept = ", and the last one is for a report" if 0 < limit - spent <= needed else ""
     return f"{exhausted(budget, kind)}: {spent:,.0f} of {limit:,.0f} made{kept}"
 
@@ -262,8 +262,14 @@ def exhausted(budget: str, kind: Kind) -> str:
     owner = _owner(budget)
     if kind == "price":
         return f"the money budget of {owner} needs a model whose price is known"
-    names = {"seconds": "time budget", "cost_usd": "money budget", "tokens": "token budget"}
-    return f"the {names.get(kind, 'budget of model calls')} of {owner} is used up"
+    return f"the {_BUDGETS.get(kind, 'budget of model calls')} of {owner} is used up"
+
+
+_BUDGETS: Mapping[str, str] = {"seconds": "time budget", "cost_usd": "money budget", "tokens": "token budget"}
+
+
+def _too_small(budget: str, kind: Kind) -> str:
+    return f"the {_BUDGETS[kind]} of {_owner(budget)} is too small for the next call"
 
 
 def _exceeds(requested: float | None, most: float | None) -> bool:
