@@ -78,7 +78,7 @@ SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
             ("--max-budget-usd", "0.001"),
             "",
             [
-                "the money budget of the session is used up",
+                "the money budget of the session is too small for the next call",
                 "the lead ended without any text: no model call was made",
             ],
         ),
@@ -92,7 +92,7 @@ def test_a_run_that_a_limit_ends_prints_what_was_said_and_why_it_ended(
     assert [line for line in err if line not in ran.err] == []
     assert ran.err.count("callboard: ") == 1, "one line gives the reason for the end"
     assert ran.err.count("spent or reserved") == ("--max-budget-usd" in flags), "the numbers of a budget appear once"
-    assert ran.err.count("is used up") == ("--max-budget-usd" in flags), "and so does its end"
+    assert ran.err.count("is too small") == ("--max-budget-usd" in flags), "and so does its end"
     assert ran.err.count("resume with a higher --max-budget-usd") == ("--max-budget-usd" in flags)
 
 

@@ -252,7 +252,7 @@ def budget_block(agent: str, event: BudgetReached, *, by_option: bool = False, t
     elif told_later and not event.winds_down:
         text = "stops at a budget"
     else:
-        text = exhausted(event.budget, event.kind)
+        text = exhausted(event.budget, event.kind, event.limit, event.spent)
         text += "; one last call reports the state of the work" if event.winds_down else ""
     return block(f"{text}. To allow more: {_more_budget(event, by_option)}", "warn", name=agent)
 

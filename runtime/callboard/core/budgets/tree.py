@@ -241,10 +241,10 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
     if kind == "depth":
         return f"agents may be {limit:,.0f} deep below {_owner(budget)}, and this one would be {spent + needed:,.0f}"
     if kind == "seconds":
-        return f"{exhausted(budget, kind)}: {limit:,.0f} s since it began"
+        return f"{exhausted(budget, kind, limit, spent)}: {limit:,.0f} s since it began"
     if kind == "cost_usd":
         numbers = f"${spent:.4f} of ${limit:.4f} spent or reserved, and the next call may cost ${needed:.4f}"
-        return f"{exhausted(budget, kind) if spent or not limit else _too_small(budget, kind)}: {numbers}"
+        return f"{exhausted(budget, kind, limit, spent)}: {numbers}"
     if kind == "price":
         advice = (
             "state the model's price under `models` in settings.yaml, choose another model, or limit tokens instead"
@@ -252,24 +252,23 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
         return f"the money budget of {_owner(budget)} (${limit:.4f}) needs a model whose price is known: {advice}"
     if kind == "tokens":
         numbers = f"{spent:,.0f} of {limit:,.0f} spent or reserved, and the next call may take {needed:,.0f}"
-        return f"{exhausted(budget, kind) if spent or not limit else _too_small(budget, kind)}: {numbers}"
+        return f"{exhausted(budget, kind, limit, spent)}: {numbers}"
     kept = ", and the last one is for a report" if 0 < limit - spent <= needed else ""
-    return f"{exhausted(budget, kind)}: {spent:,.0f} of {limit:,.0f} made{kept}"
+    return f"{exhausted(budget, kind, limit, spent)}: {spent:,.0f} of {limit:,.0f} made{kept}"
 
 
-def exhausted(budget: str, kind: Kind) -> str:
+_NAMES: Mapping[str, str] = {"seconds": "time budget", "cost_usd": "money budget", "tokens": "token budget"}
+
+
+def exhausted(budget: str, kind: Kind, limit: float, spent: float) -> str:
     """Return a description of the exhausted budget without its numbers."""
     owner = _owner(budget)
     if kind == "price":
         return f"the money budget of {owner} needs a model whose price is known"
-    return f"the {_BUDGETS.get(kind, 'budget of model calls')} of {owner} is used up"
-
-
-_BUDGETS: Mapping[str, str] = {"seconds": "time budget", "cost_usd": "money budget", "tokens": "token budget"}
-
-
-def _too_small(budget: str, kind: Kind) -> str:
-    return f"the {_BUDGETS[kind]} of {_owner(budget)} is too small for the next call"
+    name = _NAMES.get(kind, "budget of model calls")
+    if kind in ("cost_usd", "tokens") and limit and not spent:
+        return f"the {name} of {owner} is too small for the next call"
+    return f"the {name} of {owner} is used up"
 
 
 def _exceeds(requested: float | None, most: float | None) -> bool:
