@@ -148,7 +148,7 @@ def _openat2(
         if code in (errno.ENOSYS, errno.EPERM):
             return None
         if code not in (errno.EAGAIN, errno.EINTR):
-            reason = "it leads out of its folder" if code == errno.EXDEV else os.strerror(code)
+            reason = "a link leads out of its folder" if code == errno.EXDEV else os.strerror(code)
             raise OSError(code, reason, relative)
     raise OSError(errno.EAGAIN, "the path kept changing", relative)
 
