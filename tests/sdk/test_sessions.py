@@ -57,6 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("MODEL_ID", f"rehearsal:{tmp_path / 'model.yaml'}")
     (tmp_path / "model.yaml").write_text(SCENARIO)
     (tmp_path / "work").mkdir()
+    structlog.reset_defaults()  # a command of an earlier test in this process has configured it
     yield tmp_path / "work"
     structlog.reset_defaults()
 
