@@ -280,12 +280,8 @@ class AgentRuntime:
         Its usage and outcome stay. Return True if its transcript is complete, so that nothing needs this object.
         """
         self.retire()
-        written = self.written
-        is_written = written.bare.seq == self.state.seq
+        is_written = self.written.bare.seq == self.state.seq  # else a later transcript continues from the progress
         self.state = without_history(self.state)
-        if is_written:  # else a later transcript continues from the progress
-            self.written = TranscriptProgress(self.state, written.lines, written.before, holes=written.holes)
-            self.recent_replies = RecentReplies.of(self.state)
         self.watch = CacheWatch(self.host.cache_news)
         self._prompt = ("", b"", b"")
         self.spawner = None

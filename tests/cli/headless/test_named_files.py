@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def command(tmp_path: Path) -> Command:
         ("Read @long.txt#L9-12", "I see nothing."),
         ("Ask @alice about me@notes/a.txt, @missing.txt and @notes", "I see nothing."),
         ("Explain `@notes/a.txt`", "I see nothing."),
+        ('Go\n<piped-input command="ls" exit_code="0">\nsee @notes/a.txt\n</piped-input>', "I see nothing."),
         ("Read @.env", "It was not read."),
         ("Read @../outside.txt", "It was not read."),
     ],
@@ -62,6 +64,24 @@ def test_a_named_file_is_read_if_the_rules_allow_it_without_a_question(
     command: Command, prompt: str, reply: str
 ) -> None:
     ran = command.run_inline("-p", prompt, "--model", command.scenario(LOOK))
+    assert (ran.code, ran.out) == (0, f"{reply}\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply"),
+    [
+        ({"permissionDecision": "deny", "permissionDecisionReason": "no"}, "It was not read."),
+        ({"permissionDecision": "allow", "updatedInput": {"path": "long.txt"}}, "I see all of it."),
+    ],
+)
+def test_a_hook_may_refuse_a_named_file_or_change_it(command: Command, answer: dict[str, object], reply: str) -> None:
+    output = json.dumps({"hookSpecificOutput": {"hookEventName": "PreToolUse", **answer}})
+    (command.workspace / "answer.json").write_text(output)
+    hook = {"type": "command", "command": 'cat "$CLAUDE_PROJECT_DIR/answer.json"'}
+    settings = command.workspace / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"hooks": {"PreToolUse": [{"matcher": "Read", "hooks": [hook]}]}}))
+    ran = command.run_inline("-p", "Read @notes/a.txt", "--trust", "--model", command.scenario(LOOK))
     assert (ran.code, ran.out) == (0, f"{reply}\n")
 
 

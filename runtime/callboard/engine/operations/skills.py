@@ -216,8 +216,10 @@ async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tupl
     state = agent.state
     if call.name not in host.ports.tools:
         raise _refusal(skill, call, "there is no shell in this session")
-    if host.ports.hooks.has("PreToolUse"):
-        call = await _hooked(agent, skill, call)
+    hooked = await passed_hooks(agent, call)
+    if isinstance(hooked, str):
+        raise _refusal(skill, call, hooked)
+    call = hooked
     query = permission_query(agent.host, agent.state, call)
     spec = without(query.spec, skill.disallowed) if skill.disallowed else query.spec
     overrides = (*query.overrides, *skill_overrides(agent.host, agent.state, skill.allowed))
@@ -229,11 +231,14 @@ async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tupl
     return call, decision
 
 
-async def _hooked(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> ToolCall:
+async def passed_hooks(agent: AgentRuntime, call: ToolCall) -> ToolCall | str:
+    """Return the call as the PreToolUse hooks leave it, or why it may not run without a question."""
+    if not agent.host.ports.hooks.has("PreToolUse"):
+        return call
     verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
     notice(agent.host, agent.name, verdict.notices)
     if verdict.decision in ("deny", "ask") or verdict.halt:
-        raise _refusal(skill, call, f"{verdict.why or verdict.halt or 'a hook asks'} ({verdict.by or 'a hook'})")
+        return f"{verdict.why or verdict.halt or 'a hook asks'} ({verdict.by or 'a hook'})"
     return call if verdict.input is None else call.model_copy(update={"input": verdict.input})
 
 

@@ -25,7 +25,7 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.operations.permission_query import permission_query
 from callboard.engine.operations.receive import delivered
-from callboard.engine.operations.skills import ExpandedSkill, expanded, expands, is_prompt
+from callboard.engine.operations.skills import ExpandedSkill, expanded, expands, is_prompt, passed_hooks
 from callboard.engine.operations.tool_context import tool_context
 from callboard.engine.runtime import AT_WORK
 from callboard.ports.tool import ToolOutcome
@@ -312,7 +312,7 @@ async def _stop_teammate(agent: AgentRuntime, reason: str, turn: str) -> None:
 _READ = "read_file"
 _MOST_FILES = 20
 """Most files of one prompt whose content is attached."""
-_PIPED = re.compile(r"<piped-input>.*?</piped-input>", re.DOTALL)
+_PIPED = re.compile(r"<piped-input\b[^>]*>.*?</piped-input>", re.DOTALL)
 _LINES = re.compile(r"(.+)#L?(\d+)(?:-L?(\d+))?")
 """A path with lines of the file: `src/app.py#L10-20`."""
 
@@ -351,12 +351,9 @@ async def _read_named(agent: AgentRuntime, key: str, word: str) -> ToolOutcome |
         first = int(lines[2])
         last = int(lines[3] or first)
         given |= {"offset": max(first, 1), "limit": max(1, last - first + 1)}
-    call = ToolCall(id=key, use_id=key, name=_READ, input=given)
-    if ports.hooks.has("PreToolUse"):
-        verdict = await ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
-        notice(agent.host, agent.name, verdict.notices)
-        if verdict.decision in ("deny", "ask") or verdict.halt:
-            return ToolOutcome(f"(not read: {verdict.why or verdict.halt or 'a hook asks'})")
+    call = await passed_hooks(agent, ToolCall(id=key, use_id=key, name=_READ, input=given))
+    if isinstance(call, str):
+        return ToolOutcome(f"(not read: {call})")
     decision = await ports.judge.judge(permission_query(agent.host, agent.state, call))
     if decision.decision != "allow":
         return ToolOutcome(f"(not read: {decision.why} ({decision.rule}). Read it yourself if you need it)")
