@@ -31,7 +31,7 @@ PARTS = (
     ("permission check", r"core/permissions/|adapters/shell/|engine/operations/permission|engine/approvals"),
     ("tool call", r"adapters/tools/|adapters/system/(?!logs|clock)|engine/operations/tool|core/json_schema|pathlib"),
     ("requests and replies", r"adapters/models/|engine/operations/model_call|engine/rate_limits"),
-    ("HTTP", r"aiohttp|httpx2?|/anthropic/|multidict|yarl|propcache|asyncio/(selector_events|sslproto|streams)"),
+    ("HTTP", r"aiohttp|multidict|yarl|propcache|asyncio/(selector_events|sslproto|streams)"),
     ("records: encode and commit", r"engine/agent_runtime|types/|pydantic|adapters/storage/|core/team/|core/keys"),
     ("other operations of the engine", r"engine/|core/"),
     ("screen and JSON output", r"callboard/cli/"),

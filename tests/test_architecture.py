@@ -28,7 +28,7 @@ SAMPLE = PACKAGE / "data" / "sample"
 FILE_LINES, FUNCTION_LINES, NESTING, PARAMETERS, PUBLIC_NAMES = 600, 60, 3, 4, 25
 
 ONE_IMPORTER = {
-    "anthropic": "callboard.adapters.models.anthropic.client",
+    "anthropic": "callboard.adapters.models.anthropic.profile",
     "apsw": "callboard.adapters.storage.sqlite",
     "bs4": "callboard.adapters.tools.web_child",
     "croniter": "callboard.core.scheduling.fire_times",

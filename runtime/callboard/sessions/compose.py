@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -269,9 +270,10 @@ async def choose_model(
 
 
 def _key_digest(loaded: LoadedSettings) -> str:
-    """Return the digest of the key, or of the command that prints it, and of its service."""
+    """Return the digest of the key, of the command that prints it, or of its profile, and of its service."""
     named = [loaded.environment.get(name, "").strip() for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")]
-    secret = next(filter(None, (*named, loaded.settings.api_key_helper)), "")
+    profile = loaded.environment.get("ANTHROPIC_PROFILE", "")
+    secret = next(filter(None, (*named, loaded.settings.api_key_helper, profile)), "")
     return hashlib.sha256(f"{loaded.settings.base_url or ''} {secret}".encode()).hexdigest()[:16]
 
 
@@ -327,7 +329,7 @@ async def stated_limits(loaded: LoadedSettings, name: str) -> ModelLimits:
 
 
 def _service(loaded: LoadedSettings) -> StatingModel:
-    """Return the real service. Importing its SDK takes a second, so this runs in a thread."""
+    """Return the real service. Loading certificates or the SDK's profiles takes time, so this runs in a thread."""
     with collector_paused():
         from callboard.adapters.models.anthropic.client import AnthropicModel
         from callboard.adapters.models.anthropic.credentials import KeyCommand
@@ -349,8 +351,9 @@ def _service(loaded: LoadedSettings) -> StatingModel:
 @asynccontextmanager
 async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) -> AsyncGenerator[ModelSelection]:
     """Yield the rehearsal model over real HTTP and SSE on a loopback port of this process."""
+    from callboard.adapters.models.anthropic.credentials import FixedKey
     from callboard.adapters.models.anthropic.http import HttpModel
-    from callboard.adapters.models.rehearsal.client import Loopback
+    from callboard.adapters.models.anthropic.service import Route, ServiceConnections
     from callboard.adapters.models.rehearsal.emulator import EmulatorOptions, serve
     from callboard.adapters.models.rehearsal.scenario_file import load_scenario
 
@@ -359,7 +362,8 @@ async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) 
     scenario = await anyio.to_thread.run_sync(load_scenario, scenario_file)
     state = places.session_data(session) / "rehearsal.jsonl"
     server = await serve(scenario, options=EmulatorOptions(state=state, keep_bodies=0))
-    model = HttpModel(Loopback(server.url))
+    # A key that no message contains by chance: keys are removed from the texts of a service.
+    model = HttpModel(ServiceConnections(Route(server.url), FixedKey(secrets.token_hex(16))))
     limits = {
         name: ModelLimits(window=spec.window, max_output=spec.max_output) for name, spec in scenario.models.items()
     }

@@ -170,7 +170,7 @@ async def fault_of(
 ) -> CallFault:
     """Make a failing call and a working one on the same pool, twice, and return the first fault.
 
-    A client's first call uses the SDK and later ones do not, but both must end in the same fault.
+    A first call opens a connection and later ones may reuse it, but both must end in the same fault.
     """
     faults: list[CallFault] = []
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # the SDK's transport runs only on asyncio
+    return "asyncio"  # aiohttp runs only on asyncio
 
 
 async def say_hello(exchange: Exchange) -> None:
@@ -94,7 +94,7 @@ def lines_of(head: bytes) -> set[bytes]:
     return {line for line in head.lower().split(b"\r\n")[1:] if line}
 
 
-async def test_later_calls_say_what_the_sdk_said_in_the_first() -> None:
+async def test_every_call_has_the_headers_of_the_first() -> None:
     async with run_service(respond_with(hello())) as wire, model_at(wire.url) as model:
         await model.complete(request(ordinal=1), RecordedDeltas())
         await model.complete(request(ordinal=2, agent="ä/b", max_tokens=7), RecordedDeltas())

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # the SDK's transport runs only on asyncio
+    return "asyncio"  # aiohttp runs only on asyncio
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # the SDK's transport runs only on asyncio
+    return "asyncio"  # aiohttp runs only on asyncio
 
 
 HALF = (
@@ -45,7 +45,7 @@ HALF = (
 """A reply that ends in the middle of its second block."""
 
 
-# A stream that ended early, which the SDK returns as a complete message.
+# A stream that ended early.
 
 
 @pytest.mark.parametrize("cut", [start(), HALF, start() + call(0, '{"command": "rm -r'), start() + text(0, "all")])

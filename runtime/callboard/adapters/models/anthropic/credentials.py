@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import anyio
 
@@ -24,9 +25,51 @@ _LONGEST = 16_384
 """Most bytes that the command prints."""
 
 
+class Credentials(Protocol):
+    """Credentials of a model service."""
+
+    @property
+    def secret(self) -> str:
+        """Return the key or token of the headers, which no message may contain."""
+        ...
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers that carry the secret, by names in lower case."""
+        ...
+
+    async def renew(self, refused: str = "") -> bool:
+        """Replace a secret that has expired, or that the service `refused`. Return True if it is another one now.
+
+        Called before each request. Raises `CredentialsMissing`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close connections for the exchange of tokens. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedKey:
+    """A key or a token that does not change."""
+
+    secret: str
+
+    def headers(self) -> Mapping[str, str]:
+        """See `Credentials.headers`. The service takes keys and tokens alike as a bearer, and so does the SDK."""
+        return {"authorization": f"Bearer {self.secret}"}
+
+    async def renew(self, refused: str = "") -> bool:
+        """Return False for this key: there is no other one."""
+        return self.secret != refused
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
 @dataclass
 class KeyCommand:
-    """A command that prints a key, and its last key."""
+    """`Credentials` of a command that prints a key."""
 
     command: str
     environment: Mapping[str, str]
@@ -35,6 +78,22 @@ class KeyCommand:
     _key: str = ""
     _until: float = 0.0
     _running: anyio.Lock = field(default_factory=anyio.Lock)
+
+    @property
+    def secret(self) -> str:
+        """Return the last key; empty before the first run."""
+        return self._key
+
+    def headers(self) -> Mapping[str, str]:
+        """See `Credentials.headers`. Both headers carry the key, because services differ in the one that they read."""
+        return {"x-api-key": self._key, "authorization": f"Bearer {self._key}"}
+
+    async def renew(self, refused: str = "") -> bool:
+        """See `Credentials.renew`."""
+        return await self.key(refused) != refused
+
+    def close(self) -> None:
+        """Do nothing: a run of the command ends by itself."""
 
     async def key(self, refused: str = "") -> str:
         """Return the key: the last one while it is fresh, unless it is the one that the service `refused`.
@@ -89,22 +148,25 @@ def is_usable(secret: str) -> bool:
     return secret.isascii() and secret.isprintable() and " " not in secret
 
 
-def credential(api_key: str | None, auth_token: str | None) -> tuple[str, str]:
-    """Return the secret and its kind, `key` or `token`.
+def fixed_key(api_key: str | None, auth_token: str | None) -> FixedKey | None:
+    """Return the key or the token; None without both.
 
-    The key takes precedence, as in the SDK. Raises `CredentialsMissing`; the secret is never part of a message.
+    The key takes precedence, as in the SDK. Raises `CredentialsMissing` for one that no header can carry; the secret is
+    never part of a message.
     """
-    for name, kind, value in (
-        ("ANTHROPIC_API_KEY", "key", api_key),
-        ("ANTHROPIC_AUTH_TOKEN", "token", auth_token),
-    ):
+    for name, value in (("ANTHROPIC_API_KEY", api_key), ("ANTHROPIC_AUTH_TOKEN", auth_token)):
         secret = (value or "").strip()
         if not secret:
             continue
         if not is_usable(secret):
             raise CredentialsMissing(f"{name} holds characters that no key has (a line break, a blank?): set it again")
-        return secret, kind
-    raise CredentialsMissing(
+        return FixedKey(secret)
+    return None
+
+
+def no_key() -> CredentialsMissing:
+    """Return the error for a service without any credentials."""
+    return CredentialsMissing(
         "no key for the model service: neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set in the environment; "
         "set one of them, or use a rehearsed model (--model rehearsal:SCENARIO), which needs none"
     )

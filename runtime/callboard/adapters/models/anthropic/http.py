@@ -1,30 +1,35 @@
-"""Calls of the Messages API over any HTTP client: that of the SDK, or that of a rehearsal on a loopback port.
+"""Calls of the Messages API: one request, one reply or one fault.
 
 The body and the headers of a call are joined from ready bytes without parsing the JSON of a conversation, and the
-events of a reply are parsed lightly (docs/decisions/0003-request-bytes-and-light-parsing.md). This module makes no
-retries and follows no redirects, which would send the key elsewhere. Each exception of a library becomes a `CallFault`
-here, once. It runs on asyncio only, because the SDK's transport does.
+events of a reply are parsed lightly (docs/decisions/0003-request-bytes-and-light-parsing.md). Each exception of the
+HTTP library becomes a `CallFault` here, once.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import accumulate
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import anyio
-import httpx2  # the SDK's own HTTP library
 
 from callboard.adapters.models.anthropic.faults import ErrorResponse, FaultTexts, fault_of_answer, fault_of_event
 from callboard.adapters.models.anthropic.reply import BadEvent, EventReader, ReplyBuilder, ServiceError
+from callboard.adapters.models.anthropic.service import (
+    ConnectionLost,
+    RequestRefused,
+    ServiceAnswer,
+    ServiceConnections,
+    body_of,
+    causes,
+    lost_connection,
+)
 from callboard.adapters.models.anthropic.stated_limits import model_facts, rates_of
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
 from callboard.types.agent_spec import ModelFacts
@@ -35,85 +40,21 @@ from callboard.types.records import Fault
 
 T = TypeVar("T")
 
-LIMITS = httpx2.Limits(max_connections=1_000, keepalive_expiry=20.0)
-TIMEOUT = httpx2.Timeout(None, connect=20.0)
-"""Timeouts in seconds. The scope of each call enforces the call's own time limits."""
+_END_S = 0.25
+"""Most seconds for reading the end of a stream. By then the reply is complete."""
 
-_CLOSING_S = 0.25
-"""Most seconds for reading the end of a stream, or for closing a connection. By then the reply is complete or
-abandoned.
-"""
-
-_OK = 200
 _UNAUTHORIZED = 401
 _UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
-_UNCONNECTED = (
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.ProxyError,
-    httpx2.UnsupportedProtocol,
-    httpx2.InvalidURL,
-)
-"""Exceptions raised when no connection was made: refused, unknown host, TLS failure, or a proxy that fails."""
-_UNCONNECTED_POOL = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError)
-"""The same for exceptions of the pool itself."""
-_FOREIGN = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
-"""Exceptions of the HTTP libraries. `OSError` covers resets, TLS errors and timeouts of the system."""
-
-
-class Service(Protocol):
-    """Target of the calls. It adds to each request the headers that the service requires."""
-
-    @property
-    def secret(self) -> str:
-        """Return the key, which no message may contain."""
-        ...
-
-    async def renew(self, refused: str = "") -> bool:
-        """Replace a key that has expired, or that the service `refused`. Return True if requests need new headers.
-
-        Raises `CredentialsMissing`.
-        """
-        ...
-
-    async def get(self, path: str) -> httpx2.Response:
-        """Send a request without a body, and read the answer. Raises as `post` does."""
-        ...
-
-    async def post(
-        self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes], *, stream: bool
-    ) -> httpx2.Response:
-        """Send a request with these headers and its own. `stream`: do not read the answer's body.
-
-        Raises `RequestRefused` for an answer that is an error, `ConnectionLost`, and the exceptions of the HTTP
-        libraries.
-        """
-        ...
-
-    async def send(
-        self, shared: SharedParts, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
-    ) -> ServiceAnswer:
-        """Send a request that shares these parts with one that `post` has sent.
-
-        The status of the answer is not checked.
-
-        Raises RuntimeError after the connections are closed, and the exceptions of the HTTP libraries.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connections. Idempotent."""
-        ...
+_FOREIGN = (aiohttp.ClientError, OSError)
+"""Exceptions of the HTTP library. `OSError` covers resets, TLS errors and timeouts of the system."""
 
 
 class HttpModel:
     """Model service that speaks the Messages API. One object, one connection pool, for all agents of a key."""
 
-    def __init__(self, service: Service, *, wording: FaultTexts | None = None) -> None:
+    def __init__(self, service: ServiceConnections, *, wording: FaultTexts | None = None) -> None:
         self._service = service
         self._wording = wording or FaultTexts()
-        self._shared: SharedParts | None = None
-        """Shared parts of all requests; set by the first call."""
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         """Make one call. Raises only `CallFault`."""
@@ -143,7 +84,7 @@ class HttpModel:
         """Count tokens with `/v1/messages/count_tokens`. Raises only `CannotCount`."""
         try:
             with anyio.fail_after(request.total_timeout):
-                return _counted(await self._with_key(lambda: self._send_count(request)))
+                return await self._with_key(lambda: self._counted(request))
         except RequestRefused as error:
             fault = self._fault_of_status(error)
             reason = f"HTTP {error.status}: {fault.message}"
@@ -170,8 +111,7 @@ class HttpModel:
         path = f"/v1/models/{quote(model, safe='')}"
         try:
             with anyio.fail_after(timeout):
-                response = await self._with_key(lambda: self._service.get(path))
-                return model_facts(_body_of(response.content))
+                return model_facts(body_of(await self._with_key(lambda: self._service.get(path))))
         except (RequestRefused, ConnectionLost, TimeoutError, CredentialsMissing, *_FOREIGN):
             return ModelFacts()  # many services have no such path
 
@@ -185,8 +125,7 @@ class HttpModel:
         If the service refuses a key that can be renewed, send it once more with a new one: the refused request was not
         accepted, so that nothing is billed twice.
         """
-        if await self._service.renew():
-            self._shared = None
+        await self._service.renew()
         used = self._service.secret
         try:
             return await send()
@@ -194,11 +133,10 @@ class HttpModel:
             # test_a_refused_key_of_a_command_is_replaced_once
             if refused.status != _UNAUTHORIZED or not await self._service.renew(used):
                 raise
-            self._shared = None
             return await send()
 
     async def _stream(self, call: _Call) -> Reply:
-        answer = await self._with_key(lambda: self._send(call.request))
+        answer = await self._with_key(lambda: self._send(call.request, "/v1/messages"))
         try:
             call.request_id = answer.headers.get("request-id")
             rates = rates_of(answer.headers, time.time()) if call.request.on_head else None
@@ -213,32 +151,17 @@ class HttpModel:
             await _read_end(answer.body)
             return reply
         finally:
-            await answer.let_go()
+            answer.let_go()
 
-    async def _send(self, request: ModelRequest) -> ServiceAnswer:
+    async def _send(self, request: ModelRequest, path: str) -> ServiceAnswer:
         """Return the answer, with its body unread. Raises `RequestRefused` for an answer that is an error."""
         pieces = body_pieces(request)
         size = sum(map(len, pieces))
-        headers = headers_of(request, size)
-        content = content_of(pieces, size)
-        if self._shared is None:
-            response = await self._service.post("/v1/messages", headers, content, stream=True)
-            self._shared = SharedParts.of(response.request)
-            return ServiceAnswer.of(response)
-        # Merging the SDK's options and headers for each call costs a tenth of a whole step
-        # (docs/decisions/0003-request-bytes-and-light-parsing.md, test_later_calls_say_what_the_sdk_said_in_the_first).
-        try:
-            answer = await self._service.send(self._shared, headers, content)
-        except RuntimeError as error:  # the client was closed meanwhile
-            raise ConnectionLost(str(error), sent=False) from error
-        return await accepted(answer)
+        return await self._service.post(path, headers_of(request, size), content_of(pieces, size))
 
-    async def _send_count(self, request: ModelRequest) -> httpx2.Response:
-        pieces = body_pieces(request)
-        size = sum(map(len, pieces))
-        headers = headers_of(request, size)
-        content = content_of(pieces, size)
-        return await self._service.post("/v1/messages/count_tokens", headers, content, stream=False)
+    async def _counted(self, request: ModelRequest) -> int:
+        answer = await self._send(request, "/v1/messages/count_tokens")
+        return _count_in(answer.status, await answer.content())
 
     def _fault_of_status(self, refused: RequestRefused) -> Fault:
         response = ErrorResponse(refused.status, refused.headers, refused.body, time.time())
@@ -255,106 +178,6 @@ class HttpModel:
         if call.builder.streamed:
             on_delta(Delta("dropped", f"{fault.kind}: {message}"))
         return CallFault(fault, call.builder.partial, rates)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedParts:
-    """Parts that all requests share, taken from the first one: credentials, headers, URL, time limits."""
-
-    url: httpx2.URL
-    headers: Mapping[str, str]
-    encoding: str
-    """Encoding of the headers. Without it, the library would detect it for each request."""
-    extensions: Mapping[str, object]
-
-    @classmethod
-    def of(cls, sent: httpx2.Request) -> SharedParts:
-        """Return the parts that other requests share with this one."""
-        encoding = sent.headers.encoding
-        raw = ((name.decode(encoding), value.decode(encoding)) for name, value in sent.headers.raw)
-        shared = {name: value for name, value in raw if name.lower() not in OWN_HEADERS}
-        return cls(sent.url, shared, encoding, dict(sent.extensions))
-
-    def request(self, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> httpx2.Request:
-        """Return another request with its own headers and body.
-
-        Its headers are complete, including `host` and the length, so the library does not look for missing ones.
-        """
-        encoding = self.encoding
-        both = {**self.headers, **headers}.items()
-        stream = httpx2.ByteStream(content) if isinstance(content, bytes) else _Pieces(content)
-        request = httpx2.Request("POST", self.url, stream=stream, extensions=self.extensions)
-        request.headers = httpx2.Headers(
-            [(name.encode(encoding), value.encode(encoding)) for name, value in both], encoding
-        )
-        if isinstance(content, bytes):
-            request.read()  # a joined body: the transport sends it with the headers
-        return request
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceAnswer:
-    """Answer to a request, with its body unread."""
-
-    status: int
-    headers: Mapping[str, str]
-    """By names in lower case."""
-    body: AsyncIterator[bytes]
-    """Chunks without their encoding."""
-    close: Callable[[], Awaitable[None]]
-    """Function that closes the connection, or returns it to the pool if the body was read to its end."""
-
-    @classmethod
-    def of(cls, response: httpx2.Response) -> ServiceAnswer:
-        """Return an answer of the SDK's HTTP library."""
-        headers = plain_headers(response.headers.raw)
-        # The raw bytes avoid a decoder for each chunk, which only a compressed body needs.
-        body = response.aiter_bytes() if "content-encoding" in headers else response.aiter_raw()
-
-        async def close() -> None:
-            if not response.is_closed:  # its stream did not end
-                await body.aclose()
-                await response.aclose()
-
-        return cls(response.status_code, headers, body, close)
-
-    async def let_go(self) -> None:
-        """Return the connection to the pool, or close it if its stream did not end. Also runs if cancelled."""
-        # Also for a cancelled call: otherwise its connection would stay in use
-        # (test_cancelling_ends_the_connection_and_leaves_the_pool_whole).
-        with anyio.move_on_after(_CLOSING_S, shield=True):
-            await self.close()
-
-
-class _Pieces(httpx2.AsyncByteStream):
-    """Body that is sent piece by piece."""
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._pieces
-
-
-class RequestRefused(Exception):
-    """An error response. `body` is its JSON, or its text if it is not JSON."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: object) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-
-class ConnectionLost(Exception):
-    """The response is missing, or its stream ended before the message was complete.
-
-    The text has the reason. `sent`: the request may have reached the service.
-    """
-
-    def __init__(self, reason: str, *, sent: bool = True) -> None:
-        super().__init__(reason)
-        self.sent = sent
 
 
 class _Call:
@@ -392,24 +215,6 @@ class _Call:
         return Fault(kind="silence", type=which, message=message, request_id=self.request_id, may_bill=True)
 
 
-async def accepted(answer: ServiceAnswer) -> ServiceAnswer:
-    """Return the answer, with its body unread. Raises `RequestRefused` for an error, which it reads and closes."""
-    if _OK <= answer.status < _OK + 100:
-        return answer
-    try:
-        content = b"".join([chunk async for chunk in answer.body])
-        raise RequestRefused(answer.status, answer.headers, _body_of(content))
-    finally:
-        await answer.let_go()
-
-
-async def refuse_errors(response: httpx2.Response) -> httpx2.Response:
-    """Return the response. Raises `RequestRefused` for an error, whose body it reads."""
-    if not response.is_success:
-        await accepted(ServiceAnswer.of(response))
-    return response
-
-
 async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
     """Read until `message_stop`. Raises `ConnectionLost` when the stream ends before it."""
     reader = EventReader()
@@ -436,94 +241,32 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
 async def _read_end(chunks: AsyncIterator[bytes]) -> None:
     """Read past the end, so that the connection can be reused. Failures here are ignored."""
     try:
-        with anyio.move_on_after(_CLOSING_S):
+        with anyio.move_on_after(_END_S):
             async for _ in chunks:
                 pass
     except _FOREIGN:
         return  # the reply is complete: a connection lost afterwards is not a fault of the call
 
 
-def _counted(response: httpx2.Response) -> int:
-    """Return the count in a response. Raises `CannotCount` for a response of another shape."""
+def _count_in(status: int, content: bytes) -> int:
+    """Return the count in the body of an answer. Raises `CannotCount` for a body of another shape."""
     try:
-        tokens: object = json.loads(response.content)["input_tokens"]
+        tokens: object = json.loads(content)["input_tokens"]
     except (ValueError, KeyError, TypeError):
         tokens = None
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-        raise CannotCount(f"HTTP {response.status_code} without a count of tokens")
+        raise CannotCount(f"HTTP {status} without a count of tokens")
     return tokens
-
-
-def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in lower case."""
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
-
-
-def _body_of(content: bytes) -> object:
-    text = content.decode("utf-8", "replace").strip()
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def may_be_sent(error: BaseException) -> bool:
-    """Return True if the request may have reached the service, which is impossible without a connection."""
-    pool = _pool_error(error)
-    if pool is not None:
-        # The transport reports a connection that the service closed in the same way as one that was never made
-        # (test_a_service_that_closes_the_connection_before_it_answers_may_have_billed_the_call).
-        return not isinstance(pool, _UNCONNECTED_POOL)
-    return not any(isinstance(cause, _UNCONNECTED) for cause in _causes(error))
-
-
-def _pool_error(error: BaseException) -> aiohttp.ClientError | None:
-    """Return the exception of the connection pool, which the transport and the SDK wrap."""
-    return next((cause for cause in _causes(error) if isinstance(cause, aiohttp.ClientError)), None)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, the outermost first."""
-    at: BaseException | None = error
-    while at is not None:
-        yield at
-        # The transports wrap the exception that shows if a connection was ever made.
-        at = at.__cause__ or at.__context__
 
 
 def _lost(error: Exception, request_id: str | None = None) -> Fault:
     """Return the fault for a call without a response. An untrusted certificate fails again until the user acts."""
-    if isinstance(error, ConnectionLost):
-        reason = str(error)
-        sent = error.sent
-    else:
-        reason = words_of(error)
-        sent = may_be_sent(error)
+    lost = lost_connection(error)
     # Only the user can change this (test_a_turn_ends_with_the_certificate_as_its_reason_and_is_not_tried_again).
-    untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
-    message = f"{reason}. {_UNTRUSTED}" if untrusted else reason
+    untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes(error))
+    message = f"{lost}. {_UNTRUSTED}" if untrusted else str(lost)
     retry = False if untrusted else None
-    return Fault(kind="connection", message=message, request_id=request_id, may_bill=sent, retry=retry)
-
-
-def words_of(error: BaseException) -> str:
-    """Return the text of a library's exception; a plain sentence for the usual failures of a connection."""
-    match _pool_error(error):
-        case aiohttp.ClientConnectorError() as failed if not isinstance(failed.os_error, ssl.SSLError):
-            return f"cannot connect to {failed.host}:{failed.port}: {_system_words(failed.os_error)}"
-        case aiohttp.ServerDisconnectedError():
-            return "the service closed the connection before it answered"
-        case aiohttp.ClientPayloadError():
-            return "the connection was closed in the middle of the answer"
-        case aiohttp.ClientOSError() as failed if failed.errno is not None and not isinstance(failed, ssl.SSLError):
-            return f"the connection was lost: {_system_words(failed)}"
-        case _:
-            return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _system_words(failure: OSError) -> str:
-    system = failure.errno is not None and failure.errno > 0  # numbers of host name lookups are negative
-    return os.strerror(failure.errno) if system and failure.errno else failure.strerror or str(failure)
+    return Fault(kind="connection", message=message, request_id=request_id, may_bill=lost.sent, retry=retry)
 
 
 _PIECE = 48 * 1024
@@ -532,13 +275,6 @@ less CPU for two megabytes than in larger pieces). For a single piece above 1 Mi
 event loop.
 """
 
-OWN_HEADERS = frozenset(
-    (
-        *("content-type", "content-length", "x-callboard-agent", "x-callboard-call", "x-callboard-purpose"),
-        "anthropic-beta",
-    )
-)
-"""Lower-case names of the headers from `headers_of`, which are not copied from one request to another."""
 LONG_CONTEXT = "context-1m-2025-08-07"
 """The vendor's beta that gives a window of a million tokens to models whose own window is smaller."""
 
@@ -585,7 +321,7 @@ async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
 
 
 def headers_of(request: ModelRequest, size: int) -> dict[str, str]:
-    """Return the headers that the runtime adds to those that the SDK sends with every request."""
+    """Return the headers of one request; the service adds those of all requests."""
     long = {"anthropic-beta": LONG_CONTEXT} if without_long(request.model)[1] else {}
     return {
         **long,
