@@ -70,6 +70,7 @@ async def test_what_one_agent_learned_is_known_to_the_others() -> None:
     assert asked(model)[:2] == [8_000, 5_000]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # of the real adapter, which needs it
 async def test_limits_learned_at_one_base_url_do_not_hold_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "the-same-key")
     key_limiters, calls = KeyLimiters(SteadyClock()), list[list[int]]()
