@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import bytecode, warm
+from tests import bytecode, warm, workers
 from tests.time_limit import TimeLimit
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -65,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         processes = contextlib.ExitStack()
         processes.enter_context(warm.shared())
+        processes.enter_context(workers.copied(config, bytecode.test_files(config)))
         config.add_cleanup(processes.close)
 
 

@@ -79,3 +79,57 @@ def test_byte_code_is_made_before_the_workers_start(tmp_path: Path, monkeypatch:
     assert "3 passed, 1 error" in ran.stdout
     assert "SyntaxError" in ran.stdout
     assert "byte code was not made" not in ran.stdout + ran.stderr
+
+
+COPIED = """
+import contextlib
+from pathlib import Path
+from tests import workers
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        copies = contextlib.ExitStack()
+        copies.enter_context(workers.copied(config, Path().glob("test_*.py")))
+        config.add_cleanup(copies.close)
+"""
+
+IMPORTS = """
+from pathlib import Path
+
+with Path("imports").open("a") as file:
+    file.write("one ")
+"""
+
+THREAD = """
+import threading
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+CRASH = """
+import os, signal
+
+def test_crash():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+WARNS = "import warnings; warnings.warn('a warning of an import')"
+
+
+def test_workers_share_their_imports_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "test_imports.py").write_text(IMPORTS)
+    (tmp_path / "test_crash.py").write_text(CRASH)
+    (tmp_path / "test_warns.py").write_text(WARNS)
+    ran = run(tmp_path, COPIED, "-n", "2", "-W", "error", "--continue-on-collection-errors")
+    assert "1 failed, 3 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "crashed while running 'test_crash.py::test_crash'" in ran.stdout
+    assert "a warning of an import" in ran.stdout
+    assert (tmp_path / "imports").read_text() == "one "
+
+
+def test_where_an_import_leaves_a_thread_the_workers_are_no_copies(tmp_path: Path) -> None:
+    (tmp_path / "test_imports.py").write_text(IMPORTS + THREAD)
+    ran = run(tmp_path, COPIED, "-n", "2")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
+    assert (tmp_path / "imports").read_text() == "one one one "

@@ -1,0 +1,115 @@
+"""Workers of pytest-xdist that need no imports: copies of one process that has imported every test module of the run.
+
+To import four hundred test modules and what they import takes four seconds of CPU, in each of six workers. Here xdist
+starts `worker.py` in place of Python: it asks for a copy, and where there is none it becomes a plain worker. So
+whatever is odd (another system than Linux, a thread that an import has left) costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from _pytest import pathlib
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
+PROGRAM = Path(__file__).with_name("worker.py")
+
+
+@contextlib.contextmanager
+def copied(config: pytest.Config, files: Iterable[Path]) -> Iterator[None]:
+    """Let xdist start its workers as copies of a process that has imported the test files."""
+    plain = all(spec == "popen" for spec in config.option.tx)
+    # Coverage counts the lines of a module as it is imported, in the worker.
+    if sys.platform != "linux" or not plain or config.pluginmanager.hasplugin("_cov") or threading.active_count() > 1:
+        yield
+        return
+    folder = Path(tempfile.mkdtemp(prefix="workers"))
+    path = folder / "s"
+    ends, mine = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        if not (pid := os.fork()):
+            try:
+                os.close(mine)
+                serve(config, files, listening, ends)
+            finally:  # neither it nor a worker may return into the run that it was copied from
+                os._exit(1)
+    os.close(ends)
+    program = shlex.join([sys.executable, "-I", "-S", str(PROGRAM), str(path)])
+    config.option.tx = [f"popen//python={program}" for _ in config.option.tx]
+    try:
+        yield
+    finally:
+        os.close(mine)
+        os.waitpid(pid, 0)
+        shutil.rmtree(folder)
+
+
+def serve(config: pytest.Config, files: Iterable[Path], listening: socket.socket, ends: int) -> NoReturn:
+    """Become a worker for each program that connects, until the pipe ends. The workers have ended then, or are
+    killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers get it, too
+    import_all(config, files)
+    alone = len(os.listdir("/proc/self/task")) == 1  # a copy has one thread: it would miss the others
+    copies: list[int] = []
+    while ends not in select.select([ends, listening], [], [])[0]:
+        with listening.accept()[0] as asking:
+            _, streams, _, _ = socket.recv_fds(asking, 1, 3)
+            if alone and not (pid := os.fork()):
+                os.close(ends)
+                listening.close()
+                become_worker(streams)
+            for stream in streams:
+                os.close(stream)
+            if alone:
+                copies.append(pid)
+                asking.send(b"+")
+    for pid in copies:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
+    """Import the test files as the workers do. Those that cannot be imported are left to them, who report it."""
+    mode, root = config.getoption("importmode"), config.rootpath
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for file in files:
+            with contextlib.suppress(Exception, pytest.skip.Exception, SystemExit):
+                pathlib.import_path(file, mode=mode, root=root, consider_namespace_packages=False)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)]
+    gc.collect()
+    gc.freeze()  # a page that the collector writes to is no longer shared
+
+
+def become_worker(streams: list[int]) -> NoReturn:
+    """Run what xdist sends over stdin, as a new interpreter does with the rest of `worker.py`'s command line."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["-c"]
+    sys.stdin = os.fdopen(0, closefd=False)
+    exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    os._exit(0)
