@@ -46,6 +46,7 @@ def install(source: str, steps: int) -> int | None:
 
 
 def run(source: str) -> None:
+    assert main(["plugin", "list", "-q"]) == 0  # imports, once for all, what an installation imports
     steps = 0
     while True:
         code = install(source, steps)
