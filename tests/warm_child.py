@@ -150,7 +150,7 @@ def become(asked: dict[str, object], streams: list[int]) -> None:
 def run() -> None:
     """As `python ARGUMENTS` does: a module, or a file."""
     if sys.argv[1] == "-m":
-        sys.path[0] = os.getcwd()
+        sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv = sys.argv[2:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:

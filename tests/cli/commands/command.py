@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,13 +59,15 @@ class Command:
         return CommandResult(done.wait(), out, err)
 
     def answers(self, *args: str, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-        """Return one real process's answers with `--stdin` to these lines: an object per line, and nothing more."""
-        input_lines, program = b"".join(line + b"\n" for line in lines), [*self.argv, *args, "--stdin"]
-        done = subprocess.run(
-            program, input=input_lines, capture_output=True, cwd=self.workspace, env=self.env, check=False, timeout=300
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
-        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        """Return one process's answers with `--stdin` to these lines: an object per line, and nothing more."""
+        folder = self.workspace.parent
+        given, got = folder / "given", folder / "got"
+        given.write_bytes(b"".join(line + b"\n" for line in lines))
+        with given.open("rb") as stdin, got.open("wb") as stdout:
+            done = self.start(*args, "--stdin", stdin=stdin.fileno(), stdout=stdout.fileno())
+            _, told = done.communicate(timeout=300)
+        assert (done.returncode, told) == (0, "")
+        answers = [json.loads(line) for line in got.read_bytes().splitlines()]
         assert len(answers) == len(lines)
         return answers
 
@@ -82,9 +83,9 @@ class Command:
                 os.chdir(before)
         return CommandResult(code, out.getvalue(), err.getvalue())
 
-    def start(self, *args: str, stdin: int = NOTHING, **env: str) -> Process:
+    def start(self, *args: str, stdin: int = NOTHING, stdout: int = PIPE, **env: str) -> Process:
         """Start the command and leave it running."""
-        return Process([*self.argv[1:], *args], self.workspace, {**self.env, **env}, stdin=stdin)
+        return Process([*self.argv[1:], *args], self.workspace, {**self.env, **env}, stdin=stdin, stdout=stdout)
 
 
 def command_in_repository(folder: Path) -> Command:

@@ -31,7 +31,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 
 def answers_to(command: Command, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Return one real process's answers to these lines."""
+    """Return one process's answers to these lines."""
     answers = command.answers("policy", "explain", lines=lines)
     for answer in answers:
         assert set(answer) == {"decision", "reason", "by"}

@@ -29,7 +29,6 @@ from callboard.types.errors import StoreBusy, StoreFull
 STOPS_IN_A_COMMIT = """
 import os, signal, sys, time, anyio
 from pathlib import Path
-from callboard import Session
 from callboard.adapters.storage.sqlite import open_store
 
 async def main():

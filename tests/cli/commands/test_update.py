@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.cli.commands.command import Command
+from tests.warm import Process
 
 UV = """#!/bin/sh
 echo "ran: $*"
@@ -41,20 +40,12 @@ def _program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def _run(command: Command, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "callboard", "update", *args]
-    environment: Mapping[str, str] = {**command.env, **env}
-    return subprocess.run(
-        line, cwd=command.workspace, env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-
-
 def test_it_says_how_it_was_installed_and_runs_nothing_without_a_terminal(command: Command) -> None:
-    ran = _run(command)
+    ran = command.run("update")
     update = f"uv pip install --python {sys.executable} --upgrade-package callboard callboard"
-    assert ran.returncode == 0
-    assert ran.stdout == (f"callboard 0.1.0\ninstalled with uv, in {sys.prefix}\nto update: {update}\n")
-    shown = json.loads(_run(command, "--json").stdout)
+    assert ran.code == 0
+    assert ran.out == (f"callboard 0.1.0\ninstalled with uv, in {sys.prefix}\nto update: {update}\n")
+    shown = json.loads(command.run("update", "--json").out)
     assert (shown["version"], shown["command"]) == ("0.1.0", update.split())
 
 
@@ -62,19 +53,19 @@ def test_it_says_how_it_was_installed_and_runs_nothing_without_a_terminal(comman
 def test_the_command_is_run_outside_the_workspace_and_its_exit_code_passed_on(command: Command, code: int) -> None:
     _program(command.workspace / "uv")
     path = f"{command.workspace}:.:{command.env['PATH']}"
-    ran = _run(command, "--run", CODE=str(code), PATH=path)
-    assert ran.returncode == code
-    assert "ran: pip install --python" in ran.stdout
-    assert f"in: {Path(sys.prefix).resolve()}" in ran.stdout
-    assert "to stderr" in ran.stderr
-    assert ("failed with exit code 7" if code else "nothing newer was found") in ran.stderr
+    ran = command.run("update", "--run", CODE=str(code), PATH=path)
+    assert ran.code == code
+    assert "ran: pip install --python" in ran.out
+    assert f"in: {Path(sys.prefix).resolve()}" in ran.out
+    assert "to stderr" in ran.err
+    assert ("failed with exit code 7" if code else "nothing newer was found") in ran.err
 
 
 @pytest.mark.parametrize(("answer", "runs"), [(b"y\n", True), (b"n\n", False), (b"\n", False), (b"\x04", False)])
 def test_a_person_is_asked_at_a_terminal(command: Command, answer: bytes, runs: bool) -> None:
     ours, theirs = pty.openpty()
-    line = [sys.executable, "-m", "callboard", "update"]
-    process = subprocess.Popen(line, cwd=command.workspace, env=command.env, stdin=theirs, stdout=theirs, stderr=theirs)
+    line = ["-m", "callboard", "update"]
+    process = Process(line, command.workspace, command.env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     try:
@@ -99,26 +90,26 @@ def _read(terminal: int) -> bytes:
 
 
 def test_a_missing_program_is_named(command: Command) -> None:
-    ran = _run(command, "--run", PATH="/nowhere")
-    assert ran.returncode == 2
-    assert "uv is not on PATH, so this cannot be run: uv pip install" in ran.stderr
+    ran = command.run("update", "--run", PATH="/nowhere")
+    assert ran.code == 2
+    assert "uv is not on PATH, so this cannot be run: uv pip install" in ran.err
 
 
 def test_a_checkout_is_only_explained(command: Command) -> None:
     (metadata,) = (command.workspace.parent / "site").iterdir()
     (metadata / "direct_url.json").write_text('{"url": "file:///src/callboard", "dir_info": {"editable": true}}')
-    ran = _run(command)
-    assert ran.returncode == 0
-    assert "installed from the checkout /src/callboard" in ran.stdout
-    assert "`git -C /src/callboard pull`" in ran.stdout
-    ran = _run(command, "--run")
-    assert ran.returncode == 2
-    assert "installed from the checkout /src/callboard" in ran.stderr
-    assert "ran:" not in ran.stdout
+    ran = command.run("update")
+    assert ran.code == 0
+    assert "installed from the checkout /src/callboard" in ran.out
+    assert "`git -C /src/callboard pull`" in ran.out
+    ran = command.run("update", "--run")
+    assert ran.code == 2
+    assert "installed from the checkout /src/callboard" in ran.err
+    assert "ran:" not in ran.out
 
 
 def test_a_tool_updates_nothing(command: Command) -> None:
-    ran = _run(command, "--run", CALLBOARD_TOOL="1")
-    assert ran.returncode == 2
-    assert "Updating Callboard is for a person" in ran.stderr
-    assert "ran:" not in ran.stdout
+    ran = command.run("update", "--run", CALLBOARD_TOOL="1")
+    assert ran.code == 2
+    assert "Updating Callboard is for a person" in ran.err
+    assert "ran:" not in ran.out

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.cli.commands.command import Command
+from tests.warm import Process
 
 SLOW = """
 agents:
@@ -77,28 +78,24 @@ def _caught_signals(pid: int) -> str:
 
 
 @contextmanager
-def in_a_terminal(command: Command, *args: str) -> Generator[tuple[int, subprocess.Popen[bytes]]]:
+def in_a_terminal(command: Command, *args: str) -> Generator[tuple[int, Process]]:
     """Start the command as the leader of its own terminal; yield the terminal's other end, and the process."""
     ours, theirs = pty.openpty()
-    with process(
-        command, *args, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_take_terminal
-    ) as started:
-        os.close(theirs)
-        os.set_blocking(ours, False)
+    line = ["-m", "callboard", *args]
+    started = Process(
+        line, command.workspace, command.env, stdin=theirs, stdout=theirs, stderr=theirs, terminal=True
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    try:
+        yield ours, started
+    finally:
         try:
-            yield ours, started
-        finally:
-            try:
-                os.close(ours)
-            except OSError:
-                assert started.poll() is not None  # the test has closed it
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            os.close(ours)
+        except OSError:
+            assert started.poll() is not None  # the test has closed it
+        started.kill()
+        started.wait()
 
 
 def has_read(ours: int, words: bytes) -> Callable[[], bool]:
