@@ -102,6 +102,7 @@ SOAK_FIRST = (
 TOGETHER = (
     "tests/simulation/test_kill_demo.py",
     "tests/test_packaging.py",
+    "tests/test_typed_programs.py",
     "tests/test_architecture.py",
     "tests/cli/commands/test_demo.py",
     "tests/core/permissions/test_permission_shell.py",

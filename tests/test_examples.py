@@ -5,11 +5,7 @@ How a page marks its blocks, and what it may need beyond its text, is told in do
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,10 +23,6 @@ DRAWINGS = {
     "terminal": "the list of a team at work",
 }
 """Pages with a `text` block, and what it draws: nothing of it can be run."""
-NOTEBOOK = re.compile(
-    r'"await" allowed only within async function|Use of "async" not allowed outside of async function'
-)
-"""What pyright says of an `await` outside of a function, which examples have for brevity."""
 
 
 def blocks(page: str) -> list[Block]:
@@ -112,33 +104,6 @@ def test_every_example_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) ->
             said = run(folder, block, said)
         unused = set(folder.config.commands) - set(folder.server.ran)
         assert not unused, f"{page}.yaml names commands that the page does not run: {sorted(unused)}"
-
-
-def test_the_python_of_the_pages_passes_a_strict_type_checker(tmp_path: Path) -> None:
-    """Each page is a folder, and the lines of its files stand where they stand on the page."""
-    for page in PAGES:
-        files: dict[str, list[str]] = {}
-        for block in blocks(page):
-            if block.language == "python" and not (ROOT / block.info).is_file():
-                lines = files.setdefault(block.info.removeprefix("~/") or "page.py", [])
-                lines += [""] * (block.line - len(lines)) + block.text.splitlines()
-        for name, lines in files.items():
-            file = tmp_path / page / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("\n".join(lines) + "\n")
-    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT / "runtime")], "pythonVersion": "3.11"}
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    program = [str(Path(sys.executable).with_name("pyright")), "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    if not done.stdout and shutil.which("node") is None:
-        pytest.skip("pyright needs Node.js, which is not installed")
-    told = json.loads(done.stdout)["generalDiagnostics"]
-    wrong = [
-        f"{Path(one['file']).relative_to(tmp_path)}:{one['range']['start']['line'] + 1}: {one['message']}"
-        for one in told
-        if one["severity"] == "error" and not NOTEBOOK.search(one["message"])
-    ]
-    assert not wrong, "\n".join(wrong)
 
 
 def test_programs_that_no_example_starts_are_named_with_a_reason() -> None:

@@ -1,4 +1,4 @@
-"""Name and text of 500 commands, skills, and agents in shapes of public collections, compared with a rule of their own.
+"""Name and text of commands, skills, and agents in shapes of public collections, compared with a rule of their own.
 
 The rule is written from the published documentation of Claude Code: a command is named after its folders and file, a
 skill after its folder (its front matter may give a second name), an agent by its front matter; `plugin:` comes first in
@@ -8,8 +8,8 @@ a plugin. The text is everything after the front matter.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -95,18 +95,22 @@ def definition(draw: random.Random, number: int) -> Definition:
     return Definition(kind, path, mark + front_matter(fields, ending) + body, name, body, description, place=place)
 
 
-DEFINITIONS = [definition(random.Random(number), number) for number in range(500)]
+many = pytest.mark.parametrize("count", [120, pytest.param(500, marks=pytest.mark.soak)])
+"""How many definitions; each name is looked up among all of them."""
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> ExtensionPaths:
-    base = tmp_path_factory.mktemp("names")
+def definitions(count: int) -> list[Definition]:
+    return [definition(random.Random(number), number) for number in range(count)]
+
+
+def write_all(items: list[Definition], base: Path) -> ExtensionPaths:
+    """Write the definitions where they belong, below a folder."""
     roots = {
         "home": base / "home/.claude",
         "workspace": base / "home/work/.claude",
         "plugin": base / "tools",
     }
-    for item in DEFINITIONS:
+    for item in items:
         path = roots[item.place] / item.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(item.text.encode())
@@ -118,13 +122,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> ExtensionPaths:
     return ExtensionPaths(base / "home/work", home=base / "home", trusted=True, bundled=False, plugins=plugins)
 
 
-def of_kind(*kinds: Kind) -> Iterator[Definition]:
-    return (item for item in DEFINITIONS if item.kind in kinds)
-
-
-def test_commands_and_skills_have_their_documented_names_and_texts(places: ExtensionPaths) -> None:
-    library = SkillLibrary(places)
-    for item in of_kind("command", "skill"):
+@many
+def test_commands_and_skills_have_their_documented_names_and_texts(tmp_path: Path, count: int) -> None:
+    items = definitions(count)
+    library = SkillLibrary(write_all(items, tmp_path))
+    for item in items:
+        if item.kind == "agent":
+            continue
         for name in filter(None, (item.name, item.second_name)):
             skill = library.command(name)
             assert skill is not None, f"{name} of {item.path}"
@@ -132,10 +136,13 @@ def test_commands_and_skills_have_their_documented_names_and_texts(places: Exten
             assert skill.body.strip() == item.body.strip(), item.path
 
 
-def test_agents_have_their_documented_names_and_texts(places: ExtensionPaths) -> None:
-    agents = load_agents(places).items
-    for item in of_kind("agent"):
+@many
+def test_agents_have_their_documented_names_and_texts(tmp_path: Path, count: int) -> None:
+    items = definitions(count)
+    agents = load_agents(write_all(items, tmp_path)).items
+    written = [item for item in items if item.kind == "agent"]
+    for item in written:
         agent = agents[item.name]
         assert agent.description == item.description, item.path
         assert agent.instructions.strip() == item.body.strip(), item.path
-    assert len(agents) == sum(1 for _ in of_kind("agent"))
+    assert len(agents) == len(written) > 20

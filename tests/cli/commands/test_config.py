@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -248,15 +246,7 @@ def test_secrets_are_never_printed(command: Command) -> None:
 
 
 def test_changes_of_two_processes_are_both_kept(command: Command) -> None:
-    adding = [
-        subprocess.Popen(
-            [sys.executable, "-m", "callboard", "config", "add", "-g", "permission.deny", f"Bash(x{number})"],
-            cwd=command.workspace,
-            env={**command.env, "COVERAGE_CORE": ""},
-            stdout=subprocess.DEVNULL,
-        )
-        for number in range(4)
-    ]
+    adding = [command.start("config", "add", "-g", "permission.deny", f"Bash(x{number})") for number in range(4)]
     assert [process.wait(60) for process in adding] == [0, 0, 0, 0]
     loaded = load_settings({"XDG_CONFIG_HOME": str(_own(command).parents[1])})
     assert sorted(loaded.settings.permission.deny) == [f"Bash(x{number})" for number in range(4)]

@@ -82,9 +82,7 @@ def in_a_terminal(command: Command, *args: str) -> Generator[tuple[int, Process]
     """Start the command as the leader of its own terminal; yield the terminal's other end, and the process."""
     ours, theirs = pty.openpty()
     line = ["-m", "callboard", *args]
-    started = Process(
-        line, command.workspace, command.env, stdin=theirs, stdout=theirs, stderr=theirs, terminal=True
-    )
+    started = Process(line, command.workspace, command.env, stdin=theirs, stdout=theirs, stderr=theirs, terminal=True)
     os.close(theirs)
     os.set_blocking(ours, False)
     try:

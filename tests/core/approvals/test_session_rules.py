@@ -122,9 +122,14 @@ def test_always_proposes_the_name_of_any_other_tool_and_nothing_where_a_person_h
     assert propose(ProposedCall("mcp__shop__buy", {}, "unknown"), NONE, CallFacts(person_only=True)) == ()
 
 
-def test_what_is_proposed_lifts_the_question_and_every_rule_of_it_is_needed(paths: PathJudge) -> None:
+every_nth = pytest.mark.parametrize("nth", [5, pytest.param(1, marks=pytest.mark.soak)])
+"""Of the commands of a table, every fifth; `make soak` takes them all."""
+
+
+@every_nth
+def test_what_is_proposed_lifts_the_question_and_every_rule_of_it_is_needed(paths: PathJudge, nth: int) -> None:
     proposed = 0
-    for command in commands("ask"):
+    for command in commands("ask")[::nth]:
         call = bash(command)
         facts = found(call, paths)
         texts = propose(call, NONE, facts)
@@ -137,11 +142,15 @@ def test_what_is_proposed_lifts_the_question_and_every_rule_of_it_is_needed(path
     assert proposed > 10
 
 
-def test_whatever_was_allowed_for_always_no_denied_command_runs_and_the_floor_still_asks(paths: PathJudge) -> None:
-    every = {text for command in commands("ask") for text in propose(bash(command), NONE, found(bash(command), paths))}
+@every_nth
+def test_whatever_was_allowed_for_always_no_denied_command_runs_and_the_floor_still_asks(
+    paths: PathJudge, nth: int
+) -> None:
+    calls = [bash(command) for command in commands("ask")[::nth]]
+    every = {text for call in calls for text in propose(call, NONE, found(call, paths))}
     every |= {"Bash(npm test:*)", "Bash(git add:*)", "Bash(pytest:*)", "Edit(/src/**)"}
     policy = with_rules(*sorted(every))
-    for command in commands("deny"):
+    for command in commands("deny")[::nth]:
         assert judge_call(bash(command), policy, found(bash(command), paths)).decision != "allow", command
     for command in ("rm x", "chmod 777 x", "npm test; rm x", "npm test > /etc/x", "npm test $(rm x)", "echo x > .env"):
         assert judge_call(bash(command), policy, found(bash(command), paths)).decision == "ask", command
