@@ -7,7 +7,6 @@ with similar ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, cast
@@ -17,6 +16,7 @@ from callboard.adapters.extensions.yaml import Address, dotted
 from callboard.core.trust.yaml_nodes import node_of
 from callboard.types.choices import choose
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.settings import Settings
 
 _ALL = "`callboard config list --all` lists all of them"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ from callboard.types.agent_spec import StageSpec
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError
 from callboard.types.hook_answers import HookSource
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.model_names import FAMILIES
 from callboard.types.records import Json
 from callboard.types.settings import ProfileSettings, Settings

@@ -13,7 +13,6 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -27,6 +26,7 @@ from callboard.config.trust import Trust, keep, standing
 from callboard.core.memory.secrets import secrets_in
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 Changed = TypeVar("Changed")
 

@@ -9,7 +9,7 @@ no one can be asked, it is not trusted. A process that an agent's tool started c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -21,6 +21,7 @@ from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.trust.claims import ClaimChanges, TrustDecision, WorkspaceClaims, changes_since
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 How = Literal["nothing", "flag", "kept", "answered", "untrusted"]
 

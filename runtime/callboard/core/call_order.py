@@ -36,11 +36,12 @@ A call after a barrier waits until the barrier has run; if the barrier succeeded
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Literal
 
 from callboard.core.agent.state import CallState, Facts, OrderClass
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
 
 READS_AT_ONCE = 10

@@ -12,11 +12,13 @@ them to justify a copy of all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection
 from callboard.types.records import Json
 

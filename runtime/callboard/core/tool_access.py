@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from callboard.types.lazy_dataclass import dataclass
 
 AgentKind = Literal["lead", "teammate", "subagent"]
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple, assert_never
 
 import anyio
@@ -27,6 +27,7 @@ from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import Spawner
 from callboard.types.errors import Conflict, Fenced
 from callboard.types.events import ContextEdited, Event, ModelReplied, WaitBegan
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewMessage
 from callboard.types.operations import Operation, OperationKind
 from callboard.types.records import AgentRow

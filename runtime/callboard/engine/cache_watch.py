@@ -7,7 +7,6 @@ only to report a series of misses. A resume begins with the loaded view.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 from callboard.core.agent.apply_model import health_after
 from callboard.core.agent.state import AgentState
@@ -18,6 +17,7 @@ from callboard.engine.rate_limits.prefix_leader import SharedPrefix
 from callboard.ports.model import ModelRequest
 from callboard.types import events as ev
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 from callboard import __version__
@@ -20,6 +19,7 @@ from callboard.types.agent_spec import AgentSpec, ModelChoice, ModelLimits
 from callboard.types.choices import unknown
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.events import AgentStarted
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Envelope, Json, SessionRow
 
 _LONGEST_NAME = 200

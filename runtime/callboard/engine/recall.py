@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from callboard.core.agent.apply import apply, apply_behind_hole, fold
 from callboard.core.agent.snapshot import load
@@ -24,6 +23,7 @@ from callboard.ports.store_reading import records_of, row_of
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.events import ContextEdited, Event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewMessage
 
 PAGE = 500

@@ -6,7 +6,7 @@ This module owns no agent (the supervisor, `engine/team/supervisor.py`, does) an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from callboard.core.agent.rules.final_report import state_block
@@ -50,6 +50,7 @@ from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import Event
 from callboard.types.hook_events import Caller, HookEvent
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 from callboard.types.messages import OwnStage, StateBlock
 from callboard.types.operations import Operation

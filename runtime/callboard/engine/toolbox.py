@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from callboard.core.mcp.tool_names import PREFIX
 from callboard.ports.mcp import Servers
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Wrap = Callable[[Tool], Tool]

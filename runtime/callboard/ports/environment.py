@@ -7,7 +7,7 @@ raise: unreadable content is logged and left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from callboard.core.agent.state import ExpectedDeliveries
@@ -19,6 +19,7 @@ from callboard.ports.model import Delta
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import Event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, StateBlock
 from callboard.types.records import Cause, Envelope, Grant, Json, Request, ToolCall
 

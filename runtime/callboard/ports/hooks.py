@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from callboard.types.hook_answers import Caller, HandlerResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 

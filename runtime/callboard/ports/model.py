@@ -7,10 +7,11 @@ failure is raised as `CallFault` with a `Fault` value; no exception of a library
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol
 
 from callboard.types.errors import RuntimeCanAct
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import Rates
 from callboard.types.records import Fault, Json, Usage
 

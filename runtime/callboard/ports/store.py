@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.store_writes import Append, Delete, Expect, Fence, Put, Write
 
 __all__ = [

@@ -8,7 +8,7 @@ fix. Any other exception becomes an error result with its type and message; the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import BudgetReached, Event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import AgentRow, Budget, Cause, Grant, Json, Request, Task
 from callboard.types.schedules import Schedule

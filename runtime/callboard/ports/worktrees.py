@@ -7,11 +7,11 @@ process finishes or reverts an interrupted act; no call does its work twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from callboard.core.team.worktrees import Worktree
+from callboard.types.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

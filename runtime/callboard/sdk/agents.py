@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from callboard.adapters.extensions.agents import AGENT_TYPE, AgentFile, given_agents
@@ -19,6 +19,7 @@ from callboard.core.tool_access import our_names
 from callboard.sdk.errors import NotTyped, UsageError
 from callboard.sdk.signatures import described
 from callboard.sdk.tools import AnyTool, FunctionTool
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]

@@ -5,11 +5,12 @@ Every event has `agent`, the agent's name (`lead`, `alice`, ...). Times are Unix
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from callboard.sdk.results import Result
 from callboard.types.events import Event as JournalEvent
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import EnvelopeType, Json, Request
 
 __all__ = [

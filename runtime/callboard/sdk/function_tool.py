@@ -11,7 +11,6 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +23,7 @@ from pydantic_core import to_jsonable_python
 from callboard.ports.tool import CallContext, Effect, Folders, ToolOutcome, ToolSpec
 from callboard.sdk.tools import AnyTool, Image, ToolContext, ToolResult
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 THREADS = 40

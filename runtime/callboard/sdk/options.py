@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -29,6 +28,7 @@ from callboard.sessions.options import (
 )
 from callboard.types.choices import unknown
 from callboard.types.hook_answers import MARKS
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,6 +11,7 @@ from callboard.core.team.open_work import OpenWork
 from callboard.sdk.errors import RunFailed
 from callboard.sdk.signatures import adapter_of, faults_of, schema_of
 from callboard.sessions.result import AgentSummary, RunEnd
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Usage
 
 T = TypeVar("T")

@@ -14,7 +14,6 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, cast
 
@@ -24,6 +23,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from callboard.sdk.errors import NotTyped
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 _NOTHING = inspect.Parameter.empty

@@ -19,13 +19,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from callboard.core.tool_access import LONGEST_NAME
 from callboard.sdk.errors import NotTyped, UsageError
 from callboard.sdk.signatures import parameters_of
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from types import MappingProxyType
 from typing import cast
@@ -31,6 +31,7 @@ from callboard.sessions.options import LeadOptions
 from callboard.types.agent_spec import BYPASS, AgentSpec, Limits, ModelLimits, PermissionRules
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.model_names import FAMILIES, newest_of
 from callboard.types.records import Budget, Json
 from callboard.types.settings import AskSettings, ProfileSettings

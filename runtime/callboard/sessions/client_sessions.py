@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import anyio
@@ -47,6 +47,7 @@ from callboard.sessions.options import (
 from callboard.sessions.result import RunEnd
 from callboard.types.errors import CallboardError, UsageError
 from callboard.types.events import Event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, Request
 
 Words = Callable[[str, Event], str]

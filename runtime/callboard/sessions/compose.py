@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -40,6 +39,7 @@ from callboard.ports.tool import Tool
 from callboard.sessions.quick_imports import collector_paused
 from callboard.types.agent_spec import ModelFacts, ModelLimits
 from callboard.types.errors import CredentialsMissing, SettingsError, UsageError, WorkspaceUnusable
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import OwnStage
 from callboard.types.model_names import without_long
 from callboard.types.records import Budget

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ from callboard.sessions.agent_specs import LiveTypes
 from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.options import ExtensionOptions, LeadOptions
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.lazy_dataclass import dataclass
 
 KINDS: tuple[Kind, ...] = ("agents", "skills", "commands")
 MOST_TOLD = 5

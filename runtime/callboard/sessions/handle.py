@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -54,6 +53,7 @@ from callboard.sessions.result import AgentSummary, summarise
 from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits, ThinkingChoice
 from callboard.types.choices import unknown
 from callboard.types.errors import PersonCanAct, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.model_names import OPUS_PLAN, newest_of, without_long
 from callboard.types.records import AgentRow, Budget, PermissionMode, Request, RuleEffect, SessionRow, SessionRule, Task
 from callboard.types.schedules import Schedule

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -49,6 +48,7 @@ from callboard.sessions.result import (
 )
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import LimitReached, ToolRefused, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode, SessionRow
 from callboard.types.schedules import Schedule
 from callboard.types.settings import Settings

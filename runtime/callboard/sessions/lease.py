@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import anyio
 
@@ -21,6 +20,7 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, host_lease
 from callboard.ports.store import Delete, Lease, LeaseHolder, Put, Store
 from callboard.types.errors import CallboardError, Conflict, SessionHosted, SessionTakenOver
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostRow
 
 LOOK = 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,7 @@ from callboard.sessions.definitions import Definitions
 from callboard.sessions.options import McpOptions
 from callboard.sessions.prepare import PreparedSession
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerStatus
 
 

@@ -8,7 +8,7 @@ Every part but the workspace has defaults. Front ends make the parts; `flags` ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from callboard.ports.tool import Tool
 from callboard.sessions.compose import Notice, log_notice
 from callboard.sessions.lease import TakeOver
 from callboard.types.agent_spec import ThinkingChoice
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import BranchPoint, OwnStage
 
 CommandsAtRest = Literal["wait", "leave", "end"]

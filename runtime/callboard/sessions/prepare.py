@@ -10,7 +10,7 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from callboard import __version__
 from callboard.adapters.processes.tool_ancestry import started_by_tool
@@ -28,6 +28,7 @@ from callboard.sessions.options import SessionOptions, WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, SessionRow
 
 

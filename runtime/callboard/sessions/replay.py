@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
@@ -47,6 +47,7 @@ from callboard.ports.tool import Tool
 from callboard.sessions.compose import ModelSelection, WorkspacePaths, choose_model
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 CASSETTE = "cassette"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, cast
 
 from callboard.core.agent.state import AgentState
@@ -20,6 +20,7 @@ from callboard.ports.model import Delta
 from callboard.ports.store import Store
 from callboard.ports.store_reading import row_of
 from callboard.types.events import AnswerTaken, ApprovalNeeded, CallJudged, Event, ModelReplied
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, AgentTotals, Envelope, Request, ToolCall, TurnLimit, Usage
 
 DONE = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from callboard.sessions.options import (
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.serve_sessions import LogLine, ServedSession, Server, Serving, Tell
 from callboard.types.errors import CredentialsMissing, PersonCanAct, SettingsError, StoreBusy, StoreFull, heart_of
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
 __all__ = ["HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]

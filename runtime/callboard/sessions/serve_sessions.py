@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +50,7 @@ from callboard.types.errors import (
     StoreDamaged,
     ValueDamaged,
 )
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.schedules import Fire, Schedule
 

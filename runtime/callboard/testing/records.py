@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
@@ -30,6 +29,7 @@ from callboard.types.events import (
     ToolFinished,
     ToolStarted,
 )
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Envelope, Json, Request, SessionRow, Task, Usage
 
 

@@ -26,7 +26,7 @@ import random
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import anyio
@@ -58,6 +58,7 @@ from callboard.testing.scripts import Played, ScriptedModel
 from callboard.testing.world import AllowAll, SteadyClock, World, WorldSession
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.choices import unknown
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Fault, FaultKind, Json, Request, Task, Usage
 
 _STORE_TOOLS = (board_tools, control_tools, cron_tools, plan_tools, team_tools, todo_tools)

@@ -12,7 +12,7 @@ import random
 import selectors
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from callboard.ports.tool import Finished, Folders, Tool, ToolSpec
 from callboard.testing.scripts import ScriptedModel
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Grant, Json, SessionRow
 from callboard.types.skills import PersonCommand, SkillText
 

@@ -14,7 +14,6 @@ A hook that is a Python callable gets one event and returns None or one answer:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
@@ -54,6 +53,7 @@ from callboard.types.hook_events import (
     WorktreeCreate,
     WorktreeRemove,
 )
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, StartSource
 
 __all__ = [

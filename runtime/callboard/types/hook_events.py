@@ -7,9 +7,10 @@ change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewMessage
 from callboard.types.records import Json, PermissionMode, StartSource, ToolCall
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Transport = Literal["stdio", "http", "sse", "sdk"]

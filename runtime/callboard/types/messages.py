@@ -7,11 +7,11 @@ position of the event that opened it, so that an edit can always name its target
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Value
 
 Source = Literal[

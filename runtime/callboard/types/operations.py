@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from callboard.types.lazy_dataclass import dataclass
 
 OperationKind = Literal[
     "model",

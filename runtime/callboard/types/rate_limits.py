@@ -5,9 +5,9 @@ Times are seconds since the response, never times of the service's clock, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Fault, Value
 
 RateKind = Literal["requests", "tokens", "input-tokens", "output-tokens"]

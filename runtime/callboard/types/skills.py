@@ -6,11 +6,12 @@ A plugin is a folder with agents, skills, commands, hooks and MCP servers under 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Effort = Literal["", "low", "medium", "high", "xhigh", "max"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, SummaryWanted
 from callboard.types.operations import Operation
 from callboard.types.records import Request, StartSource, TurnLimit

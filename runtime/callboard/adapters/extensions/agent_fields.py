@@ -7,7 +7,6 @@ itself, such as rights from a workspace for its own agents, is refused here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -17,6 +16,7 @@ from callboard.adapters.extensions.yaml import YamlDocument
 from callboard.core.tool_access import our_names
 from callboard.types.agent_spec import READ_AS
 from callboard.types.choices import choose
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 
 EFFORTS: tuple[Literal["low", "medium", "high", "xhigh", "max"], ...] = ("low", "medium", "high", "xhigh", "max")

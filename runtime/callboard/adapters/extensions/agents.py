@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -48,6 +48,7 @@ from callboard.adapters.extensions.discovery import (
 )
 from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 
 AGENT_TYPE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")

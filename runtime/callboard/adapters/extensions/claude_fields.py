@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, cast
 
 from callboard.core.trust.yaml_nodes import YamlNode, plain
+from callboard.types.lazy_dataclass import dataclass
 
 Address = tuple[str, ...]
 """Address of a setting of Callboard: `("sandbox", "level")`."""

@@ -8,7 +8,7 @@ deny and ask rules, and the switch that turns `bypassPermissions` off.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from callboard.adapters.extensions.claude_fields import (
@@ -31,6 +31,7 @@ from callboard.core.trust.claims import WorkspaceClaims
 from callboard.core.trust.yaml_nodes import Members, YamlNode, json_node, plain
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 
 MODES: Mapping[str, str] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -19,6 +19,7 @@ from callboard.adapters.system.regular_files import read_regular
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.skills import Plugin
 
 Kind = Literal["agents", "skills", "commands", "hooks", "schedules", "output-styles"]

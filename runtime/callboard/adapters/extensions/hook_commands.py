@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from subprocess import PIPE
 
@@ -44,6 +44,7 @@ from callboard.core.permissions.values import (
     UnparsedScript,
 )
 from callboard.types.hook_answers import HandlerResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 MOST_BYTES = 1_000_000

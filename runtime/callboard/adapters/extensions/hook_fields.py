@@ -20,7 +20,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +38,7 @@ from callboard.core.permissions.values import Parsed, ProposedCall, Rule
 from callboard.core.tool_access import our_names
 from callboard.ports.hooks import HookHandler, HookTerms
 from callboard.types.hook_answers import FITTING, AddContext, HandlerResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 SECONDS = 600.0

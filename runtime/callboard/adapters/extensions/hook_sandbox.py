@@ -15,7 +15,6 @@ import posixpath
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
@@ -34,6 +33,7 @@ from callboard.core.permissions.network import ANY, hosts_of
 from callboard.core.permissions.values import ProposedCall
 from callboard.core.trust.claims import WorkspaceClaims, hash_of, named_files
 from callboard.types.errors import CommandNotRun, ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, HostGrant, PathGrant
 
 LARGEST_SCRIPT = 1_000_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -44,6 +44,7 @@ from callboard.ports.hooks import HookHandler, HookTerms
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError
 from callboard.types.hook_answers import FITTING, TOOL_EVENTS, HandlerResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 WITHOUT_MOMENT: Mapping[str, str] = MappingProxyType(

@@ -15,13 +15,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import cast
 
 from callboard.adapters.extensions.discovery import DiscoveryNote
 from callboard.adapters.system.regular_files import read_regular
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 OWN_LIST = "plugins/installed.json"
 _CLAUDE_LIST = "plugins/installed_plugins.json"

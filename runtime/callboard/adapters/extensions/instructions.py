@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -30,6 +30,7 @@ from callboard.core.path_globs import matcher
 from callboard.core.permissions.sensitive_paths import claude_folder, is_secret
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection
 
 WITHOUT = frozenset({"explore", "plan"})

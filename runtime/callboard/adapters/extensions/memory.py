@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
@@ -23,6 +22,7 @@ from callboard.core.memory.secrets import without_secrets
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection
 
 SHOWN = 4_000

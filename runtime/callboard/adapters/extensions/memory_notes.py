@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +21,7 @@ from callboard.adapters.system.regular_files import clear_part, part_name, read_
 from callboard.core.memory.note import INDEX, MOST, Note, digest_of, faults_of, indexed, merged, named, note_of, text_of
 from callboard.core.memory.secrets import refusal
 from callboard.types.errors import SettingsError, ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 LARGEST = 200_000

@@ -9,7 +9,6 @@ the team, and not about code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
@@ -17,6 +16,7 @@ from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPath
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 
 DEFAULT = "default"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -18,6 +18,7 @@ from typing import Any, cast
 from callboard.adapters.extensions.discovery import LARGEST_FILE, DiscoveryNote
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.trust.yaml_nodes import YamlNode, json_node, plain
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.skills import Plugin
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.extensions.instructions import WorkspaceInstructions
@@ -19,6 +18,7 @@ from callboard.core.context.view.tokens import estimate_json
 from callboard.ports.environment import PromptParts
 from callboard.ports.tool import Skills, ToolSpec
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +25,7 @@ from callboard.core.keys import short_id
 from callboard.core.scheduling.fields import FIELDS, InvalidField, nearest_field, with_fields
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
 FOLDER = ".callboard/schedules"

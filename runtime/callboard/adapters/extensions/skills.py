@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -45,6 +45,7 @@ from callboard.core.permissions.rules import parse_rule
 from callboard.core.skills.catalog import LONGEST_DESCRIPTION, SHARE, budget_of, listed
 from callboard.core.skills.substitution import argument_names
 from callboard.types.errors import SettingsError, ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.skills import CommandKind, Effort, PersonCommand, SkillText
 
 Shown = Literal["on", "name-only", "user-invocable-only", "off"]

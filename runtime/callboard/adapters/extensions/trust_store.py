@@ -13,12 +13,13 @@ import os
 import stat
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 from callboard.core.trust.claims import Claim, ClaimKind, TrustDecision
 from callboard.types.errors import WorkspaceUnusable
+from callboard.types.lazy_dataclass import dataclass
 
 FILE = "trust.json"
 KEPT = 8

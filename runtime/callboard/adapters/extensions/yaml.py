@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -17,6 +17,7 @@ import yaml
 
 from callboard.adapters.system.regular_files import read_regular
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 
 Address = tuple[str | int, ...]
 """Place of a value in a document: keys and list positions from the top."""

@@ -15,11 +15,11 @@ import shutil
 import stat
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.git.settings import store_format
 from callboard.adapters.system.regular_files import read_regular
+from callboard.types.lazy_dataclass import dataclass
 
 _LINKS = ("HEAD", "objects", "refs", "packed-refs", "reftable", "logs", "info", "worktrees", "shallow")
 """Entries of the common folder that git gets. All others are left out, such as hooks, config and modules."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,6 +34,7 @@ from callboard.adapters.system.regular_files import read_regular
 from callboard.core.context.reminders import displayed_name
 from callboard.core.trust.claims import printable
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 _MARK = ("-c", "core.hooksPath=/dev/null")
 """Arguments of every call here, so that `storage/file_locks.py` finds the process."""

@@ -19,10 +19,10 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.core.trust.git_config import config_is_quiet
+from callboard.types.lazy_dataclass import dataclass
 
 MOST_CONFIGURATION = 1_000_000
 MOST_INDEX = 64_000_000

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -27,6 +26,7 @@ from callboard.ports.store import Append, Put, Record, Row, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
 from callboard.ports.worktrees import WorktreeActor
 from callboard.types.errors import Conflict, SessionUnreadable, ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Task
 from callboard.types.worktrees import WorktreeAct, WorktreeNoted
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
@@ -22,6 +21,7 @@ from callboard.adapters.system.regular_files import read_regular
 from callboard.core.context.reminders import displayed_name
 from callboard.ports.worktrees import Losses
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 
 LONG = 900.0
 """Most seconds for git's checkout of a large repository."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import anyio.to_thread
@@ -13,6 +13,7 @@ from callboard.adapters.mcp.tools import Call, ServerTool, ToolDeclaration, decl
 from callboard.core.mcp.limits import McpLimits
 from callboard.core.mcp.results import cut, one_line
 from callboard.core.mcp.tool_names import own_clashes
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import McpPrompt, McpResource, ServerEntry
 from callboard.types.records import Json
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +29,7 @@ from callboard.core.mcp.config_entries import (
 from callboard.core.permissions.sensitive_paths import claude_state_file
 from callboard.core.trust.yaml_nodes import YamlNode, json_node, node_of
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerScope, ServerState
 from callboard.types.skills import Plugin
 

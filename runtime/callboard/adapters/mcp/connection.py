@@ -20,7 +20,6 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import anyio
@@ -43,6 +42,7 @@ from callboard.ports.mcp import Bridge
 from callboard.ports.notifier import Notifier
 from callboard.ports.tool import CallContext
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerEntry, ServerState, ServerStatus
 from callboard.types.records import Json
 

@@ -15,7 +15,6 @@ import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from socket import socket
 from typing import Any
 
@@ -43,6 +42,7 @@ from mcp.types import (
 from callboard.core.json_schema import check_input
 from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Report = Callable[[float, str], Awaitable[None]]

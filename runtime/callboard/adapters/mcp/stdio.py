@@ -14,13 +14,15 @@ import os
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio
 import mcp_types as types
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
+
+from callboard.types.lazy_dataclass import dataclass
 
 LONGEST = 16 * 1024 * 1024
 """Most bytes of one message."""

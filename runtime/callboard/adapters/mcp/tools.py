@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, 
 from callboard.core.mcp.tool_names import tool_name
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json
 

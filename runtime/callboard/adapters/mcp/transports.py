@@ -16,7 +16,7 @@ import re
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ from callboard.adapters.processes.programs import clean_environment
 from callboard.adapters.system import release
 from callboard.adapters.system.open_files import give_back
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 
 PACKED = 2 * 1024 * 1024

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -23,6 +22,7 @@ from callboard.adapters.processes.sandbox.ground import CREDENTIALS, OF_THE_MACH
 from callboard.adapters.processes.sandbox.levels import around
 from callboard.adapters.processes.sandbox.machine import LEAST_ABI, Machine, examine
 from callboard.adapters.system import release
+from callboard.types.lazy_dataclass import dataclass
 
 _CHILD = str(Path(__file__).with_name("confined_child.py"))
 _APART = ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--hostname", "sandbox")

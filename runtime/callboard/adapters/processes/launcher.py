@@ -14,7 +14,7 @@ import codecs
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -34,6 +34,7 @@ from callboard.adapters.processes.tool_ancestry import TOOL_MARK
 from callboard.adapters.system import release
 from callboard.ports.tool import Finished
 from callboard.types.errors import CommandNotRun, ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, PathGrant
 
 SHOWN = 50_000

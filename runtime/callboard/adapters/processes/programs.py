@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -20,6 +19,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from callboard.adapters.processes.tool_ancestry import TOOL_MARK
 from callboard.adapters.system.open_files import give_back
+from callboard.types.lazy_dataclass import dataclass
 
 _ALLOWED = frozenset(
     {

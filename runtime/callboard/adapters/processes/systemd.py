@@ -12,11 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.processes.programs import find_program
 from callboard.types.errors import WorkspaceUnusable
+from callboard.types.lazy_dataclass import dataclass
 
 MARK = "# Written by `callboard service install`, which overwrites any change."
 """First line of a unit by Callboard. Only such a file is overwritten or removed."""

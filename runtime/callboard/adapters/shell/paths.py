@@ -17,7 +17,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from callboard.core.permissions.sensitive_paths import (
     is_secret,
 )
 from callboard.core.permissions.values import LeftOut, PathFact, PathQuery, Place
+from callboard.types.lazy_dataclass import dataclass
 
 MOST_MATCHES = 1_000
 

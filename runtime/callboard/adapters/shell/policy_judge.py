@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +49,7 @@ from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import PermissionRules
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import PermissionMode
 
 _Outcome = TypeVar("_Outcome")

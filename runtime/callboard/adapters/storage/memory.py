@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from typing import Literal
 
@@ -32,6 +32,7 @@ from callboard.ports.store import (
     Write,
 )
 from callboard.types.errors import Conflict, Fenced, StoreDamaged, StoreFull
+from callboard.types.lazy_dataclass import dataclass
 
 CrashPoint = Literal["before", "after"]
 

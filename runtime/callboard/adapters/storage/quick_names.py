@@ -13,11 +13,12 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from callboard.core.keys import DATABASE, rows_prefix, session_key, workspace_folder
+from callboard.types.lazy_dataclass import dataclass
 
 _MOST = 500
 """Most rows of a kind that are read, newest first."""

@@ -12,7 +12,6 @@ import json
 import site
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import cast
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from callboard import __version__
+from callboard.types.lazy_dataclass import dataclass
 
 NAME = "callboard"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from callboard.adapters.system.regular_files import part_name, read_in, write_in
 from callboard.adapters.tools.roots import RootCache, folder_of, telling
 from callboard.ports.tool import Folders
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 
 _LARGEST = 64 * 1024 * 1024
 """Largest file that is compared and restored, in bytes."""

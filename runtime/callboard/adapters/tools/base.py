@@ -15,7 +15,6 @@ import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError
@@ -23,6 +22,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError
 from callboard.core.json_schema import check_input
 from callboard.ports.tool import CallContext, Concurrency, Effect, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 

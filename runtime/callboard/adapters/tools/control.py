@@ -15,7 +15,6 @@ of the call, so that a call that was cut off finds its subagent again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -30,6 +29,7 @@ from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSp
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import BudgetReached, CompactAsked
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Json, Request
 
 _LOAD = """\

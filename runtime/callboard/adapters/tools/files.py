@@ -25,7 +25,6 @@ import stat
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -40,6 +39,7 @@ from callboard.core.keys import count_words
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
 from callboard.types.events import FileSeen
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, PathGrant
 
 LARGEST = 50_000_000

@@ -12,7 +12,6 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import anyio.to_thread
@@ -37,6 +36,7 @@ from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
 from callboard.types.events import FileSeen
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 OUTPUT = 5_000

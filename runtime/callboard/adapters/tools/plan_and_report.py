@@ -7,7 +7,6 @@ An approval is a change of the request's row; its envelope only wakes the agent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import AliasChoices, Field
@@ -33,6 +32,7 @@ from callboard.ports.store import Put, Write
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import GateSet, Reported, TaskHeld
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request, Task
 
 _SUBMIT = """\

@@ -13,7 +13,7 @@ import errno
 import os
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from callboard.core.permissions.gitignore import folded
 from callboard.core.permissions.values import PathQuery
 from callboard.ports.tool import Folders
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, Json, PathGrant
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -21,7 +21,6 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -40,6 +39,7 @@ from callboard.core.permissions.rule_match import is_left_out, readable_rules, r
 from callboard.core.permissions.values import Rule
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 SECONDS = 30.0

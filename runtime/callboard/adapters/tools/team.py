@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import AliasChoices, Field
@@ -32,6 +31,7 @@ from callboard.ports.tool import CallContext, MailboxLoad, Tool, ToolOutcome, To
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import ShutdownRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import (
     AGENT_NAME,
     RESERVED_NAMES,

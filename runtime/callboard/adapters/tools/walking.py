@@ -12,9 +12,11 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pathspec import GitIgnoreSpec
+
+from callboard.types.lazy_dataclass import dataclass
 
 MOST_FILES = 200_000
 DEEPEST = 200

@@ -16,7 +16,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ import click
 from callboard.adapters.storage.quick_names import NamedRow, glance
 from callboard.cli.commands.options import everywhere
 from callboard.cli.terminal.terminal import Terminal
+from callboard.types.lazy_dataclass import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
 

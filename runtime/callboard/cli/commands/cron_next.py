@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -33,6 +32,7 @@ from callboard.core.scheduling.timezones import FIRST_MOMENT, LAST_MOMENT, quote
 from callboard.core.scheduling.trigger import OneTime, When, parse_when, when_of
 from callboard.sessions.inspect.schedules import open_schedules
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
 USUAL_COUNT = 5

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -44,6 +43,7 @@ from callboard.sessions.options import (
 from callboard.sessions.result import RunEnd
 from callboard.types.errors import UsageError, WorkspaceUnusable
 from callboard.types.events import AnswerTaken, BackgroundEnded, CallFailed, ContextEdited, Event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, Request
 from callboard.types.schedules import Schedule
 

@@ -6,7 +6,7 @@ Imports only click, because `--help` imports it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ import click
 from callboard import __version__
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

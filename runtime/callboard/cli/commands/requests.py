@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +35,7 @@ from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import waiting_elsewhere
 from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Request
 
 Status = Literal["approved", "rejected", "answered"]

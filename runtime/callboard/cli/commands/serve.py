@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Style, Terminal, block
 from callboard.sessions.serve import UPGRADED, HostCandidate, LogLine, Serving, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 _STYLES: dict[str, Style] = {"trouble": "bad", "paused": "warn", "missed": "warn", "note": "dim"}

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +41,7 @@ from callboard.sessions.inspect.mcp_servers import ConfiguredServers, servers_of
 from callboard.sessions.inspect.plugins import list_plugins
 from callboard.sessions.sandbox import choice_of, try_launcher
 from callboard.types.errors import CallboardError, SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 from callboard.types.rate_limits import RateNotice
 

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +40,7 @@ from callboard.sdk.workflows.decorator import AnyWorkflow, WorkflowFunction
 from callboard.sdk.workflows.journal import WorkflowRecord, stored_workflow, stored_workflows
 from callboard.types.choices import choose
 from callboard.types.errors import CallboardError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.workflows import WorkflowNoted
 

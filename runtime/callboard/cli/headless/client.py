@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import anyio
@@ -29,6 +29,7 @@ from callboard.ports.environment import Answer
 from callboard.ports.mcp import Servers
 from callboard.sessions.hosted import HostedSession
 from callboard.types.errors import ToolRefused, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json, Request
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from callboard.sessions.hosted import HostedSession
 from callboard.types.agent_spec import ThinkingChoice
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerStatus
 from callboard.types.records import Json
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ from callboard.sessions.options import LeadOptions, SessionOptions
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import UsageError
 from callboard.types.hook_answers import FITTING, HandlerResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 _TAKEN = frozenset(

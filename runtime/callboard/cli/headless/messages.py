@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,6 +21,7 @@ from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.sessions.result import LIMIT, RunLimit
 from callboard.types.agent_spec import AgentSpec, ModelLimits
 from callboard.types.hook_events import HookToolResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerState, ServerStatus
 from callboard.types.records import Envelope, Fault, Json, ToolCall, Usage
 from callboard.types.skills import PersonCommand, Plugin

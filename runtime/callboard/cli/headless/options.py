@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from callboard.sessions.options import SessionOptions
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 

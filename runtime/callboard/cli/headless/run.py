@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import anyio
@@ -40,6 +40,7 @@ from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import DONE, LIMIT, TIME_LIMIT, RunEnd
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import CallboardError, StoreBusy, StoreFull
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request
 
 Output = Literal["text", "json", "stream-json"]

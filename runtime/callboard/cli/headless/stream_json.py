@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from callboard.cli.headless.messages import (
@@ -68,6 +67,7 @@ from callboard.types.events import (
     TurnEnded,
 )
 from callboard.types.hook_events import HookToolResult
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, Fault, Json, Usage
 
 

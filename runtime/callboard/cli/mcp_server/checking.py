@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -19,6 +18,7 @@ from callboard.core.mcp.limits import limits_of
 from callboard.ports.tool import CallContext, ToolOutcome, ToolSpec
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers
 from callboard.types.errors import ToolRefused, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerStatus
 from callboard.types.records import Json
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import signal
 import sys
-from dataclasses import dataclass
 
 import anyio
 
@@ -20,6 +19,7 @@ from callboard.cli.terminal.terminal import Terminal, block
 from callboard.sessions.client_sessions import ServerLimits, client_sessions
 from callboard.sessions.compose import find_places
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

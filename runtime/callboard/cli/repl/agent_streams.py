@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 
 from callboard.cli.terminal.terminal import Line, columns, plain, wrapped
 from callboard.cli.views.events import shorten
+from callboard.types.lazy_dataclass import dataclass
 
 KEPT_LINES = 400
 KEPT_ENDED = 20

@@ -12,12 +12,13 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.history import History
+
+from callboard.types.lazy_dataclass import dataclass
 
 
 class LineInterrupted(Exception):

@@ -30,7 +30,6 @@ import os
 import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 
@@ -52,6 +51,7 @@ from callboard.sessions.base import OpenSession
 from callboard.sessions.result import AgentSummary
 from callboard.types.choices import choose
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 _TO = re.compile(r"@([A-Za-z0-9-]+)[,:]?(?:\s+(.*))?", re.DOTALL)
 """A name before the text. A word with a dot, a slash or an underscore is a file, not a name."""

@@ -19,7 +19,7 @@ import importlib
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from callboard.cli.repl.agent_streams import AgentStreams
 from callboard.cli.terminal.frame import broken
@@ -45,6 +45,7 @@ from callboard.types.events import (
     ToolFinished,
     TurnEnded,
 )
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, ToolCall, Usage
 
 PERSON = "person"

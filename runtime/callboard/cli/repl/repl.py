@@ -13,7 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -68,6 +68,7 @@ from callboard.sessions.options import (
 )
 from callboard.sessions.result import RunEnd
 from callboard.types.errors import CallboardError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Request
 
 _ENDING = 0.5

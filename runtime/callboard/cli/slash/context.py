@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 
 from callboard.cli.repl.team_panel import TeamPanel
 from callboard.cli.terminal.plan_editor import Edit
@@ -12,6 +11,7 @@ from callboard.cli.terminal.terminal import Block
 from callboard.sessions.base import OpenSession
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 
 class LeavePrompt(Exception):

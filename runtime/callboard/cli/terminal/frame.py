@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from itertools import islice
 
 from callboard.cli.terminal.terminal import Block, Line, Span, Style, block, columns, plain
+from callboard.types.lazy_dataclass import dataclass
 
 WHOLE = "v"
 """Key that prints a folded body whole."""

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ import anyio
 
 from callboard.cli.terminal import hangup
 from callboard.cli.terminal.terminal import Terminal
+from callboard.types.lazy_dataclass import dataclass
 
 TWICE = 2.0
 """Seconds within which a second Ctrl-C leaves."""

@@ -27,10 +27,11 @@ import threading
 import unicodedata
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TextIO
 
 from callboard.types.errors import CallboardError
+from callboard.types.lazy_dataclass import dataclass
 
 Style = Literal["plain", "dim", "strong", "good", "warn", "bad", "name"]
 

@@ -7,7 +7,6 @@ most `MOST` agents and a count of the others. It never exceeds the screen's widt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from callboard.cli.terminal.terminal import Line, Style, columns, plain
 from callboard.cli.views.events import first_line, shorten
@@ -15,6 +14,7 @@ from callboard.cli.views.team import activity_words, short_number
 from callboard.core.reports.activity import MODEL, SUMMARY, doing
 from callboard.core.team.lifecycle import SUBAGENTS
 from callboard.sessions.base import OpenSession
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Usage
 
 MOST = 8

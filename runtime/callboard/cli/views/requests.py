@@ -6,7 +6,6 @@ A request in full has its content, the differences from the previous revision, i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from callboard.cli.terminal.terminal import Block, Line, visible
 from callboard.cli.views.events import answer_words, first_line, shorten
@@ -17,6 +16,7 @@ from callboard.core.approvals.plans import changes, earlier_of, options_of, subm
 from callboard.core.approvals.session_rules import offered
 from callboard.core.keys import one_by_id
 from callboard.sessions.inspect.resources import REQUESTS, plain_row, when
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request, Said, SessionRow
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.extensions.yaml import Address, dotted, load_yaml
@@ -24,6 +23,7 @@ from callboard.core.permissions.rule_check import rule_note
 from callboard.core.trust.claims import printable
 from callboard.sessions.compose import find_places
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from callboard.core.scheduling import next_wake
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.health import ListedSession
 from callboard.sessions.inspect.resources import SESSIONS
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, SessionRow
 from callboard.types.schedules import Schedule
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -23,6 +22,7 @@ from callboard.core.reports.spending import usage_words
 from callboard.sessions.inspect.resources import AGENTS, ENDED_AGENTS, AgentStatus, agent_record, moment
 from callboard.sessions.inspect.team import ENDED_LISTED, AgentOverview, EndedAgents, TeamOverview
 from callboard.sessions.result import AgentSummary
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Usage
 
 Agents = Sequence[AgentOverview]

@@ -6,7 +6,7 @@ Frozen throughout. Stored only in snapshots; the journal is the truth.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from callboard.core.agent.stuck_detector import Stuck
@@ -22,6 +22,7 @@ from callboard.core.recovery.retry_policy import RecoveryState
 from callboard.core.replies import ReplyText
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BackgroundStarted, ModelCalled
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, OwnStage, Spared, StateBlock, SummaryWanted
 from callboard.types.operations import Operation
 from callboard.types.records import Cause, Envelope, Grant, Json, Request, StartSource, Todo, ToolCall, TurnLimit, Usage

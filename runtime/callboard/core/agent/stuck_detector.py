@@ -46,13 +46,13 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from callboard.core.call_words import input_words
 from callboard.core.frozen import replace
 from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, ToolCall
 
 Pattern = Literal["repeat", "alternation", "monologue", "errors", "mail", "tasks"]

@@ -10,8 +10,9 @@ pending    none: the agent waits for the answer                 no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from callboard.types.lazy_dataclass import dataclass
 
 SUBMIT = "submit_plan"
 """Tool that submits a plan for approval."""

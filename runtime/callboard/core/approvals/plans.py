@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.approvals.requests import AnswerRefusal, digest_of, unsound
 from callboard.types.events import AnswerTaken
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request, Said
 
 PLAN_MODES = ("default", "acceptEdits")

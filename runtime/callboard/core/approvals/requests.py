@@ -18,9 +18,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request, RequestKind, RequestStatus, Said
 
 Why = Literal["kind", "status", "decided", "expired", "changed", "self", "not_yours", "early", "void"]

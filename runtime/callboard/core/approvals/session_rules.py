@@ -9,7 +9,6 @@ that users and agents began, never to turns that a schedule or a tool's text beg
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.approvals.requests import AnswerRefusal
@@ -18,6 +17,7 @@ from callboard.core.messaging.authority import reaches
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AllowOverride
 from callboard.types.agent_spec import PermissionRules
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Cause, Request, RuleEffect, SessionRule
 
 

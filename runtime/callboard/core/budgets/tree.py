@@ -30,10 +30,11 @@ highest possible cost. A call is one step, and so is each retry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeVar
 
 from callboard.core.frozen import replace
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, TurnLimit, Usage
 
 Kind = Literal["tokens", "cost_usd", "price", "steps", "seconds", "agents", "depth"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -58,6 +58,7 @@ from callboard.core.context.view.messages import is_result
 from callboard.core.context.view.undo import is_spared
 from callboard.types.agent_spec import StageSpec
 from callboard.types.choices import unknown
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, Placed, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
 

@@ -8,10 +8,10 @@ Todos follow other rules (`core.agent.apply_tools`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from callboard.core.context.system_prompt import one_line
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, Injection
 from callboard.types.records import AgentRow
 

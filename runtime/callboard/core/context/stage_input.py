@@ -6,11 +6,12 @@ The facts are those that stages may use besides view, budget and parameters. The
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.core.context.cache.rereads import RemovedContent
 from callboard.core.context.cache.tracker import CacheState, EditCycle
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, OwnStage, Spared, StateBlock, SummaryWanted
 
 REGION_STAGE = "summarize_regions"

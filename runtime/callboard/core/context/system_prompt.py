@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import quoteattr
 
 from callboard.core.messaging.envelopes import defused
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Todo
 
 

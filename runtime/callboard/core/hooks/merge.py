@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
@@ -34,6 +34,7 @@ from callboard.types.hook_answers import (
     Rewrite,
     StopVerdict,
 )
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Reasoned = TypeVar("Reasoned", Allow, Ask, Deny, Halt)

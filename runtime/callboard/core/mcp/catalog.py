@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.context.system_prompt import SERVERS, defused_block, one_line
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.mcp.tool_search import DeclaredTool
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerStatus
 from callboard.types.records import Json, ToolCall
 

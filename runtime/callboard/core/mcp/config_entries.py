@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
 from callboard.core.trust.yaml_nodes import YamlNode, plain
 from callboard.types.choices import choose
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerScope, Transport
 
 RESERVED = frozenset({"workspace", "claude-in-chrome", "computer-use", "Claude Preview", "Claude Browser"})

@@ -6,10 +6,10 @@ Names and numbers are those of other programs (docs/mcp.md); milliseconds there,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.core.mcp.results import CHARACTERS_PER_TOKEN, MOST_OF_ITS_OWN, SHOWN_TOKENS
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.settings import McpSettings
 
 START = 30.0

@@ -14,10 +14,10 @@ import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.core.context.view.tokens import image_size, refusal
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 CHARACTERS_PER_TOKEN = 4

@@ -10,9 +10,9 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 NAME = 4.0

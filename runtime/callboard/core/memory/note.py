@@ -10,9 +10,11 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Final, Literal, cast
+
+from callboard.types.lazy_dataclass import dataclass
 
 Kind = Literal["user", "feedback", "project", "reference"]
 """Subjects of a note: the person; their preferences; the project; references to look something up."""

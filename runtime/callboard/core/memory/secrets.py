@@ -11,8 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from callboard.types.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 from xml.sax.saxutils import quoteattr
 
 from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import mailbox
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Envelope, Json
 from callboard.types.store_writes import Append

@@ -31,10 +31,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from callboard.core.frozen import replace
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope
 
 BURST = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import NoReturn, cast, get_args
 
@@ -19,6 +19,7 @@ from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import EffectClass, Mode, Rule
 from callboard.core.tool_access import COMPATIBLE
 from callboard.types.choices import unknown
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 MODES: Mapping[str, Mode] = MappingProxyType(

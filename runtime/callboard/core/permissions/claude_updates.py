@@ -9,13 +9,13 @@ choose a mode, and allow folders (`client_changes`). Everything else is listed, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.tool_access import COMPATIBLE
 from callboard.types.agent_spec import READ_AS
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, RuleEffect
 
 

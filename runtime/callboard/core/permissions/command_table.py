@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from callboard.types.lazy_dataclass import dataclass
 
 
 def names(text: str) -> frozenset[str]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from callboard.core.permissions.values import Arg, HardRules, LeftOut, Parsed, PathFact, PathQuery
+from callboard.types.lazy_dataclass import dataclass
 
 Ease = Literal["mode", "rule", "bypass", "named", "person", "never"]
 Access = Literal["read", "write", "delete"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.core.permissions import rules
@@ -28,6 +27,7 @@ from callboard.core.permissions.values import (
     UnparsedScript,
     Verdict,
 )
+from callboard.types.lazy_dataclass import dataclass
 
 UNKNOWN = "…"
 """Placeholder for text that is known only when the command runs."""

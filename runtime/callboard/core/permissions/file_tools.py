@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.effects import Access
 from callboard.core.permissions.values import PathQuery, ProposedCall, UnparsedScript
+from callboard.types.lazy_dataclass import dataclass
 
 FILE_TOOLS: Mapping[str, Access] = {
     "read_file": "read",

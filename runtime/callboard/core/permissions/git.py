@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import dropwhile, takewhile, zip_longest
 
 from callboard.core.permissions import globs
@@ -23,6 +23,7 @@ from callboard.core.permissions.command_table import CODE_NAMES
 from callboard.core.permissions.effects import Effect, GitContent, GitRead, PathAccess, Risk, read
 from callboard.core.permissions.option_parser import end_of_options, names_long, operands, value_paths
 from callboard.core.permissions.values import Arg, ProgramWords
+from callboard.types.lazy_dataclass import dataclass
 
 GIT_PREMISE = "git config"
 """Mark of the premise of letter G. It is lifted if the facts say that the configuration is quiet."""

@@ -15,7 +15,8 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from callboard.types.lazy_dataclass import dataclass
 
 _ONE_FOLDER = re.compile(r"[^/*?\[]+/\*\*/?")
 _TOKEN = re.compile(r"/\*\*/|^\*\*/|/\*\*$|\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)

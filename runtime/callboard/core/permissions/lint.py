@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from callboard.core.permissions import gitignore
@@ -28,6 +27,7 @@ from callboard.core.permissions.rule_check import Kind, rule_note
 from callboard.core.permissions.rules import PATH_RULES, names_tool, parse_rule
 from callboard.core.permissions.values import Decision, Mode, Rule, Verdict
 from callboard.core.tool_access import ALL_TOOLS
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 Code = Literal[

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.core.permissions.command_table import CODE_NAMES, EVERY, ReadingProgram
 from callboard.core.permissions.effects import Effect, Risk, read, write
 from callboard.core.permissions.values import Arg, LeftOut, ProgramWords
+from callboard.types.lazy_dataclass import dataclass
 
 WHOLE_FOLDER = read(Arg("."), tree=True, left_out="ignored")
 """Effect of ripgrep if no path is given and nothing is piped to it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from callboard.core.permissions.rules import (
@@ -21,6 +20,7 @@ from callboard.core.permissions.rules import (
 )
 from callboard.core.permissions.values import Rule
 from callboard.core.tool_access import ALL_TOOLS
+from callboard.types.lazy_dataclass import dataclass
 
 Kind = Literal["allow", "ask", "deny"]
 _OTHERS = frozenset({"WebFetch", "web_fetch", "WebSearch", "web_search", "Cd"})

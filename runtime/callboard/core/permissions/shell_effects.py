@@ -1,8 +1,7 @@
 """Conversion of a parsed script to its parts: each simple command, redirect and assignment, with its effects.
 
 Everything that the grammar resolves without running code is resolved: lists, pipes, loops, functions, substitutions,
-wrappers, literal `sh -c` and `eval`, text passed to a shell. The working directory is tracked as a set: a relative path
-is judged in every folder that some `cd` of the script could have led to.
+wrappers, literal `sh -c` and `eval`, text passed to a shell. A relative path is judged in each folder of some `cd`.
 
 A `find` command is a small language of tests and actions. It is read with a list of words that are known to only read.
 Allow rules do not cover its actions that delete, write or run programs (docs/permissions.md, letter P).
@@ -13,7 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY, names
@@ -70,6 +69,7 @@ from callboard.core.permissions.wrappers import (
     stdin_of,
     text_of,
 )
+from callboard.types.lazy_dataclass import dataclass
 
 MOST_PARTS = 400
 MOST_FOLDERS = 16

@@ -9,9 +9,10 @@ the judge decides on them. A script is kept as a syntax tree, never as text to b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Cause, PermissionMode
 
 Decision = Literal["allow", "ask", "deny"]

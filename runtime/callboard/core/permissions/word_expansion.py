@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.values import HOLE, Arg, DynamicPart, Text, Word
+from callboard.types.lazy_dataclass import dataclass
 
 NUMBER = "number"
 """Source of a `DynamicPart` that is a number (`$?`, `$#`, `$$`)."""

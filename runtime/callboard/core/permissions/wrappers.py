@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from callboard.core.permissions.command_table import HARMLESS_ASSIGNMENTS, names
 from callboard.core.permissions.effects import Effect, Risk
@@ -18,6 +17,7 @@ from callboard.core.permissions.hard_deny import name_of, walk
 from callboard.core.permissions.option_parser import names_long
 from callboard.core.permissions.values import HOLE, Arg, Node, Redirect, Script, Simple
 from callboard.core.permissions.word_expansion import expand, literal
+from callboard.types.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

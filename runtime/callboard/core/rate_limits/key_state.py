@@ -17,8 +17,7 @@ A key that is refused for one model only (403: it may not use that model) stays 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import PROBE_AFTER
 from callboard.types.records import Fault
 

@@ -54,12 +54,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from callboard.core.frozen import replace
 from callboard.core.keys import count_words
 from callboard.core.recovery.retry_policy import back_off
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import PERSON_AFTER, PROBE_AFTER, RATE_KINDS, Allowance, RateKind, RateNotice, Rates
 from callboard.types.records import Fault
 

@@ -14,9 +14,8 @@ model accepts none (`core.context.view.messages`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from callboard.types.agent_spec import AgentSpec, ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 
 TAKES_NONE = "-"
 """Placeholder for a model that accepts no thinking blocks of any model: no model has this name."""

@@ -59,13 +59,12 @@ after about ten rounds of its own tools, so this is about a hundred rounds).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from callboard.core.frozen import replace
 from callboard.core.recovery.fallback import FallbackModel, ModelDemand, first_model, next_model
 from callboard.core.replies import GOES_ON
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events_calls import CallFailed
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import PROBE_AFTER
 from callboard.types.records import Fault
 from callboard.types.steps import Continue, EndTurn, LearnLimits, PlanRetry, React, Step, SwitchModel

@@ -8,12 +8,12 @@ running operation has been making a call since its newest event.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from callboard.core.agent.state import AgentState
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.team.lifecycle import RESTART, SUBAGENTS
 from callboard.core.team.waits import Declared, stated_timeout
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Request, ToolCall
 
 MODEL = "model call"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import cast
 
@@ -28,6 +28,7 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.choices import choose
 from callboard.types.errors import UsageError
 from callboard.types.events import ContextEdited, Event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, Source, ViewBlock, ViewMessage
 from callboard.types.records import Json, Usage
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from callboard.core.agent.apply import apply, apply_behind_hole
@@ -17,6 +17,7 @@ from callboard.core.agent.state import AgentState
 from callboard.core.call_words import input_words
 from callboard.core.reports.context import Numbered
 from callboard.types import events as ev
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 MOST_SHOWN = 200

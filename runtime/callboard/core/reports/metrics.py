@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.core.agent.state import AgentState
 from callboard.core.context.cache.health import cache_hit_rate
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Usage
 
 _KINDS = ("input", "write", "read", "output")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from callboard.core.agent.apply import is_for_runtime
 from callboard.types import events as ev
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope
 
 ReceiptState = Literal["sent", "received", "delivered", "handled", "dropped", "dead"]

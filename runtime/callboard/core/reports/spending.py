@@ -7,11 +7,12 @@ Nothing is estimated: for a call that ended without reporting its usage, the res
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from callboard.core.budgets.tree import schedule_of
 from callboard.types import events as ev
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Usage
 
 Why = Literal["cut", "failed", "lost", "interrupted", "summary"]

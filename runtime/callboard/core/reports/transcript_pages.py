@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from callboard.core.agent.state import AgentState
 from callboard.core.context.view.messages import Messages
 from callboard.core.context.view.transcript import Origin, transcript_lines
 from callboard.core.frozen import replace
 from callboard.types.events import ModelReplied
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewMessage
 
 

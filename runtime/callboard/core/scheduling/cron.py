@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from callboard.core.scheduling.timezones import quoted, zone_of
+from callboard.types.lazy_dataclass import dataclass
 
 LONGEST_TEXT = 512
 """Maximum characters; the longest sensible expression lists every minute, which takes 169."""

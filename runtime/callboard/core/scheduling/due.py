@@ -16,11 +16,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from callboard.core.scheduling.fire_times import last_fire, next_fire
 from callboard.core.scheduling.trigger import OneTime, When, when_of
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Fire, Schedule
 
 PROMPT_SECONDS = 60.0

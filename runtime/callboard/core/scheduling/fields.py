@@ -12,7 +12,6 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from callboard.core.scheduling.cron import CronInvalid, parse_cron
 from callboard.core.scheduling.trigger import OneTime, parse_when
 from callboard.types.agent_spec import READ_AS
 from callboard.types.choices import choose
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -30,6 +30,7 @@ from callboard.core.scheduling.fire_times import fires_between
 from callboard.core.scheduling.timezones import LAST_MOMENT
 from callboard.core.scheduling.trigger import when_of
 from callboard.types import events as ev
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Fire, FireOutcome, Schedule
 
 BY_HAND = "run-"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from callboard.core.scheduling.cron import LONGEST_TEXT, Cron, CronInvalid, parse_cron, zone_named
 from callboard.core.scheduling.timezones import moment_of, quoted
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
 SHORTEST_PERIOD = 60

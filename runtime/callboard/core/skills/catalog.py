@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from callboard.types.choices import choose
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, ViewMessage
 from callboard.types.records import Json
 from callboard.types.skills import SkillText

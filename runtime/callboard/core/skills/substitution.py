@@ -22,9 +22,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import cast
+
+from callboard.types.lazy_dataclass import dataclass
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WHOLE = "ARGUMENTS"

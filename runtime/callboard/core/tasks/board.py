@@ -21,12 +21,12 @@ compare-and-swap. A violation raises `ToolRefused` with advice on the next step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.core.messaging.authority import weaker
 from callboard.core.tasks.file_claims import normal_paths
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Cause, Task
 
 Tasks = Mapping[str, Task]

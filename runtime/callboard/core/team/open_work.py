@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from callboard.core.agent.state import AgentState
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Request, Task
 
 OPEN = ("in_progress", "pending", "failed")

@@ -26,13 +26,13 @@ agents that never act again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import assert_never
 
 from callboard.core.agent.state import AgentState, CallState
 from callboard.core.approvals.requests import answerers
 from callboard.core.keys import short_id
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
 from callboard.types.records import Json, Request, Task
 

@@ -9,10 +9,11 @@ Names that git, a file system or a person could misread are refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from callboard.types.errors import ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import WORKTREE_NAME
 from callboard.types.worktrees import WorktreeNoted
 

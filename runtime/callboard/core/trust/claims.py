@@ -23,12 +23,13 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import Literal
 
 from callboard.core.skills.substitution import commands_in
 from callboard.core.trust.yaml_nodes import Members, YamlNode, plain
+from callboard.types.lazy_dataclass import dataclass
 
 ClaimKind = Literal[
     "hook",

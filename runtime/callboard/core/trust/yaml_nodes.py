@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from callboard.core.json_depth import check_json_limits
+from callboard.types.lazy_dataclass import dataclass
 
 Address = tuple[str | int, ...]
 

@@ -8,7 +8,7 @@ others, so that a person at an attached terminal is asked about a plan that the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from callboard.core.keys import request_key
 from callboard.engine.approvals.requests import NOBODY_WAITS, answer_request, overdue_request
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Approver
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Request
 
 

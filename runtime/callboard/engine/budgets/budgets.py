@@ -9,7 +9,7 @@ reservation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import (
@@ -35,6 +35,7 @@ from callboard.engine.row_cache import RowCache
 from callboard.ports.notifier import Notifier
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BudgetReached
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget
 from callboard.types.steps import ReachBudget
 

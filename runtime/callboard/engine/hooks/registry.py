@@ -15,7 +15,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import anyio
@@ -64,6 +64,7 @@ from callboard.types.hook_answers import (
     SubagentStop,
     UserPromptSubmit,
 )
+from callboard.types.lazy_dataclass import dataclass
 
 THREADS = 40
 """Most callables of all agents that run at once. The timeout of a further one starts when it runs."""

@@ -11,7 +11,6 @@ the user resumes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import structlog
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +25,7 @@ from callboard.engine.runtime import SessionRuntime
 from callboard.engine.team.renew import moved
 from callboard.ports.store import Put, Record, Store, Write
 from callboard.ports.store_reading import records_of
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Envelope
 
 log = structlog.get_logger("callboard.mail")

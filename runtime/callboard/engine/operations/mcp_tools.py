@@ -7,7 +7,6 @@ them, and `call_tool` reaches the new tools. The port connects the servers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 
@@ -23,6 +22,7 @@ from callboard.ports.mcp import Servers
 from callboard.ports.tool import Tool, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import InjectionQueued
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerStatus
 from callboard.types.messages import Injection
 

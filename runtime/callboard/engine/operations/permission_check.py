@@ -21,7 +21,7 @@ has all the values that were used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from callboard.core.agent.authority import authority_of
@@ -49,6 +49,7 @@ from callboard.types import hook_answers as hk
 from callboard.types import steps as st
 from callboard.types.errors import Conflict, ToolRefused
 from callboard.types.events import AnswerTaken
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
 from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from callboard.core.agent.apply import is_for_runtime
 from callboard.core.context.oversize import file_of, too_long
@@ -30,6 +29,7 @@ from callboard.ports.store import Put, Row, Store, Write
 from callboard.ports.store_reading import records_of
 from callboard.types.errors import Conflict
 from callboard.types.events import EnvelopeReceived
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed
 from callboard.types.records import AgentRow, Envelope, Request
 

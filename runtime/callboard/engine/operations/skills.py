@@ -15,7 +15,7 @@ cannot be read, a message takes its place, and the text is delivered all the sam
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from callboard.core.approvals.plan_gate import gate_refuses
@@ -50,6 +50,7 @@ from callboard.types import hook_answers as hk
 from callboard.types.agent_spec import AgentSpec, PermissionRules
 from callboard.types.errors import ToolRefused
 from callboard.types.events import BudgetReached, InjectionQueued, SkillLoaded
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed
 from callboard.types.records import Budget, Envelope, Grant, Json, ToolCall
 from callboard.types.skills import PersonCommand, SkillText

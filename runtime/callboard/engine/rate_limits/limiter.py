@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import anyio
 from pydantic import ValidationError
@@ -39,6 +39,7 @@ from callboard.ports.model import CallFault, CannotCount, ModelRequest
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put, Row, Store
 from callboard.ports.store_reading import rows_of
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import RateNotice, Rates
 from callboard.types.records import Fault, Usage
 

@@ -6,11 +6,12 @@ Reason: docs/decisions/0010-shared-prefixes.md. No call waits here longer than `
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio
 
 from callboard.ports.environment import Clock
+from callboard.types.lazy_dataclass import dataclass
 
 LONGEST_WAIT = 10.0
 """Most seconds that a call waits for another with the same prefix. A longer wait costs more than a second cache write.

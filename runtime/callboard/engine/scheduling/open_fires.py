@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -42,6 +42,7 @@ from callboard.ports.store import Delete, Put, Row, Write
 from callboard.ports.store_reading import rows_of
 from callboard.types import events as ev
 from callboard.types.errors import Conflict, SessionUnreadable, ToolRefused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Fire, Schedule
 
 log = structlog.get_logger("callboard.schedules")

@@ -8,7 +8,6 @@ recorded in the history. Nothing fires while no process runs this loop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
@@ -26,6 +25,7 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put, Write
 from callboard.types.errors import ToolRefused
 from callboard.types.hook_answers import ScheduleFired
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Fire, Schedule
 
 SOON = 60.0

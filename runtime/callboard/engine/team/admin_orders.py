@@ -7,12 +7,12 @@ key. Performing an order again after a crash has no further effect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
 from callboard.ports.store import Store
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope
 
 SUPERVISOR = "runtime"

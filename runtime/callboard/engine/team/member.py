@@ -17,7 +17,7 @@ commands end, tasks are freed, requests withdrawn, subagents stopped, and the la
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TypeVar, cast
 
@@ -63,6 +63,7 @@ from callboard.types.events import (
     Event,
     StopAsked,
 )
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Budget, Envelope, Usage
 from callboard.types.steps import LifeDone
 

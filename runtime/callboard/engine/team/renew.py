@@ -14,7 +14,6 @@ before them. All other losses are only reported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from callboard.core.agent.apply import RUNTIME_MAIL, apply, fold
 from callboard.core.agent.rules.compaction import room
@@ -43,6 +42,7 @@ from callboard.ports.store_reading import records_of, row_of
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Conflict, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import BranchPoint, ViewMessage
 from callboard.types.records import AgentRow, Envelope
 

@@ -8,7 +8,6 @@ deadlocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -39,6 +38,7 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put
 from callboard.types.errors import CallboardError, SessionUnreadable
 from callboard.types.events import StopAsked
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
 from callboard.types.records import AgentRow, Request
 

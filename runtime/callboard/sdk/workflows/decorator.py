@@ -16,7 +16,7 @@ import hashlib
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import anyio
@@ -29,6 +29,7 @@ from callboard.sdk.signatures import FunctionParameters, parameters_of
 from callboard.sdk.workflows.journal import FlowJournal, digest_of, load_journal, stored_value, value_of
 from callboard.sdk.workflows.run import Workflow, WorkflowState
 from callboard.sessions.hosted import HostedSession
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.workflows import WorkflowRow
 

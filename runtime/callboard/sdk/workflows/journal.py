@@ -19,7 +19,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +34,7 @@ from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChan
 from callboard.sdk.signatures import adapter_of, faults_of
 from callboard.sessions.compose import Notice, find_places, open_store
 from callboard.types.choices import unknown
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.workflows import StepKind, WorkflowNoted, WorkflowRow
 

@@ -13,7 +13,7 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -32,6 +32,7 @@ from callboard.sdk.workflows.journal import FlowJournal, digest_of, stored_value
 from callboard.sessions.hosted import HostedSession, WorkItem
 from callboard.types.errors import AnswerNeeded, Conflict, heart_of
 from callboard.types.hook_answers import GoOn, SubagentStop
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Request, Usage
 from callboard.types.workflows import StepKind, WorkflowNoted
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.extensions.agents import AGENT_TYPE, AgentFile, load_agents
@@ -18,6 +17,7 @@ from callboard.sessions.definitions import plugins_in_force
 from callboard.sessions.inspect.scaffold import write_starter
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 KINDS: tuple[AgentKind, ...] = ("lead", "teammate", "subagent")
 

@@ -10,7 +10,6 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,6 +25,7 @@ from callboard.core.keys import DATABASE, count_words
 from callboard.engine.commands import stored_sessions
 from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 MANIFEST = "callboard-backup.json"
 _STATE = "state"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +25,7 @@ from callboard.sessions.agent_specs import VENDOR_PREFIX
 from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.definitions import missing_skills, plugins_in_force
 from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.skills import Plugin
 
 FAILS_OPEN = (

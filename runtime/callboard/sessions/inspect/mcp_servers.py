@@ -9,7 +9,6 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
@@ -24,6 +23,7 @@ from callboard.sessions.compose import WorkspacePaths, find_places
 from callboard.sessions.definitions import plugins_in_force
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerState
 from callboard.types.records import Json
 from callboard.types.settings import McpSettings

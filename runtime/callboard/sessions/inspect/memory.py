@@ -6,7 +6,7 @@ No session is hosted here: notes are files, and concurrent changes by a session 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar, cast
@@ -17,6 +17,7 @@ from callboard.adapters.extensions.yaml import load_front_document
 from callboard.core.memory.note import INDEX, PLACES, Note, diff_of, digest_of, named, note_of, text_of
 from callboard.sessions.compose import WorkspacePaths, find_places
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
+from callboard.types.lazy_dataclass import dataclass
 
 _AGENTS = ("user", "project", "local")
 

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +44,7 @@ from callboard.core.trust.claims import Claim, printable
 from callboard.sessions.compose import WorkspacePaths, find_places
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 MARKETPLACE = ".claude-plugin/marketplace.json"

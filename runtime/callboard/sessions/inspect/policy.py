@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -47,6 +47,7 @@ from callboard.types.agent_spec import PermissionRules
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.hook_answers import Caller, PreToolUse
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, ToolCall
 from callboard.types.settings import ExampleSetting, ProfileSettings
 

@@ -10,7 +10,7 @@ or the time, the row is one of the classes here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -27,6 +27,7 @@ from callboard.sessions.inspect.health import ListedSession
 from callboard.sessions.inspect.memory import NoteLine
 from callboard.sessions.inspect.team import AgentOverview
 from callboard.sessions.result import AgentSummary
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request, SessionRow, SessionRule, Task
 from callboard.types.schedules import Schedule
 

@@ -6,7 +6,7 @@ An invalid file changes nothing: the previous schedules stay. All changes and fa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio.to_thread
 
@@ -31,6 +31,7 @@ from callboard.ports.store import Put, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.compose import WorkspacePaths
 from callboard.types.errors import Conflict
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
 LIVE = frozenset({"active", "paused"})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -37,6 +36,7 @@ from callboard.sessions.inspect.serving import firing
 from callboard.sessions.person_actions import fire_as_person, refuse_inside_tool, write_schedule_as_person
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import Conflict, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Fire, Schedule
 
 Fields = Mapping[str, object]

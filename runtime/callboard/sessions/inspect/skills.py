@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +19,7 @@ from callboard.sessions.inspect.agents import FieldLine, file_places, readable_p
 from callboard.sessions.inspect.scaffold import write_starter
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 _OURS = frozenset(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
@@ -23,6 +22,7 @@ from callboard.ports.store import Store, Write
 from callboard.sessions.person_actions import as_person, refuse_inside_tool, write_task_as_person
 from callboard.types.choices import choose
 from callboard.types.errors import Conflict, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, Task
 
 _TRIES = 20

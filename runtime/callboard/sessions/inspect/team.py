@@ -8,7 +8,7 @@ usage.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,6 +31,7 @@ from callboard.sessions.person_actions import command_as_person, order_as_person
 from callboard.sessions.result import AgentSummary, summarise
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import RateNotice
 from callboard.types.records import AgentRow, Budget, Request, Usage
 

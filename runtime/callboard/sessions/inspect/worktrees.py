@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open
 from callboard.sessions.person_actions import as_person, refuse_inside_tool
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.types.errors import SessionUnreadable, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Task, Value
 
 PERSON = WorktreeActor("person")

@@ -14,13 +14,14 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, takewhile, zip_longest
 from pathlib import Path
 from typing import cast
 
 from callboard.ports.model import ModelRequest
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 VERSION = 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -38,6 +38,7 @@ from callboard.ports.tool import SKILL_OUTPUT, CallContext, Finished, Folders, L
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import Event, decode_event
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import McpPrompt, McpResource, ServerEntry, ServerStatus
 from callboard.types.records import Grant, Json, Request
 

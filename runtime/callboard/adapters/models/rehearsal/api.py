@@ -10,8 +10,10 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
+
+from callboard.types.lazy_dataclass import dataclass
 
 ERROR_STATUS: Mapping[str, int] = MappingProxyType(
     {

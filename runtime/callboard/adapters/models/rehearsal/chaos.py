@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from callboard.adapters.models.rehearsal.replies import SimulatedFault
 from callboard.types.choices import choose
+from callboard.types.lazy_dataclass import dataclass
 
 KINDS: Mapping[str, SimulatedFault] = MappingProxyType(
     {

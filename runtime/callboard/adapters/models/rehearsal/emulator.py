@@ -19,7 +19,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -42,6 +42,7 @@ from callboard.adapters.models.rehearsal.replies import (
 from callboard.adapters.models.rehearsal.scenario import Scenario
 from callboard.adapters.models.rehearsal.strict import MAX_BODY, CheckContext, check_headers, check_request
 from callboard.adapters.models.rehearsal.tokens import BilledInput, PromptCache, prompt_tokens, survey
+from callboard.types.lazy_dataclass import dataclass
 
 _PING_EVERY_S = 0.2
 _HTML = "<html><head><title>{0} Bad Gateway</title></head><body><h1>{0} Bad Gateway</h1></body></html>"

@@ -14,7 +14,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from callboard.adapters.models.rehearsal.replies import (
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario, Step
 from callboard.adapters.models.rehearsal.strict import calls_digest, thinking_marks
+from callboard.types.lazy_dataclass import dataclass
 
 _PLACEHOLDER = re.compile(r"\$(\$?)\{(\w+)\}")
 _SHOWN = 300

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
 from callboard.adapters.models.rehearsal.api import ApiError
+from callboard.types.lazy_dataclass import dataclass
 
 _WINDOW_S = 60.0
 _CLOSE = 1e-6

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import cast
 
 from callboard.adapters.models.rehearsal.api import redact, service_use_id, sign, tool_use_id
 from callboard.adapters.models.rehearsal.strict import fold_turns
 from callboard.adapters.models.rehearsal.tokens import BLOCK_TOKENS, block_tokens, estimate, output_tokens
+from callboard.types.lazy_dataclass import dataclass
 
 Json = dict[str, object]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
 from callboard.adapters.models.rehearsal.api import CATALOGUE, ApiError, ModelSpec
 from callboard.adapters.models.rehearsal.rates import KeyLimits
 from callboard.adapters.models.rehearsal.replies import SimulatedReply, SimulatedRequest
+from callboard.types.lazy_dataclass import dataclass
 
 Answer = Callable[[SimulatedRequest], "SimulatedReply | ApiError | Awaitable[SimulatedReply | ApiError]"]
 """A model as code. It may wait. Any exception is a bug and reaches the client as a 500."""

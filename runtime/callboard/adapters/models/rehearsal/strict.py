@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, pairwise
 from typing import cast
 
@@ -28,6 +28,7 @@ from callboard.adapters.models.rehearsal.strict_blocks import (
     system_shape,
     tool_shapes,
 )
+from callboard.types.lazy_dataclass import dataclass
 
 _MAX_MARKS = 4
 _THINKING = ("thinking", "redacted_thinking")

@@ -12,10 +12,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from callboard.adapters.models.rehearsal.api import ModelSpec
+from callboard.types.lazy_dataclass import dataclass
 
 Json = dict[str, object]
 

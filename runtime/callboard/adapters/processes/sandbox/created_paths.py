@@ -18,7 +18,8 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from callboard.types.lazy_dataclass import dataclass
 
 IN_CREATE = 0x100
 IN_MOVED_TO = 0x80

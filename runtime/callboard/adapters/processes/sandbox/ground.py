@@ -10,13 +10,13 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
 from callboard.adapters.processes.sandbox.walls import unprivileged
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.permissions.sensitive_paths import claude_folders
+from callboard.types.lazy_dataclass import dataclass
 
 CREDENTIALS = (
     *(".ssh", ".aws", ".azure", ".gnupg", ".docker", ".kube", ".password-store", ".netrc", ".pgpass", ".my.cnf"),

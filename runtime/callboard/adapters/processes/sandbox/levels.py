@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.adapters.processes.programs import is_within
 from callboard.adapters.processes.sandbox.calls import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
@@ -30,6 +30,7 @@ from callboard.adapters.processes.sandbox.keeping import COVERED
 from callboard.adapters.processes.sandbox.openings import Openings
 from callboard.adapters.processes.sandbox.walls import unprivileged
 from callboard.core.permissions.sensitive_paths import CLAUDE_LOADED
+from callboard.types.lazy_dataclass import dataclass
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 TEMPORARY = "/tmp"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.adapters.processes.programs import find_program
 from callboard.adapters.processes.sandbox.calls import INSIDE_FAMILIES, call_filter
 from callboard.adapters.processes.sandbox.walls import landlock_abi
+from callboard.types.lazy_dataclass import dataclass
 
 LEAST_ABI = 3
 """Minimum version of Landlock (Linux 6.2): earlier ones could not prevent the truncation of files outside."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from callboard.adapters.processes.programs import is_within
 from callboard.adapters.system.regular_files import open_folder
 from callboard.core.permissions.sensitive_paths import critical
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import PathGrant
 
 

@@ -16,13 +16,14 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import ByteStream, SocketStream, TaskGroup, TaskStatus
 
 from callboard.core.permissions.hosts import is_public
+from callboard.types.lazy_dataclass import dataclass
 
 HEAD = 64 << 10
 """Most bytes of a request's head."""

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
@@ -29,6 +29,7 @@ from callboard.adapters.processes.sandbox.levels import (
 )
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.openings import Placeholder, make_placeholders, missing, openings
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, HostGrant, PathGrant
 
 EVERYTHING = "*"

@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from callboard.adapters.storage.sqlite.sql import each, pragma, run
 from callboard.adapters.storage.sqlite.statements import last_seq, stream_number
 from callboard.core.agent.snapshot import positions
 from callboard.types.errors import StoreDamaged, WorkspaceUnusable
+from callboard.types.lazy_dataclass import dataclass
 
 _SEQ = (1 << SEQ_BITS) - 1
 _LAST = 1 << 62

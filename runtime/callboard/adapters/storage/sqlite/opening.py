@@ -22,7 +22,6 @@ import shutil
 import struct
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from callboard.adapters.storage.sqlite.sql import each, pragma, run
 from callboard.adapters.storage.sqlite.statements import ChecksumMismatch, Transaction
 from callboard.adapters.storage.sqlite.writer import holder_of, in_the_way
 from callboard.types.errors import StoreBusy, StoreDamaged
+from callboard.types.lazy_dataclass import dataclass
 
 CHECKED_ALWAYS = 8 << 20
 """Most bytes of database and log that get a full check at every opening by a process that is alone on the store."""

@@ -7,7 +7,7 @@ data.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import apsw
 
@@ -15,6 +15,7 @@ from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_c
 from callboard.adapters.storage.sqlite.sql import run
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
 from callboard.types.errors import Conflict, Fenced
+from callboard.types.lazy_dataclass import dataclass
 
 _SEQ = (1 << SEQ_BITS) - 1
 _ABOVE_ALL_TEXT = b""  # SQLite sorts every blob after every text

@@ -21,7 +21,6 @@ import os
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -44,6 +43,7 @@ from callboard.adapters.storage.sqlite.threads import Readers, Soon, run_soon, s
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
+from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

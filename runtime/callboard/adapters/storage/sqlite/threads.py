@@ -9,12 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
 import apsw
 from anyio.lowlevel import current_token
+
+from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +30,7 @@ from callboard.adapters.storage.sqlite.sql import pragma, run
 from callboard.adapters.storage.sqlite.statements import Transaction, TransactionChanges
 from callboard.adapters.storage.sqlite.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.types.errors import StoreBusy, StoreDamaged, StoreFull
+from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -46,7 +46,6 @@ crash interrupted is made again, after the rest of its wait.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from typing import Literal
 
 from callboard.core.agent.rules.limits import limit_reached
@@ -61,6 +60,7 @@ from callboard.core.recovery.retry_policy import back_off, is_final, is_too_long
 from callboard.types import steps as st
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import ContextEdited
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, Restored
 from callboard.types.operations import Operation
 from callboard.types.records import Fault

@@ -19,8 +19,6 @@ they are longer, the last call has less output, `LEAST_LAST_OUTPUT` at least.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from callboard.core.agent.state import AgentState, Facts
 from callboard.core.budgets.tree import Amount, BudgetRefusal, Path, deadline, fits, remaining
 from callboard.core.context.view.conversation import Conversation, size
@@ -28,6 +26,7 @@ from callboard.core.keys import count_words
 from callboard.core.recovery.retry_policy import model_in_use, output_limit
 from callboard.types import steps as st
 from callboard.types.agent_spec import AgentSpec, ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 
 LAST_OUTPUT = 1_000
 """Output tokens of the last call that a used-up budget allows."""

@@ -9,9 +9,9 @@ An edit invalidates everything after its first change: this costs once and saves
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 
 LOOK_BACK = 20
 """Blocks that the service checks for each mark; the marked block is the first."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import cast
 
 from callboard.core.frozen import replace
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewBlock, ViewMessage
 from callboard.types.records import Json, Usage
 

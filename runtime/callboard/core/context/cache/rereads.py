@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from callboard.core.context.view.messages import SMALL, Messages, calls_of, is_result
 from callboard.core.frozen import replace
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, ViewMessage
 from callboard.types.records import Json, ToolCall
 

@@ -10,12 +10,12 @@ its last use are recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from callboard.core.context.cache.cost import prices_of
 from callboard.core.context.view.messages import Messages, is_plain, is_result
 from callboard.core.frozen import replace
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, ViewBlock
 from callboard.types.records import Usage
 

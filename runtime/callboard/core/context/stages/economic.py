@@ -14,7 +14,6 @@ newest steps used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -30,6 +29,7 @@ from callboard.core.context.summary.shared_prefix import SharingFacts, may_ride,
 from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.messages import calls_of, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, SummaryWanted, ViewMessage
 from callboard.types.records import Json
 

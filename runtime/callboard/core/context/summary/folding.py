@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import calls_of, is_result
 from callboard.core.context.view.tokens import estimate_block, estimate_text
 from callboard.core.messaging.envelopes import defused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, StateBlock, ViewBlock, ViewMessage
 
 COMPACTED = "[Compacted]"

@@ -8,7 +8,6 @@ transcript.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from callboard.core.context.summary.folding import (
     COMPACTED,
@@ -21,6 +20,7 @@ from callboard.core.context.summary.folding import (
     text_of,
 )
 from callboard.core.messaging.envelopes import defused
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, StateBlock, ViewMessage
 
 LAST_WORDS = 3

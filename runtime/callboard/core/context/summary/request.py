@@ -25,7 +25,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -48,6 +47,7 @@ from callboard.core.context.view.invariants import in_file, pins
 from callboard.core.context.view.messages import calls_of, is_result, make_block, make_message, result_text
 from callboard.core.context.view.tokens import estimate_text
 from callboard.core.messaging.envelopes import defused, tagged
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import FROM_THE_START, Edit, Placed, StateBlock, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
 

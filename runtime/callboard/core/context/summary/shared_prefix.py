@@ -12,7 +12,6 @@ is cold, when the prompt was refused as too long, or for a part of the conversat
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from itertools import takewhile
 
 from callboard.core.context.cache.breakpoints import with_anchor
@@ -20,6 +19,7 @@ from callboard.core.context.cache.cost import is_warm, prices_of, summary_price
 from callboard.core.context.cache.tracker import CacheState
 from callboard.core.context.view.conversation import Conversation, size
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import FROM_THE_START, SummaryWanted
 
 ASKING = 600

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 from typing import Literal, cast
@@ -26,6 +25,7 @@ from callboard.core.context.view.messages import (
 )
 from callboard.core.context.view.tokens import estimate_block
 from callboard.core.frozen import replace
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, Placed, Restored, Source, ViewBlock, ViewMessage
 from callboard.types.records import Json, Usage
 

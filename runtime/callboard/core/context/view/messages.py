@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from itertools import accumulate, chain, pairwise
 from typing import Any, Literal, NamedTuple, cast, overload
@@ -31,6 +31,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from callboard.core.context.view.tokens import estimate_block
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, Source, ViewBlock, ViewMessage
 from callboard.types.records import Json
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 from uuid import NAMESPACE_URL, uuid5
 
 from callboard.core.context.view.messages import make_block, make_message
 from callboard.types.events import ModelReplied
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewBlock, ViewMessage
 from callboard.types.records import Json
 
