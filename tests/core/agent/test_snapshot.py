@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from tests.core.agent.agent_states import Life, done
@@ -46,6 +47,29 @@ def test_the_shape_is_the_same_in_every_process(seed: str) -> None:
     env = {**os.environ, "PYTHONHASHSEED": seed}
     told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == shape()
+
+
+def test_the_shape_does_not_depend_on_what_was_used_before() -> None:
+    """A model that is complete stands in a schema otherwise than one that is not."""
+    use = "from callboard.types.records import Usage, Envelope; Usage(); Envelope.model_rebuild()"
+    code = f"{use}; from callboard.core.agent.snapshot import shape; print(shape())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == shape()
+
+
+def test_each_model_in_a_state_is_completed_before_the_shape_is_taken() -> None:
+    assert set(models_in(snapshot._adapter().core_schema)) == set(snapshot.MODELS)
+
+
+def models_in(schema: object) -> Iterator[type]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "model":
+            yield schema["cls"]
+        for inner in schema.values():
+            yield from models_in(inner)
+    elif isinstance(schema, list | tuple):
+        for inner in schema:
+            yield from models_in(inner)
 
 
 @pytest.mark.parametrize("field", [("calls", tuple[bytes, ...]), ("late_comer", int)])

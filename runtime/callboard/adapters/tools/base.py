@@ -29,7 +29,7 @@ from callboard.types.records import Json
 class ToolInput(BaseModel):
     """Base of the inputs. Unknown fields are refused by name, so that a misspelt field is not ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=False)
 
 
 InputT = TypeVar("InputT", bound=ToolInput)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pydantic import TypeAdapter, ValidationError
 
 from callboard.core.agent.state import AgentState
+from callboard.types import agent_spec, events_calls, messages, records
 
 RULES = 10
 """Version of the rules by which events change a state (`apply`). Raise it with each change that makes another state
@@ -28,8 +29,26 @@ _ADDRESSES = re.compile(r"0x[0-9a-f]+|:\d{6,}")
 """Pattern of the memory address of a class or a function."""
 
 
+MODELS: tuple[type[records.Value], ...] = (
+    *(records.PathGrant, records.HostGrant, records.Envelope, records.Budget, records.Usage, records.Fault),
+    *(records.Todo, records.ToolCall),
+    *(agent_spec.PermissionRules, agent_spec.Limits, agent_spec.StageSpec, agent_spec.ModelLimits),
+    *(agent_spec.ThinkingChoice, agent_spec.AgentSpec),
+    *(messages.SummaryWanted, messages.Injection),
+    *(events_calls.ModelCalled, events_calls.CallFailed, events_calls.BackgroundStarted),
+)
+"""Models in a state, in the order of their definition."""
+
+
 @lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[AgentState]:
+    """Return the adapter of a state, after its models are complete.
+
+    A model is completed at its first use. A schema contains complete models and refers to others: without this, the
+    shape would depend on what the process did before (`test_the_shape_does_not_depend_on_what_was_used_before`).
+    """
+    for model in MODELS:
+        model.model_rebuild()
     return TypeAdapter(AgentState)
 
 

@@ -40,7 +40,7 @@ TOLD_TO_MODEL = frozenset({"PostToolUse", "PostToolUseFailure"})
 
 
 class _Form(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel)
+    model_config = ConfigDict(defer_build=True, strict=True, extra="ignore", alias_generator=to_camel)
 
 
 class _Decision(_Form):

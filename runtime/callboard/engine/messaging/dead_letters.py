@@ -34,7 +34,7 @@ log = structlog.get_logger("callboard.mail")
 class DeadLetterPosition(BaseModel):
     """Value of the key of an ended incarnation."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     position: int
     """Number of the newest envelope that was processed."""
