@@ -219,15 +219,6 @@ def test_a_command_that_needs_no_model_loads_nothing_heavy(tmp_path: Path) -> No
     assert json.loads(ran.stdout.splitlines()[-1]) == {command: [] for command in LIGHT}, ran.stderr
 
 
-def test_a_data_class_compiles_its_methods_when_they_are_first_used() -> None:
-    """A class of `dataclasses` takes 0.5 ms while its module is imported (decision 0040)."""
-    service = PACKAGE / "adapters" / "models" / "anthropic"
-    eager = {
-        module_name(p) for p in RUNTIME if "dataclasses.dataclass" in set(imported(p)) and service not in p.parents
-    }
-    assert eager == {"callboard.types.lazy_dataclass"}
-
-
 # How long, how deep, how many
 
 

@@ -1,7 +1,5 @@
 """Specification of an agent. A lead, a teammate and a subagent differ only by their `AgentSpec`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
@@ -26,7 +24,7 @@ class PermissionRules(Value):
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
 
-    def joined(self, other: PermissionRules) -> PermissionRules:
+    def joined(self, other: "PermissionRules") -> "PermissionRules":
         """Return the rules of both, without duplicates."""
         return PermissionRules(
             allow=tuple(dict.fromkeys((*self.allow, *other.allow))),

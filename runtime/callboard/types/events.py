@@ -5,8 +5,6 @@ Every value that a decision used (a time, an id, a random draw, a deadline) is c
 needs no clock. Streaming deltas are never journalled.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated, Any, Literal
 

@@ -3,8 +3,6 @@
 The rules are in `events.py`.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ A block's `data` has the form of the API (a plain dict) and is never mutated. Th
 position of the event that opened it, so that an edit can always name its target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Times are seconds since the response, never times of the service's clock, which may differ from the local one.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from callboard.types.lazy_dataclass import dataclass

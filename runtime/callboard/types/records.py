@@ -4,8 +4,6 @@
 has a default, so that old records load. Times are Unix seconds (float, UTC), money is US dollars, ids are text.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal, cast
 
@@ -319,7 +317,7 @@ class Usage(Value):
         """Return all input tokens, cached or not."""
         return self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
 
-    def plus(self, other: Usage) -> Usage:
+    def plus(self, other: "Usage") -> "Usage":
         """Return the sum of both."""
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,

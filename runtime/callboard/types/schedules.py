@@ -1,7 +1,5 @@
 """Durable values of schedules and of their fires. All are frozen and load forever."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from callboard.types.records import Budget, Value

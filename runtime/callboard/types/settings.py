@@ -4,8 +4,6 @@
 for the model service are not settings: they come only from the environment and are never displayed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Durable values of workflows from code: a row for each run, and the journal of its steps. All load forever."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ An act of several steps is recorded before its first step (`making`, `merging`, 
 last (`made`, `merged`, `removed`, or `undone`). A process that finds a beginning without an end knows what to repair.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from callboard.types.records import Value
