@@ -14,6 +14,23 @@ _MAIN_FIELDS = (
 )
 
 
+_PATHS = ("path", "file_path", "notebook_path")
+"""Fields that hold a path."""
+
+
+def relative_paths(tool_input: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
+    """Return the input with its paths below a folder written relative to it; the same object without such a path."""
+    if not folder:
+        return tool_input
+    base = f"{folder.rstrip('/')}/"
+    near = {
+        name: text.removeprefix(base)
+        for name in _PATHS
+        if isinstance(text := tool_input.get(name), str) and text.startswith(base) and text != base
+    }
+    return {**tool_input, **near} if near else tool_input
+
+
 def input_words(tool_input: Mapping[str, Any]) -> str:
     """Return the first line of the most informative field of a tool input.
 

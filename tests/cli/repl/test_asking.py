@@ -130,6 +130,20 @@ def test_an_edit_is_shown_as_a_change_and_a_new_file_as_what_comes() -> None:
     assert text_of(request_block(long)).count("- x") == text_of(request_block(long)).count("+ y") == 500
 
 
+def test_an_edit_of_the_workspace_is_named_once_and_relative_to_it() -> None:
+    edit = permission({"path": "/ws/a/b.py", "old_text": "1", "new_text": "2"}, tool="edit_file", rule="E", why="")
+    edit = edit.model_copy(update={"payload": {**edit.payload, "why": "it changes /ws/a/b.py"}})
+    assert frame_of(edit, home="/ws").title == "alice wants to edit a/b.py"
+    assert frame_of(edit, home="/ws/a/").title == "alice wants to edit b.py"
+    assert frame_of(edit, home="/w").title == "alice wants to edit /ws/a/b.py"
+    assert frame_of(edit, home="/ws").about == ()
+    by_schedule = edit.model_copy(update={"cause": "schedule"})
+    assert [line.text for line in frame_of(by_schedule, home="/ws").about] == ["in a turn that a schedule began"]
+    protected = edit.model_copy(update={"payload": {**edit.payload, "why": "a/b.py is protected", "rule": "P"}})
+    assert [line.text for line in frame_of(protected, home="/ws").about] == ["a/b.py is protected (rule P)"]
+    assert "rule: E" in text_of(request_block(edit)), "a listing has all of it"
+
+
 def test_a_diff_has_the_line_numbers_of_the_file_and_hides_no_line_that_looks_like_its_head() -> None:
     diff = "--- a.sql\n+++ a.sql\n@@ -7,4 +7,4 @@\n one\n--- two\n+++ TWO\n three\n@@ -90,2 +90,3 @@\n x\n+y\n z"
     edit = permission({"path": "a.sql", "old_text": "-- two", "new_text": "++ TWO"}, tool="edit_file", diff=diff)

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,10 @@ class Session:
     def row_of(self, name: str) -> AgentRow | None:
         return None
 
+    @property
+    def workspace(self) -> Path:
+        return Path("/work")
+
     def life_usage(self, row: AgentRow) -> Usage:
         return Usage()
 
@@ -183,6 +188,28 @@ def test_a_call_that_was_made_before_a_resume_has_its_name() -> None:
     shown.screen.attach(Session())
     shown.on("lead", DONE)
     assert shown.lines == ["lead: bash make => built"]
+
+
+@pytest.mark.parametrize(
+    ("path", "shown_path"),
+    [("/work/a/b.py", "a/b.py"), ("/works/b.py", "/works/b.py"), ("/work/", "/work/"), ("b.py", "b.py")],
+)
+def test_paths_of_calls_are_shown_relative_to_the_workspace(path: str, shown_path: str) -> None:
+    shown = ScreenOutput(result_apart=False)
+    shown.screen.attach(Session())
+    call = ToolCall(id="c1", use_id="toolu_1", name="read_file", input={"path": path})
+    shown.on("lead", ev.ModelReplied(at=0, ordinal=1, model="m", stop_reason="tool_use", blocks=(), calls=(call,)))
+    shown.on("lead", ev.ToolFinished(at=0, call="c1", content=({"type": "text", "text": "1\ta\n2\t\n3\tb"},)))
+    assert shown.lines == [f"lead: read_file {shown_path} => 3 lines"]
+
+
+def test_a_command_is_shown_as_it_runs() -> None:
+    shown = ScreenOutput(result_apart=False)
+    shown.screen.attach(Session())
+    call = ToolCall(id="c1", use_id="toolu_1", name="bash", input={"command": "cat /work/a.py", "path": "/work"})
+    shown.on("lead", ev.ModelReplied(at=0, ordinal=1, model="m", stop_reason="tool_use", blocks=(), calls=(call,)))
+    shown.on("lead", ev.ToolFinished(at=0, call="c1", content=({"type": "text", "text": "x"},)))
+    assert shown.lines == ["lead: bash cat /work/a.py => x"]
 
 
 def test_a_call_that_nobody_knows_is_told_by_its_id() -> None:

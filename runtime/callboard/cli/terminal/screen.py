@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
@@ -24,6 +25,7 @@ from callboard.cli.views.events import (
     result_block,
 )
 from callboard.cli.views.permission import denial, denial_line, is_denial, unanswered
+from callboard.core.call_words import relative_paths
 from callboard.core.recovery.retry_policy import odd_stop
 from callboard.core.replies import ReplyText
 from callboard.core.reports.spending import usage_words
@@ -70,6 +72,11 @@ class SessionFacts(Protocol):
     @property
     def damage(self) -> Sequence[str]:
         """Return a line for each item that the session's store set aside."""
+        ...
+
+    @property
+    def workspace(self) -> Path:
+        """Return the folder of the session."""
         ...
 
     @property
@@ -135,6 +142,8 @@ class Screen:
         self._stopping: set[str] = set()
         """Agents that were asked to stop. A killed one is resumed only to settle its calls, which needs no line."""
         self._known: SessionFacts | None = None
+        self._home = ""
+        """Folder of the session. The paths of calls are shown relative to it."""
         self._asks: Collection[RequestKind] = ()
         self._approves: Collection[RequestKind] = ()
         self._detail: Detail = "whole" if verbose else "brief"
@@ -148,9 +157,10 @@ class Screen:
         `approves`: the kinds that this process approves without asking, unless they require a person.
         """
         self._known = session
+        self._home = str(session.workspace)
         self._asks = asks
         self._approves = approves
-        self._subjects.update((request.id, request_words(request)) for request in session.requests())
+        self._subjects.update((request.id, request_words(request, self._home)) for request in session.requests())
         if session.notes:
             self._print(Block(tuple(Line(note, "warn") for note in session.notes)))
         if session.damage:
@@ -235,7 +245,7 @@ class Screen:
         """Remember the calls of a reply. The session has those from before this process."""
         match event:
             case ModelReplied():
-                calls.update({call.id: call for call in event.calls})
+                calls.update({call.id: self._near(call) for call in event.calls})
                 self._tell_stop(agent, event)
                 speech = self._said.get(agent, ReplyText())
                 speech = ReplyText() if speech.seam is None else speech
@@ -250,9 +260,13 @@ class Screen:
                 self._learn_request(event, calls)
             case ToolStarted() | ToolFinished() | CallJudged() if event.call not in calls and self._known is not None:
                 if (earlier_call := self._known.call(agent, event.call)) is not None:
-                    calls[event.call] = earlier_call
+                    calls[event.call] = self._near(earlier_call)
             case _:
                 pass
+
+    def _near(self, call: ToolCall) -> ToolCall:
+        near = relative_paths(call.input, self._home)
+        return call if near is call.input else call.model_copy(update={"input": near})
 
     def _learn_request(self, event: ApprovalNeeded | GateSet | AnswerTaken, calls: dict[str, ToolCall]) -> None:
         """Remember what waits for an answer, and the input with which a person allowed a call."""

@@ -66,7 +66,7 @@ def working_agents(session: OpenSession, most: int) -> tuple[list[WorkingAgent],
         activity = row.life
         if state is not None:
             does = doing(row, state, row.since, requests=requests, longest=lambda tool: None)
-            activity = _SPOKEN.get(does.what) or activity_words(row, does)
+            activity = _SPOKEN.get(does.what) or activity_words(row, does, str(session.workspace))
         kind, _, request_id = row.waiting_for.partition(" ")
         asks = kind in _FOR_PERSON and request_id in requests and "person" in requests[request_id].may_answer
         if asks:

@@ -20,7 +20,7 @@ from callboard.cli.terminal.terminal import Block, Line, Style, block, char_colu
 from callboard.cli.views.resume import resumed_block
 from callboard.core.approvals.plans import subject_of
 from callboard.core.budgets.tree import exhausted, used_up
-from callboard.core.call_words import input_words
+from callboard.core.call_words import input_words, relative_paths
 from callboard.core.keys import count_words
 from callboard.types.events import (
     AgentCrashed,
@@ -134,9 +134,10 @@ def shorten(text: str, width: int) -> str:
     return text
 
 
-def call_words(call: ToolCall) -> str:
-    """Return a short form of a tool call: `bash pytest -q`."""
-    return shorten(f"{tool_words(call.name)} {first_line(input_words(call.input))}".rstrip(), WIDTH)
+def call_words(call: ToolCall, home: str = "") -> str:
+    """Return a short form of a tool call: `bash pytest -q`. `home`: the folder to which paths are relative."""
+    words = first_line(input_words(relative_paths(call.input, home)))
+    return shorten(f"{tool_words(call.name)} {words}".rstrip(), WIDTH)
 
 
 def plan_words(plan: str) -> str:
@@ -144,15 +145,15 @@ def plan_words(plan: str) -> str:
     return f"plan {shorten(subject_of(plan), WIDTH)}"
 
 
-def request_words(request: Request) -> str:
-    """Return the call or plan of a request in short form; empty for other requests."""
+def request_words(request: Request, home: str = "") -> str:
+    """Return the call or plan of a request in short form; empty for other requests. `home`: as of `call_words`."""
     held = request.payload
     if request.kind == "plan":
         return plan_words(str(held.get("plan", "")))
     tool_input = held.get("input")
     if request.kind != "permission" or not isinstance(tool_input, dict):
         return ""
-    words = input_words(cast("Json", tool_input))
+    words = input_words(relative_paths(cast("Json", tool_input), home))
     return shorten(f"{tool_words(str(held.get('tool', '?')))} {first_line(words)}".rstrip(), WIDTH)
 
 
@@ -515,6 +516,8 @@ def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
         return counted("\n".join(lines)) or first
     if len(lines) == 1:
         return first
+    if tool == "read_file" and style != "bad":
+        return count_words(len(lines), "line")
     if below:
         return (
             count_words(len(lines), "line")

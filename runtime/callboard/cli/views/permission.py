@@ -18,6 +18,7 @@ from typing import cast
 from callboard.cli.terminal.terminal import Block, Line, Style, block, visible
 from callboard.cli.views.events import WIDTH, call_words, first_line, shorten, tool_words
 from callboard.core.approvals.session_rules import AlwaysAllow, offered
+from callboard.core.call_words import relative_paths
 from callboard.core.permissions.explain import meaning_of
 from callboard.core.permissions.host_patterns import host_of
 from callboard.core.permissions.hosts import is_local
@@ -65,13 +66,16 @@ def effect_at_deadline(request: Request) -> str:
     return further.get(request.escalation, nobody)
 
 
-def call_title(request: Request) -> str:
-    """Return what the call does, after `wants to`: `run a command`, `edit parse.py`."""
+def call_title(request: Request, home: str = "") -> str:
+    """Return what the call does, after `wants to`: `run a command`, `edit parse.py`.
+
+    `home`: the folder to which paths are relative.
+    """
     tool = str(request.payload.get("tool", "?"))
     name, field = _TITLES.get(tool, ("", ""))
     if not name:
         return f"use {_one_line(tool_words(tool))}"
-    subject = _fields(request.payload).get(field)
+    subject = relative_paths(_fields(request.payload), home).get(field)
     return f"{name} {_one_line(subject)}" if isinstance(subject, str) and field else name
 
 
@@ -96,12 +100,20 @@ def about_line(request: Request, home: str) -> tuple[Line, ...]:
     rule = _one_line(str(held.get("rule") or ""))
     reason = str(held.get("why") or meaning_of(rule))
     folder = str(held.get("folder") or "")
-    parts = [f"rule {rule}"] if rule else []
-    parts += [_WORD.get(request.cause, "on unknown authority")] if request.cause != "person" else []
-    parts += [f"in {_one_line(folder)}"] if folder and folder != home else []
+    further = [_WORD.get(request.cause, "on unknown authority")] if request.cause != "person" else []
+    further += [f"in {_one_line(folder)}"] if folder and folder != home else []
+    if _repeats_title(held, reason):
+        return (Line(", ".join(further), "dim"),) if further else ()
+    parts = [f"rule {rule}", *further] if rule else further
     lines = _text(reason, "", "")
     last = lines[-1].text + (f" ({', '.join(parts)})" if parts else "")
     return tuple(Line(line.text, "dim") for line in (*lines[:-1], Line(last)) if line.text.strip())
+
+
+def _repeats_title(held: Json, reason: str) -> bool:
+    """Return True if the reason only says that the file of the title is changed."""
+    _, field = _TITLES.get(str(held.get("tool")), ("", ""))
+    return bool(field) and reason == f"it changes {_fields(held).get(field)}"
 
 
 _TITLES: Mapping[str, tuple[str, str]] = {

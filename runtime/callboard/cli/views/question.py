@@ -44,7 +44,7 @@ def frame_of(
     """
     noted = (Line(one_line(note), "warn"),) if note else ()
     frame = Frame(
-        title=_title(request),
+        title=_title(request, home),
         body=(*_FRAME_BODIES.get(request.kind, _shutdown)(request), *changes, *noted),
         choices=choices_of(request, edits=edits),
         request=request.id,
@@ -63,12 +63,12 @@ def frame_of(
     return frame
 
 
-def _title(request: Request) -> str:
+def _title(request: Request, home: str) -> str:
     asker = one_line(request.asked_by)
     if request.kind == "permission":
         kind = one_line(str(request.payload.get("agent_type") or ""))
         role = f" ({kind})" if kind and kind not in (request.asked_by, "lead", "teammate") else ""
-        return f"{asker}{role} wants to {call_title(request)}"
+        return f"{asker}{role} wants to {call_title(request, home)}"
     if request.kind == "plan":
         return f"{asker} asks you to approve a plan"
     return f"{asker} asks" if request.kind == "question" else f"{asker}: {request.kind}"

@@ -199,11 +199,11 @@ def _state_of(agent: AgentOverview) -> tuple[str, str]:
     return row.life, activity_words(row, doing)
 
 
-def activity_words(row: AgentRow, doing: Activity) -> str:
-    """Return an agent's activity or wait: `bash pytest -q (+1)`."""
+def activity_words(row: AgentRow, doing: Activity, home: str = "") -> str:
+    """Return an agent's activity or wait: `bash pytest -q (+1)`. `home`: the folder to which paths are relative."""
     if doing.call is not None:
         suffix = f" (+{doing.others})" if doing.others else ""
-        return f"{call_words(doing.call)}{suffix}"
+        return f"{call_words(doing.call, home)}{suffix}"
     if doing.subject:
         return f"{row.waiting_for}: {first_line(doing.subject)}"
     return doing.what
