@@ -25,8 +25,8 @@ def run(folder: Path, conftest: str, *options: str) -> subprocess.CompletedProce
     (folder / "conftest.py").write_text(conftest)
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_numbers.py").write_text(TESTS)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *options]
     return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 

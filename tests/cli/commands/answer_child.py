@@ -1,26 +1,26 @@
 """Answer the pending plans in several ways; run as a script by `test_tool_namespaces.py`. argv: MODEL WAY...
 
-Each way runs in its own process, forked from one that has imported the package. Prints a JSON object with the output of
-each way by its name.
+Each way runs in its own process, forked from one that has imported what all ways need, and imports the rest itself.
+Prints a JSON object with the output of each way by its name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 
-import anyio
-
-from callboard import Session
 from callboard.__main__ import main
-from callboard.types.errors import UsageError
 
 
 async def answer(model: str) -> None:
     """Resume the session and answer as the person."""
+    from callboard import Session
+    from callboard.types.errors import UsageError
+
     async with Session.resume(".", "s1", model=model) as session:
         try:
             await session.answer("req_a2", True)
@@ -33,7 +33,7 @@ async def answer(model: str) -> None:
 WAYS: dict[str, Callable[[str], object]] = {
     "command line": lambda model: main(["approve", "req_a1"]),
     "message": lambda model: main(["send", "--session", "s1", "go on"]),
-    "Python API": lambda model: anyio.run(answer, model),
+    "Python API": lambda model: asyncio.run(answer(model)),
 }
 
 

@@ -79,10 +79,11 @@ def echoes(agent: str, number: int) -> dict[str, object]:
         (("alice",), 10, writes),
         (("alice", "bob"), 10, writes),
         (("alice",), 5, echoes),
-        (("alice", "bob", "carol"), 3, echoes),
+        (("alice", "bob", "carol"), 8, echoes),
         (("alice",), 200, writes),
+        pytest.param(("alice", "bob", "carol"), 3, echoes, marks=pytest.mark.soak),
     ],
-    ids=["a new file", "two teammates", "a new echo", "three teammates", "two hundred"],
+    ids=["a new file", "two teammates", "a new echo", "three teammates", "two hundred", "three teammates, few letters"],
 )
 async def test_a_flood_ends_with_its_reason_whatever_is_done_beside_it(
     command: Command, mates: tuple[str, ...], count: int, beside: Callable[[str, int], dict[str, object]]

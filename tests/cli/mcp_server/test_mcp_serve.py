@@ -15,6 +15,7 @@ import pytest
 from tests.cli.commands.command import Command
 from tests.cli.commands.mcp_client import connect_inline, start_server
 from tests.simulation.processes import no_traceback
+from tests.warm import PIPE
 
 from callboard.cli.mcp_server.serve import address_of
 from callboard.sessions.compose import log_notice
@@ -178,10 +179,7 @@ def test_a_cancelled_call_ends_the_wait_and_not_the_session_and_eof_leaves_it_to
 
 
 def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Command) -> None:
-    words = [*command.argv, "mcp", "serve", "--model", command.scenario(SLOW)]
-    server = subprocess.Popen(
-        words, stdin=-1, stdout=-1, stderr=-1, cwd=command.workspace, env=command.env, text=True, bufsize=1
-    )
+    server = command.start("mcp", "serve", "--model", command.scenario(SLOW), stdin=PIPE)
     assert server.stdin is not None
     assert server.stdout is not None
     run = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"prompt": "x"}}}
@@ -192,6 +190,7 @@ def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Com
     ):
         server.stdin.write(message + "\n")
     server.stdin.write(json.dumps(run) + "\n")
+    server.stdin.flush()
     assert [json.loads(server.stdout.readline())["id"] for _ in range(2)] == [1, 2]
     server.send_signal(signal.SIGTERM)
     rest, err = server.communicate(timeout=180)
