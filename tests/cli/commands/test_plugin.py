@@ -35,7 +35,7 @@ def plugin_in(folder: Path, version: str = "1.2.0", name: str = "acme") -> Path:
         "agents/scout.md": "---\nname: scout\ndescription: Finds places\ntools: Bash\n---\nYou scout.\n",
         "skills/fmt/SKILL.md": "---\nname: fmt\ndescription: Formats\n---\nThe day is !`date`\n",
         "hooks/hooks.json": json.dumps({"hooks": HOOK}),
-        ".mcp.json": json.dumps({"mcpServers": {"db": {"command": "acme-db", "args": ["--all"]}}}),
+        ".mcp.json": json.dumps({"mcpServers": {"db": {"command": "acme-db", "args": ["--all", "${ACME_KEY}"]}}}),
         "check.sh": f"#!/bin/sh\necho checked > '{folder.parent}/hook-ran'\n",
         "marker": version,
     }
@@ -278,6 +278,38 @@ def test_a_source_that_cannot_be_used_says_so(command: Command, source: str, rea
     (command.workspace / "empty").mkdir()
     assert reason in failure(command, "install", source, "--yes")
     assert listed(command) == {}
+
+
+def test_a_folder_is_checked_without_an_installation(command: Command, tmp_path: Path) -> None:
+    folder = plugin_in(tmp_path / "acme")
+    for path in (folder, folder / ".claude-plugin/plugin.json"):
+        right = command.run("plugin", "validate", str(path))
+        assert (right.code, right.out) == (0, "plugin acme 1.2.0: 1 agent, 1 skill, 1 hook, 1 server\n"), right.err
+    lost = "---\nname: lost\n---\n"
+    write(folder, **{"agents/lost.md": lost, "hooks/hooks.json": "{", ".mcp.json": '{"mcpServers": {"db": 3}}'})
+    wrong = command.run("plugin", "validate", str(folder))
+    assert wrong.code == 1
+    for file in ("agents/lost.md", "hooks/hooks.json", ".mcp.json"):
+        assert any(line.startswith(f"{file}") for line in wrong.out.splitlines()), wrong.out
+    installed = command.run("plugin", "install", str(folder), "--yes")
+    assert "hooks/hooks.json" in installed.err + installed.out, "an installation shows it as well"
+    command.run("plugin", "remove", "acme")
+    assert command.run("plugin", "list").out.startswith("no plugin is installed")
+    assert not (tmp_path / "hook-ran").exists()
+
+
+def test_a_marketplace_is_checked_and_what_is_none_is_refused(command: Command, tmp_path: Path) -> None:
+    market = tmp_path / "market"
+    write(market, **{".claude-plugin/marketplace.json": json.dumps({"name": "m", "plugins": [{"name": "acme"}]})})
+    for path in (market, market / ".claude-plugin/marketplace.json"):
+        assert command.run("plugin", "validate", str(path)).out == "marketplace m: 1 plugin\n"
+    write(market, **{".claude-plugin/marketplace.json": json.dumps({"name": "m", "plugins": [{}]})})
+    wrong = command.run("plugin", "validate", str(market))
+    assert (wrong.code, "plugins[0].name" in wrong.err) == (2, True)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "is not a plugin" in command.run("plugin", "validate", str(empty)).err
+    assert command.run("plugin", "validate", str(tmp_path / "missing")).code == 2
 
 
 def test_only_a_person_changes_plugins(command: Command, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`plugin install|list|enable|disable|remove`, `plugin marketplace add|list|remove`: the plugins of a person.
+"""`plugin install|list|validate|enable|disable|remove`, `plugin marketplace add|list|remove`: the plugins of a person.
 
 Nothing in a plugin is run by these commands. Before an installation, everything in the plugin that sessions would run
 is shown in full, and a person confirms it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -21,12 +22,14 @@ from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import table
 from callboard.cli.views.trust import claim_lines
+from callboard.core.keys import count_words
 from callboard.core.trust.claims import printable
 from callboard.sessions.inspect.plugins import (
     Marketplace,
     PluginContent,
     StagedPlugin,
     add_marketplace,
+    checked_content,
     list_marketplaces,
     list_plugins,
     remove_marketplace,
@@ -102,6 +105,26 @@ def install(invocation: Invocation, /, *, source: str, marketplace: str, yes: bo
     refuse_tools("Installing a plugin")
     source = f"{source}@{marketplace}" if marketplace else source
     return anyio.run(_install, invocation, source, yes)
+
+
+@plugin.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@everywhere
+@click.pass_obj
+def validate(invocation: Invocation, /, *, path: Path) -> int:
+    """Check the plugin or marketplace of PATH: a folder, or its manifest. Nothing in it is run.
+
+    Lists everything in it that would not be loaded as it is written, and exits with 1 if there is any.
+    """
+    checked = checked_content(path)
+    with terminal_of(invocation) as terminal:
+        if not isinstance(checked, PluginContent):
+            terminal.result(f"marketplace {checked.name}: {count_words(len(checked.entries), 'plugin')}")
+            return 0
+        terminal.rows(Block(tuple(Line(printable(note), "warn") for note in checked.notes)))
+        version = f" {checked.version}" if checked.version else ""
+        terminal.result(printable(f"plugin {checked.name}{version}: {_counts(checked)}"))
+    return 1 if checked.notes else 0
 
 
 @plugin.command()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from callboard.adapters.extensions.agents import load_agents
-from callboard.adapters.extensions.discovery import ExtensionPaths
+from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
 from callboard.adapters.extensions.installed_plugins import (
     InstalledPlugin,
     copy_plugin,
@@ -35,8 +35,10 @@ from callboard.adapters.extensions.plugins import MANIFEST, read_plugin
 from callboard.adapters.extensions.skills import load_skills
 from callboard.adapters.extensions.trust import plugin_claims
 from callboard.adapters.git.git import export_commit
+from callboard.adapters.mcp.config import ServerSources, read_servers
 from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.regular_files import read_regular
+from callboard.config.hooks import plugin_hooks
 from callboard.config.settings_file import settings_here
 from callboard.core.json_depth import check_json_limits
 from callboard.core.permissions.sensitive_paths import claude_folder
@@ -46,6 +48,7 @@ from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
+from callboard.types.skills import Plugin
 
 MARKETPLACE = ".claude-plugin/marketplace.json"
 
@@ -57,6 +60,7 @@ _GITHUB = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 """`OWNER/REPOSITORY` of GitHub."""
 _PREFIX = ".new-"
 _LARGEST = 4_000_000
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _MANIFEST_FIELDS = (
     *("version", "description", "author", "homepage", "repository", "license", "keywords"),
     *("agents", "skills", "commands", "hooks", "mcpServers", "outputStyles"),
@@ -211,6 +215,8 @@ def content_of(folder: Path) -> PluginContent:
     skills = load_skills(files)
     paths = [skill.path for skill in skills.items.values()]
     claims = tuple(plugin_claims(plugin, [Path(agent.path) for agent in agents.items.values()], paths))
+    hook_notes = [note for read in plugin_hooks(plugin, "") for note in read.notes]
+    further = (*agents.notes, *skills.notes, *hook_notes, *_server_notes(plugin))
     kinds = [skill.text for skill in skills.items.values()]
     return PluginContent(
         name=plugin.name,
@@ -223,8 +229,30 @@ def content_of(folder: Path) -> PluginContent:
         hooks=sum(claim.kind == "hook" for claim in claims),
         servers=len({claim.text.partition(":")[0] for claim in claims if claim.kind in ("server", "url")}),
         # The folder may be a temporary copy, whose name says nothing to a person.
-        notes=tuple(str(note).removeprefix(f"{folder}/") for note in (*notes, *agents.notes, *skills.notes)),
+        notes=tuple(str(note).removeprefix(f"{folder}/") for note in (*notes, *further)),
     )
+
+
+def _server_notes(plugin: Plugin) -> Sequence[DiscoveryNote]:
+    """Return the notes on a plugin's servers. All variables count as set, as those of this machine do not matter."""
+    entries = read_servers(ServerSources(plugin.root, plugins=(plugin,))).entries  # an unset one stays as it is written
+    variables = dict.fromkeys(_VARIABLE.findall(" ".join(map(repr, entries))), "")
+    return read_servers(ServerSources(plugin.root, variables, plugins=(plugin,))).notes
+
+
+def checked_content(path: Path) -> PluginContent | Marketplace:
+    """Return the content of a plugin or of a marketplace: of its folder, or of its manifest. Nothing in it is run.
+
+    Raises `UsageError` if it cannot be loaded.
+    """
+    path = path.absolute()
+    folder = path.parents[1] if path.is_file() and path.parent.name == Path(MARKETPLACE).parent.name else path
+    manifest = folder / MARKETPLACE
+    if path == manifest or (path == folder and manifest.is_file() and not (folder / MANIFEST).is_file()):
+        return _marketplace(manifest, folder)
+    if not folder.is_dir():
+        raise UsageError(f"{path}: name the folder of a plugin or of a marketplace, or its manifest")
+    return content_of(folder)
 
 
 @asynccontextmanager
