@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.sax.saxutils import quoteattr
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from callboard.core.keys import (
     snapshot_key,
     task_key,
 )
-from callboard.core.messaging.envelopes import defused, envelope_block, sending, tagged
+from callboard.core.messaging.envelopes import defused, envelope_block, quoted_value, sending, tagged
 from callboard.types.records import Envelope
 
 TAGS = ("system-reminder", "inbox", "task-notification", "scheduled", "plan-decision", "stop-hook", "persisted-output")
@@ -120,3 +121,8 @@ def test_a_call_is_named_by_its_place_in_the_journal() -> None:
     ids = {call_id(*name, incarnation=life, ordinal=step, index=place) for *name, life, step, place in calls}
     assert len(ids) == 6
     assert claim_envelope_id("t", 1, "a") != claim_envelope_id("t", 2, "a")
+
+
+@given(hy.text(alphabet=hy.sampled_from("a\"'<>&\n\r\t;é")))
+def test_an_attribute_is_quoted_as_in_xml(value: str) -> None:
+    assert quoted_value(value) == quoteattr(value)

@@ -13,8 +13,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import field
-
-from pathspec import GitIgnoreSpec
+from typing import Any, Protocol, cast
 
 from callboard.types.lazy_dataclass import dataclass
 
@@ -39,12 +38,20 @@ class WalkCancelled(Exception):
     """The caller was cancelled and does not need the rest."""
 
 
+class IgnoreRules(Protocol):
+    """Rules of an ignore file: `pathspec.GitIgnoreSpec`."""
+
+    def check_file(self, file: str) -> Any:
+        """Return an object whose `include` is True for an ignored path, False for one taken back, None for others."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Rules:
     """Rules of one .gitignore, which apply beneath `folder` (empty: the root)."""
 
     folder: str
-    spec: GitIgnoreSpec
+    spec: IgnoreRules
 
 
 @dataclass
@@ -158,7 +165,7 @@ def _small_file(folder: int, name: str) -> str:
         return file.read(_RULES).decode(errors="replace")
 
 
-def read_rules(text: str) -> GitIgnoreSpec:
+def read_rules(text: str) -> IgnoreRules:
     """Return the rules of an ignore file. Invalid lines are ignored, as in git.
 
     Lines with more than three stars in a name or more than three `**` are ignored too, because matching them could
@@ -167,9 +174,15 @@ def read_rules(text: str) -> GitIgnoreSpec:
     """
     lines = [line for line in text.splitlines() if _is_quick(line)]
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        return _rules_of(lines)
     except (ValueError, re.error):
-        return GitIgnoreSpec.from_lines([line for line in lines if _is_rule(line)])
+        return _rules_of([line for line in lines if _is_rule(line)])
+
+
+def _rules_of(lines: list[str]) -> IgnoreRules:
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - only an ignore file needs it; the import takes 12 ms
+
+    return cast("IgnoreRules", GitIgnoreSpec.from_lines(lines))
 
 
 def _is_quick(line: str) -> bool:
@@ -181,7 +194,7 @@ def _is_quick(line: str) -> bool:
 
 def _is_rule(line: str) -> bool:
     try:
-        GitIgnoreSpec.from_lines([line])
+        _rules_of([line])
     except (ValueError, re.error):
         return False
     return True

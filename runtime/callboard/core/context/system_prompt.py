@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import quoteattr
 
-from callboard.core.messaging.envelopes import defused
+from callboard.core.messaging.envelopes import defused, quoted_value
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Todo
@@ -153,7 +152,7 @@ def _workspace(facts: PromptFacts) -> str:
 
 def _instructions(files: Sequence[ProjectFile]) -> str:
     quoted = [
-        f"<{_INSTRUCTIONS} path={quoteattr(one_line(file.path))}>\n{_quoted(file.text.strip())}\n</{_INSTRUCTIONS}>"
+        f"<{_INSTRUCTIONS} path={quoted_value(one_line(file.path))}>\n{_quoted(file.text.strip())}\n</{_INSTRUCTIONS}>"
         for file in files
         if file.text.strip()
     ]
