@@ -62,6 +62,12 @@ def pytest_configure(config: pytest.Config) -> None:
     interpreter = str(Path(sys.executable).resolve().parent)
     if not os.environ.get("PATH", "").startswith(interpreter):
         os.environ["PATH"] = os.pathsep.join([interpreter, os.environ.get("PATH", os.defpath)])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start the processes that the workers share. xdist starts the workers after this."""
+    config = session.config
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         processes = contextlib.ExitStack()
         processes.enter_context(warm.shared())

@@ -45,6 +45,7 @@ def copied(config: pytest.Config, files: Iterable[Path]) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
+        sys.stdout.flush()
         if not (pid := os.fork()):
             try:
                 os.close(mine)
@@ -96,6 +97,11 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
         for file in files:
             with contextlib.suppress(Exception, pytest.skip.Exception, SystemExit):
                 pathlib.import_path(file, mode=mode, root=root, consider_namespace_packages=False)
+    with contextlib.suppress(Exception):
+        # Private to hypothesis, whose plugin reads the constants of all modules at the end of each worker's collection.
+        from hypothesis.internal.conjecture.providers import _get_local_constants
+
+        _get_local_constants()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)]
     gc.collect()
     gc.freeze()  # a page that the collector writes to is no longer shared
