@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import anyio
 
@@ -69,6 +69,15 @@ class Context:
     window: WindowMap
     metrics: Metrics
     session: Metrics
+
+
+class UsedModel(NamedTuple):
+    """Model that was chosen during a session."""
+
+    name: str
+    """The model's id."""
+    assumed: str
+    """Reason for assumed limits, for the user; empty if the limits are stated."""
 
 
 class SessionHandle:
@@ -204,8 +213,8 @@ class SessionHandle:
         budget = self._session_budget() if self._hosted_budget is None else self._hosted_budget
         return await session_budgets(self._store, self.id, self._board, clock=self._clock, budget=budget)
 
-    async def use_model(self, name: str, to: str = "lead") -> str:
-        """Switch an agent to this model, an id or an alias, from its next call on. Return the model's id.
+    async def use_model(self, name: str, to: str = "lead") -> UsedModel:
+        """Switch an agent to this model, an id or an alias, from its next call on.
 
         Raises `UsageError` for a model that this session's service does not have and for an unknown agent, and
         `UnknownModel` for a model without a price if there is a budget in dollars.
@@ -222,7 +231,7 @@ class SessionHandle:
                 raise self._settings().settings.price_needed(model_name or name)
         command = model_command(name, limits, to, plan_name=plan_name, plan_limits=plan_limits)
         await command_as_person(self._store, self.id, command, now=self._now)
-        return name
+        return UsedModel(name, limits.assumed)
 
     def _plan_model_of(self, name: str) -> str | None:
         """Return the model in plan mode that belongs to a model; None if it is the same.

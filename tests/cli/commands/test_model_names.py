@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 from tests.cli.commands.command import Command, CommandResult
+from tests.cli.repl.pty_screen import PtyScreen
 
 from callboard.adapters.models.rehearsal.api import CATALOGUE, ModelSpec
 from callboard.adapters.models.rehearsal.emulator import serve
@@ -167,6 +168,24 @@ async def test_opusplan_is_opus_in_plan_mode_and_sonnet_after_it(service: Servic
     prompt = json.dumps({"type": "user", "message": {"role": "user", "content": "go"}})
     driven = ("-c", "--output-format", "stream-json", "--input-format", "stream-json", "--permission-mode", "plan")
     assert await models_of(*driven, stdin=f"{control}\n{prompt}\n") == {opus}
+
+
+async def test_a_model_that_is_chosen_at_the_prompt_line_states_its_id_and_its_assumed_limits(
+    service: Service, tmp_path: Path
+) -> None:
+    def look() -> None:
+        screen = PtyScreen(service.command, "--model", "opus", columns=200, rows=30, **service.environ)
+        try:
+            screen.wait(r"^> ?$")
+            screen.type("/model haiku\r")
+            screen.wait(r"the lead uses claude-haiku-5-5 from its next call on")
+            screen.type(f"/model {FUTURE_MODEL}\r")
+            screen.wait(rf"the lead uses {FUTURE_MODEL} from its next call on")
+            screen.wait(rf"the model '{FUTURE_MODEL}' is not listed: .*\. State them under")
+        finally:
+            screen.close()
+
+    await anyio.to_thread.run_sync(look)
 
 
 async def test_a_client_and_a_resumed_session_may_name_models_by_alias(service: Service) -> None:

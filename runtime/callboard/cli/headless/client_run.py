@@ -290,7 +290,7 @@ class ClientRun:
         seconds = AskSettings().deadline if asks else 0
         await session.command("asking", text=str(seconds))
         if self._wishes.options.model.name is not None and session.model_of() != session.model:
-            self._stream.choose(model=await session.use_model(session.model))
+            self._stream.choose(model=(await session.use_model(session.model)).name)
         if self._wishes.options.workspace.flags.get("permission.mode"):
             self._stream.choose(permissionMode=self._wishes.mode)
 

@@ -83,7 +83,7 @@ class Control:
         name = self.first_model if model in (None, "default") else model
         if not isinstance(name, str):
             raise UsageError("`model` is a model's name, or null for the one at the start")
-        self.choose(model=await self.session.use_model(name))
+        self.choose(model=(await self.session.use_model(name)).name)
         return {"model": name}
 
     async def set_max_thinking_tokens(self, request: Json) -> Json:

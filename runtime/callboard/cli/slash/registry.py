@@ -166,8 +166,9 @@ async def model(console: SlashContext, arguments: str) -> Block:
         return block("give one name: /model NAME", "warn")
     if arguments == console.session.model_of():
         return block(f"the lead already uses {arguments}", "dim")
-    await console.session.use_model(arguments)
-    return block(f"the lead uses {arguments} from its next call on", "good")
+    used = await console.session.use_model(arguments)
+    assumed = (Line(f"{used.assumed}. State them under `models` in settings.yaml", "warn"),) if used.assumed else ()
+    return Block((Line(f"the lead uses {used.name} from its next call on", "good"), *assumed))
 
 
 async def mode(console: SlashContext, arguments: str) -> Block:
