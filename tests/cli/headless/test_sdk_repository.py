@@ -129,9 +129,9 @@ async def test_an_agent_of_the_project_is_loaded(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("more", "style", "has_command"),
     [
-        ({}, "default", True),
+        ({}, "local-test-style", True),
         ({"setting_sources": ["user"]}, "default", False),
-        ({"setting_sources": ["user", "project", "local"], "extra_args": {"trust": None}}, "local-test-style", True),
+        ({"setting_sources": ["user", "project", "local"]}, "local-test-style", True),
     ],
 )
 async def test_setting_sources_select_style_and_commands(

@@ -91,10 +91,11 @@ class ClaudeSettings:
     """Reason why the file could not be read at all, without its path; empty if it could."""
 
 
-def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool) -> ClaudeSettings:
+def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool, texts: bool = False) -> ClaudeSettings:
     """Return the settings in a file's bytes. Raises `SettingsError` if it is not a JSON object.
 
-    `trusted`: the user trusts the file; always true for the user's own.
+    `trusted`: the user trusts the file; always true for the user's own. `texts`: the texts of the untrusted workspace
+    are used, so that it may choose one of its output styles.
     """
     try:
         document = json_node(raw.decode("utf-8-sig"))
@@ -102,7 +103,7 @@ def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool) -> Claude
         raise SettingsError(f"is not valid JSON: {error}", path) from error
     if document.members is None:
         raise SettingsError("is a JSON object (`{ ... }`)", path)
-    reading = _Reading(path, person=person, trusted=trusted)
+    reading = _Reading(path, person=person, trusted=trusted, texts=texts)
     reading.read(document.members)
     hooks = raw if trusted else b""
     servers = tuple(reading.servers)
@@ -114,10 +115,11 @@ def read_claude(raw: bytes, path: str, *, person: bool, trusted: bool) -> Claude
 class _Reading:
     """Reading of one file."""
 
-    def __init__(self, path: str, *, person: bool, trusted: bool) -> None:
+    def __init__(self, path: str, *, person: bool, trusted: bool, texts: bool) -> None:
         self._path = path
         self._person = person
         self._trusted = trusted
+        self._texts = texts
         self.rules: dict[Kind, list[tuple[str, str]]] = {"allow": [], "ask": [], "deny": []}
         self.mode: tuple[str, str] | None = None
         self.bypass_off = ""
@@ -149,6 +151,7 @@ class _Reading:
     def _set(self, read: FieldValue, *, restricts: bool = False) -> None:
         """Store the value of a field. `restricts`: False as a value also counts in an untrusted workspace."""
         allowed = self._trusted or (restricts and all(value is False for _, value in read.settings))
+        allowed = allowed or (self._texts and read.name == "outputStyle")
         if read.verdict == "honored" and not allowed:
             self._report(read.node, read.name, *_UNTRUSTED)
             return
@@ -292,7 +295,7 @@ def claude_files(
             continue
         name = f"{workspace_claims.workspace}/{path}"
         try:
-            files.append(read_claude(raw, name, person=False, trusted=trusted))
+            files.append(read_claude(raw, name, person=False, trusted=trusted, texts=sources is not None))
         except SettingsError as error:
             if trusted:
                 raise

@@ -323,13 +323,16 @@ def _claude(home: Path, kind: Kind) -> Path:
     return claude_folder(home, os.environ) / kind
 
 
+_STYLES = "output-styles"
+
+
 def _workspace_sources(places: ExtensionPaths, name: str, kind: Kind) -> list[Source]:
     """Return the workspace's sources, then those of the folders above it.
 
     Schedules and hooks are read from the workspace only.
     """
     definitions = kind in ("agents", "skills", "commands")
-    if places.workspace is None or not (places.trusted or (places.texts and definitions)):
+    if places.workspace is None or not (places.trusted or (places.texts and (definitions or kind == _STYLES))):
         return []
     above = folders_above(places.workspace, places.home) if definitions else ()
     inert = not places.trusted
