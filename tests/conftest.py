@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from tests import bytecode, warm, workers
 from tests.time_limit import TimeLimit
 from xdist.remote import Producer
@@ -118,6 +118,10 @@ TOGETHER = (
 worker, which makes it once."""
 
 
+SAMPLE, FEWEST = 3, 20
+"""Of the examples of a property, `make test` draws one in three, but not fewer than twenty; `make soak` draws all."""
+
+
 class Scheduler(LoadScopeScheduling):
     """Gives each worker the next test as it comes free. `--dist loadgroup` does not with pytest 9.2: it sets a name of
     the test that pytest no longer reads, and every group falls apart without a word."""
@@ -160,9 +164,26 @@ def in_rounds(items: list[pytest.Item]) -> list[pytest.Item]:
     return sorted(items, key=lambda item: (numbers[item.nodeid], place_in_line(item, SOAK_FIRST)))
 
 
+def of_properties(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that hypothesis draws examples for."""
+    return [item for item in items if is_hypothesis_test(getattr(item, "obj", None))]
+
+
+def take_samples(items: list[pytest.Item]) -> None:
+    """Let these tests draw fewer examples. As hypothesis' own plugin does, replace the settings of the function."""
+    for test in {getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)}:
+        if (drawn := getattr(test, "_hypothesis_internal_use_settings", None)) is not None:  # a state machine has none
+            fewer = max(drawn.max_examples // SAMPLE, min(FEWEST, drawn.max_examples))
+            test._hypothesis_internal_use_settings = settings(drawn, max_examples=fewer)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests go first. Soak tests run only when asked for (`-m soak`): their samples are ordinary tests."""
+    """Long tests go first. Soak tests run only when asked for (`-m soak`): their samples are ordinary tests. A test of
+    a property is both."""
     if "soak" in (config.getoption("markexpr") or ""):
+        for item in of_properties(items):
+            item.add_marker("soak")
         items[:] = in_rounds([item for item in items if "soak" in item.keywords])
         return
     items.sort(key=lambda item: place_in_line(item, LONGEST))
@@ -170,6 +191,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if "soak" not in item.keywords]
+    take_samples(of_properties(items))
 
 
 @pytest.hookimpl(trylast=True)
