@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
+from types import ModuleType
 
 from pydantic import BaseModel
 from tests.test_architecture import PACKAGE, ROOT, RUNTIME, imported, module_name, short, tree_of
 
+MODEL_SERVICE = PACKAGE / "adapters" / "models" / "anthropic"
+
 
 def test_a_data_class_compiles_its_methods_when_they_are_first_used() -> None:
     """A class of `dataclasses` takes 0.5 ms while its module is imported (decision 0040)."""
-    service = PACKAGE / "adapters" / "models" / "anthropic"
     eager = {
-        module_name(p) for p in RUNTIME if "dataclasses.dataclass" in set(imported(p)) and service not in p.parents
+        module_name(p)
+        for p in RUNTIME
+        if "dataclasses.dataclass" in set(imported(p)) and MODEL_SERVICE not in p.parents
     }
     assert eager == {"callboard.types.lazy_dataclass"}
 
@@ -32,11 +37,43 @@ def test_a_module_of_models_evaluates_its_annotations_itself() -> None:
     assert [name for name in sorted(models) if "__future__.annotations" in set(imported(ROOT / name))] == []
 
 
+def test_a_pattern_is_compiled_when_it_is_first_used() -> None:
+    """300 patterns took 30 ms of a start: a constant is made by `late_pattern`."""
+    compiled = {
+        f"{short(path)}:{node.lineno}"
+        for path in RUNTIME
+        for node in tree_of(path).body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and _is_compiled(node.value)
+        if MODEL_SERVICE not in path.parents
+    }
+    lowest = short(PACKAGE / "types" / "records.py")  # it imports nothing of ours
+    assert {name for name in compiled if not name.startswith(lowest)} == set()
+
+
+def _is_compiled(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "re.compile"
+
+
+def modules() -> list[ModuleType]:
+    """All modules of the runtime."""
+    names = [module_name(path) for path in RUNTIME if path.name not in ("__main__.py", "__init__.py")]
+    return [importlib.import_module(name) for name in names]
+
+
+def test_every_pattern_is_valid() -> None:
+    """A pattern is compiled at its first use, which would be late to learn that it is not valid."""
+    values = [value for module in modules() for value in vars(module).values()]
+    patterns = [value for value in values if type(value).__name__ == "_LatePattern"]
+    assert len(patterns) > 200
+    for pattern in patterns:
+        re.compile(
+            pattern.pattern, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
+        )
+
+
 def test_every_model_can_be_built() -> None:
-    """Models are built at their first use, which would be late to learn of an annotation that is wrong."""
-    for path in RUNTIME:
-        if path.name not in ("__main__.py", "__init__.py"):
-            importlib.import_module(module_name(path))
+    """A model is built at its first use, which would be late to learn of an annotation that is wrong."""
+    assert modules()
     models = list(derived(BaseModel))
     assert len(models) > 150
     assert [model.__name__ for model in models if model.model_rebuild() is False] == []

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 
+from callboard.types.late_pattern import late_pattern
+
 DEEPEST = 100
 """Maximum levels. User-written files have about ten."""
 LONGEST_NUMBER = 400
 """Maximum digits in a row, as in YAML files. Python refuses integers of more than 4,300 in words of its own."""
-_MARK = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]|[0-9]++', re.DOTALL)
+_MARK = late_pattern(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]|[0-9]++', re.DOTALL)
 
 
 def check_json_limits(text: str) -> None:

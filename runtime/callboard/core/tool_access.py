@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 AgentKind = Literal["lead", "teammate", "subagent"]
@@ -91,8 +92,8 @@ COMPATIBLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 LONGEST_NAME = 64
 """Maximum characters of a tool's name (docs/tools.md)."""
-_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
-_ENTRY = re.compile(r"\s*(?P<name>[^()\s]+)\s*(?:\((?P<inside>.*)\))?\s*$", re.DOTALL)
+_REFUSED = late_pattern(r"[^A-Za-z0-9_-]")
+_ENTRY = late_pattern(r"\s*(?P<name>[^()\s]+)\s*(?:\((?P<inside>.*)\))?\s*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from callboard.sdk.errors import NotTyped
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -260,15 +261,15 @@ def _type_text(hint: Any) -> str:
     return getattr(hint, "__name__", None) or str(hint)
 
 
-_SECTION = re.compile(
+_SECTION = late_pattern(
     r"(args|arguments|parameters|params|keyword args|other parameters|returns?|raises|yields?|examples?|notes?|see also"
     r"|attributes|warns?|warnings?|references|todo):?",
     re.IGNORECASE,
 )
 _OF_PARAMETERS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "other parameters"})
-_FIELD = re.compile(r":(param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+)\s*:\s*(?P<text>.*)")
-_GOOGLE = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
-_NUMPY = re.compile(r"\*{0,2}(?P<names>\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
+_FIELD = late_pattern(r":(param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+)\s*:\s*(?P<text>.*)")
+_GOOGLE = late_pattern(r"\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
+_NUMPY = late_pattern(r"\*{0,2}(?P<names>\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
 
 
 class Described(NamedTuple):

@@ -17,7 +17,6 @@ permission. The function stays callable, so that tests can call it directly.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack,
 from callboard.core.tool_access import LONGEST_NAME
 from callboard.sdk.errors import NotTyped, UsageError
 from callboard.sdk.signatures import parameters_of
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -36,7 +36,7 @@ Effect = Literal["read", "again", "unknown"]
 """Effect of a call that was cut off with its process. `read`: none, so the call runs without a question, and runs
 again; `again`: the call may run again; `unknown`: the call never runs again."""
 
-_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
+_NAME = late_pattern(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 
 
 class ToolOptions(TypedDict, total=False):

@@ -7,7 +7,6 @@ and results; with live tools the rules of this workspace decide.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -47,13 +46,14 @@ from callboard.ports.tool import Tool
 from callboard.sessions.compose import ModelSelection, WorkspacePaths, choose_model
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import SettingsError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 CASSETTE = "cassette"
 LIVE_PATIENCE = 660.0
 """Seconds of silence in a replay whose tools run: longer than any tool may take."""
-_SESSION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+_SESSION = late_pattern(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 
 
 @dataclass(frozen=True, slots=True)

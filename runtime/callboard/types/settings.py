@@ -4,7 +4,6 @@
 for the model service are not settings: they come only from the environment and are never displayed.
 """
 
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from callboard.types.agent_spec import READ_AS, ModelFacts, ModelLimits, PermissionRules, StageSpec
 from callboard.types.errors import UnknownModel
+from callboard.types.late_pattern import late_pattern
 from callboard.types.model_names import (
     DEFAULT_MODEL,
     LONG,
@@ -522,7 +522,7 @@ class Settings(Section):
         return stated
 
 
-_SNAPSHOT = re.compile(r"-(?:\d{8}|latest)\Z")
+_SNAPSHOT = late_pattern(r"-(?:\d{8}|latest)\Z")
 """Suffix of a dated version of a model, or of the alias of the newest version."""
 _NEEDED = ("window", "max_output", "price_input", "price_output")
 _ASSUMED: Mapping[str, Any] = {

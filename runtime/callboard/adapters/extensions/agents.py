@@ -6,7 +6,6 @@ a name, a description or any existing tool is not loaded. A workspace cannot rai
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field as dataclass_field
 from dataclasses import replace
@@ -48,11 +47,12 @@ from callboard.adapters.extensions.discovery import (
 )
 from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
 from callboard.types.errors import SettingsError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 
-AGENT_TYPE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-_NO_NAME = re.compile(r"[^a-z0-9]+")
+AGENT_TYPE = late_pattern(r"[a-z0-9][a-z0-9-]{0,63}")
+_NO_NAME = late_pattern(r"[^a-z0-9]+")
 
 _NOT_HONOURED: Mapping[str, str] = MappingProxyType(
     {"background": "every agent runs beside its caller already", "color": "agents are distinguished by name"}

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Literal, cast
 
 from callboard.core.trust.yaml_nodes import YamlNode, plain
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Address = tuple[str, ...]
@@ -301,9 +302,9 @@ def simple_value(name: str, node: YamlNode) -> FieldValue:
     return _invalid(node, name, expected) if value is None else FieldValue(node, name, settings=((address, value),))
 
 
-_PLACED_BEFORE = re.compile(r"HOME|XDG_\w+|CLAUDE_CONFIG_DIR|CALLBOARD_TOOL")
+_PLACED_BEFORE = late_pattern(r"HOME|XDG_\w+|CLAUDE_CONFIG_DIR|CALLBOARD_TOOL")
 """Variables that were used before any settings file is read."""
-_PERSONS_ONLY = re.compile(
+_PERSONS_ONLY = late_pattern(
     r"ANTHROPIC_(?!MODEL\Z|SMALL_FAST_MODEL\Z|DEFAULT_[A-Z]+_MODEL\Z)\w+|CALLBOARD_\w+|CLAUDE_CODE_USE_\w+"
     r"|(?i:\w+_proxy)|SSL_CERT_\w+|\w+_CA_(?:BUNDLE|CERTS)|PATH|(?:LD|DYLD)_\w+|BASH_ENV|ENV|SHELLOPTS|IFS"
 )

@@ -38,6 +38,7 @@ from callboard.core.permissions.values import Parsed, ProposedCall, Rule
 from callboard.core.tool_access import our_names
 from callboard.ports.hooks import HookHandler, HookTerms
 from callboard.types.hook_answers import FITTING, AddContext, HandlerResult
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -61,13 +62,13 @@ _OF_KIND: Mapping[str, frozenset[str]] = {
     "command": frozenset({"command", "args", "shell", "async", "asyncRewake", "sandbox"}),
     "http": frozenset({"url", "headers", "allowedEnvVars"}),
 }
-_PLACEHOLDER = re.compile(r"\$\{?(CLAUDE_PLUGIN_DATA|user_config\.\w+|CLAUDE_PLUGIN_ROOT)\b")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PLACEHOLDER = late_pattern(r"\$\{?(CLAUDE_PLUGIN_DATA|user_config\.\w+|CLAUDE_PLUGIN_ROOT)\b")
+_HEADER = late_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 MOST_BYTES = 1_000_000
 """Most bytes of one answer; a longer one is a fault."""
 GRACE = 5.0
 """Seconds after which a connecting socket times out by itself, because it cannot be ended from outside."""
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_VARIABLE = late_pattern(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
 @dataclass(frozen=True, slots=True)

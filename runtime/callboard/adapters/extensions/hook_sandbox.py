@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from callboard.core.permissions.network import ANY, hosts_of
 from callboard.core.permissions.values import ProposedCall
 from callboard.core.trust.claims import WorkspaceClaims, hash_of, named_files
 from callboard.types.errors import CommandNotRun, ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, HostGrant, PathGrant
 
@@ -50,7 +50,7 @@ _PLAIN = names(
 )
 """Programs that load no code from the folder in which they start."""
 _INTERPRETERS = SHELLS | names("python python3 node ruby perl php")
-_PATH = re.compile(r"""(?<![\w.$}~*:/-])(~|\$HOME|\$\{HOME\})?(/[\w.@+-]+(?:/[\w.@+-]+)*)""")
+_PATH = late_pattern(r"""(?<![\w.$}~*:/-])(~|\$HOME|\$\{HOME\})?(/[\w.@+-]+(?:/[\w.@+-]+)*)""")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys", "/boot", "/nix", "/opt")
 
 

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from callboard.core.tool_access import normalised
 from callboard.ports.mcp import Servers
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.mcp import McpPrompt
 from callboard.types.records import Json
 from callboard.types.skills import PersonCommand
 
-_NAMED = re.compile(r"([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_NAMED = late_pattern(r"([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 
 
 class ServerPrompts:

@@ -7,7 +7,6 @@ no permission, and cannot close their tag.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -22,12 +21,13 @@ from callboard.core.memory.secrets import without_secrets
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection
 
 SHOWN = 4_000
 """Most characters of a note in a turn; `recall` shows the rest."""
-_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+_ODD = late_pattern(r"[^A-Za-z0-9._-]+")
 
 log = structlog.get_logger("callboard.memory")
 

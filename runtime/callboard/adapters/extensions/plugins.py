@@ -8,7 +8,6 @@ manifest is named after itself (docs/plugins.md).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -18,13 +17,14 @@ from typing import Any, cast
 from callboard.adapters.extensions.discovery import LARGEST_FILE, DiscoveryNote
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.trust.yaml_nodes import YamlNode, json_node, plain
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.skills import Plugin
 
 MANIFEST = ".claude-plugin/plugin.json"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = late_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TEXTS = frozenset({"$schema", "name", "displayName", "version", "description", "homepage", "repository", "license"})
 _PATHS = frozenset({"skills", "commands", "agents", "outputStyles"})
 _KEPT = _TEXTS | {"author", "keywords", "metadata"}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -25,6 +24,7 @@ from callboard.core.keys import short_id
 from callboard.core.scheduling.fields import FIELDS, InvalidField, nearest_field, with_fields
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.errors import SettingsError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
@@ -32,7 +32,7 @@ FOLDER = ".callboard/schedules"
 """Folder of a workspace, relative to it."""
 NOT_IN_FILES = frozenset({"prompt", "durable"})
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = late_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ file counts as empty.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -45,13 +44,14 @@ from callboard.core.permissions.rules import parse_rule
 from callboard.core.skills.catalog import LONGEST_DESCRIPTION, SHARE, budget_of, listed
 from callboard.core.skills.substitution import argument_names
 from callboard.types.errors import SettingsError, ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.skills import CommandKind, Effort, PersonCommand, SkillText
 
 Shown = Literal["on", "name-only", "user-invocable-only", "off"]
 """Visibility of a skill: complete; only its name in the catalogue; only for the user; hidden."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_NAME = late_pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _NO_POWERSHELL = "it asks for PowerShell, which is not there"
 _RESERVED = "synced"
 """Folder name that Claude Code reserves."""
@@ -462,7 +462,7 @@ class SkillFields:
     powershell: bool
 
 
-_VARIABLE = re.compile(r"\$\{(CLAUDE_[A-Z_]+)\}")
+_VARIABLE = late_pattern(r"\$\{(CLAUDE_[A-Z_]+)\}")
 
 
 def fields_of(reading: AgentFields, variables: Mapping[str, str]) -> SkillFields:

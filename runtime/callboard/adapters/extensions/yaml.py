@@ -17,6 +17,7 @@ import yaml
 
 from callboard.adapters.system.regular_files import read_regular
 from callboard.types.errors import SettingsError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Address = tuple[str | int, ...]
@@ -32,14 +33,14 @@ _MAX_NODES = 200_000
 _TOO_DEEP = f"is nested more than {_MAX_DEPTH} levels deep"
 _TOO_MANY = f"holds more than {_MAX_NODES:,} values"
 _BOMB = f"has aliases that expand to more than {_MAX_NODES:,} values: write out what you need instead"
-_FIELD_LINE = re.compile(
+_FIELD_LINE = late_pattern(
     r"(?:name|description|when_to_use|tools|allowed-tools|disallowed-tools|disallowedTools|model|permissionMode|maxTurns"
     r"|skills|mcpServers|hooks|memory|background|effort|isolation|colou?r|initialPrompt|readOnly|budget|license|compatibility"
     r"|metadata|argument-hint|arguments|context|agent|paths|shell|user-invocable|disable-model-invocation|version|author"
     r"|tags|category|type|priority|emoji|vibe):(?:\s|$)"
 )
 """Line that begins a field of an agent, skill or command file, after any lines."""
-_TOP_LEVEL_LINE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)[ \t]*$")
+_TOP_LEVEL_LINE = late_pattern(r"^(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)[ \t]*$")
 
 
 _Resolvers = dict[str, list[tuple[str, re.Pattern[str]]]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import re
 import stat
 import struct
 import zlib
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from callboard.core.trust.git_config import config_is_quiet
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 MOST_CONFIGURATION = 1_000_000
@@ -30,13 +30,13 @@ _HOOK = "post-index-change"
 """The only hook that `git status` and `git diff` run, after they refreshed the index."""
 _CONTENT = ("HEAD", "index", "logs", "objects", "packed-refs", "refs")
 """Entries of git's folder with commits and their content. A link in their place leads to another repository."""
-_REFERENCE = re.compile(r"[\w+%#=,!-][\w./+%#=,!-]*")
+_REFERENCE = late_pattern(r"[\w+%#=,!-][\w./+%#=,!-]*")
 """Names of references without characters that have a special meaning for git."""
-_BRANCH = re.compile(r"refs/(?:heads/|remotes/|stash$)")
+_BRANCH = late_pattern(r"refs/(?:heads/|remotes/|stash$)")
 _MOST_LINKS = 5
 """Most references that lead to one another, as in git."""
-_OBJECT_ID = re.compile(r"[0-9A-Fa-f]{40}|[0-9A-Fa-f]{64}")
-_PLAIN_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_OBJECT_ID = late_pattern(r"[0-9A-Fa-f]{40}|[0-9A-Fa-f]{64}")
+_PLAIN_ID = late_pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _COMMIT = 1
 _BY_OFFSET = 6
 _BY_ID = 7

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from callboard.adapters.system.regular_files import read_regular
+from callboard.types.late_pattern import late_pattern
 
 MOST_BYTES = 1_000_000
 """Most bytes of one configuration file."""
@@ -25,8 +26,8 @@ MOST_INCLUDES = 20
 Setting = tuple[str, str]
 """Name and value. Section and key are in lower case, a subsection is unchanged."""
 
-_SWITCH = re.compile(r"true|false|yes|no|on|off|1|0", re.IGNORECASE)
-_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
+_SWITCH = late_pattern(r"true|false|yes|no|on|off|1|0", re.IGNORECASE)
+_TEXT = late_pattern(r"[^\x00-\x1f\x7f]{0,300}")
 _REPOSITORY: Mapping[str, re.Pattern[str]] = {
     **dict.fromkeys(
         (
@@ -49,9 +50,9 @@ _FORMATS: Mapping[str, re.Pattern[str]] = {
     "extensions.refstorage": re.compile("files|reftable"),
 }
 """Formats of a repository's store. With a wrong value, git refuses the repository."""
-_HEADER = re.compile(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\.)*)")?\s*\]')
-_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)[ \t]*(=?)")
-_ESCAPED = re.compile(r"\\(.)")
+_HEADER = late_pattern(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\.)*)")?\s*\]')
+_KEY = late_pattern(r"([A-Za-z][A-Za-z0-9-]*)[ \t]*(=?)")
+_ESCAPED = late_pattern(r"\\(.)")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
 
 
@@ -194,7 +195,7 @@ def _last(settings: tuple[Setting, ...], name: str) -> str:
     return next((value for each, value in reversed(settings) if each == name), "")
 
 
-_SECTION = re.compile(r'\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
+_SECTION = late_pattern(r'\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
 _LARGEST = 1 << 18
 
 

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from callboard import __version__
 from callboard.adapters.mcp.transports import ConnectionObservations, Streams
 from callboard.core.mcp.results import cut, one_line
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json
@@ -30,7 +31,7 @@ MOST_PAGES = 50
 MOST_ENTRIES = 2_000
 """Most entries of one list of a server."""
 _NO_SESSION = (-32_001, -32_000, types.INVALID_REQUEST)
-_FORGOTTEN = re.compile(
+_FORGOTTEN = late_pattern(
     r"\bsession( id)? (not found|expired)|no valid session|(unknown|invalid) session", re.IGNORECASE
 )
 _BY_STATUS = "Server returned an error response"

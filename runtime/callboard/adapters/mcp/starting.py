@@ -8,7 +8,6 @@ names runs only while it is unchanged since it was trusted.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from callboard.adapters.processes.programs import environment_outside, is_within
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.trust.claims import WorkspaceClaims, hash_of, named_files, recipe_files
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.mcp import ServerEntry
 
 RunsWorkspaceCode = Callable[[str, Path, Path], bool]
@@ -23,7 +23,7 @@ RunsWorkspaceCode = Callable[[str, Path, Path], bool]
 runs there.
 """
 LARGEST_SCRIPT = 16_000_000
-_CODE = re.compile(r".*\.(?:py|pyz|js|mjs|cjs|ts|mts|cts|sh|bash|rb|pl|php|jar|lua|wasm)")
+_CODE = late_pattern(r".*\.(?:py|pyz|js|mjs|cjs|ts|mts|cts|sh|bash|rb|pl|php|jar|lua|wasm)")
 _ELSEWHERE = frozenset({"pnpx", "pnpm", "bunx", "bun", "yarn"})
 """Package runners that prefer packages of their working folder and have no option against that."""
 

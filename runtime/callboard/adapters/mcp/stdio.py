@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import field
@@ -22,6 +21,7 @@ import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 LONGEST = 16 * 1024 * 1024
@@ -31,8 +31,8 @@ A_SECOND = 1_000
 BYTES_A_SECOND = 64 * 1024 * 1024
 _CHUNK = 1 << 16
 _ENDS = 512
-_FIRST_ID = re.compile(rb'^\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
-_LAST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+_FIRST_ID = late_pattern(rb'^\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
+_LAST_ID = late_pattern(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 Sent = MemoryObjectSendStream[SessionMessage | Exception]
 

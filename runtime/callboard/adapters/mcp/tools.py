@@ -14,7 +14,6 @@ whose names the service does not accept. The rest of the schema and the tool rem
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, 
 from callboard.core.mcp.tool_names import tool_name
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Json
@@ -36,7 +36,7 @@ Call = Callable[[str, Json, CallContext], Awaitable[ResultContent]]
 """Function that calls a tool by the server's own name for it. Raises `ToolRefused`."""
 ROUNDS = 8
 """Most times that a schema is checked again after a removal."""
-_FIELD = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_FIELD = late_pattern(r"[a-zA-Z0-9_.-]{1,64}")
 """Names of fields that the Messages API accepts. Its refusal of a request quotes this pattern."""
 _REFERENCES = ("$ref", "$dynamicRef")
 SchemaPath = tuple[str | int, ...]

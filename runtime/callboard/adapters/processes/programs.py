@@ -19,6 +19,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from callboard.adapters.processes.tool_ancestry import TOOL_MARK
 from callboard.adapters.system.open_files import give_back
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 _ALLOWED = frozenset(
@@ -64,7 +65,7 @@ _SEARCHED = frozenset({"PATH", "PYTHONPATH", "NODE_PATH", "PERL5LIB", "RUBYLIB"}
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"})
 _SERVICE = ("ANTHROPIC_", "CALLBOARD_")
 """Prefixes of variables for the runtime only: any process that has them can spend the user's money."""
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET = late_pattern(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 def find_program(name: str, outside: Path, path: str | None = None) -> str | None:

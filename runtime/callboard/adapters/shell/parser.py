@@ -48,6 +48,7 @@ from callboard.core.permissions.values import (
     Word,
 )
 from callboard.core.permissions.word_expansion import NUMBER, decode_ansi_c
+from callboard.types.late_pattern import late_pattern
 
 MOST_CHARACTERS = 10_000
 MOST_OPERATORS = 300
@@ -58,14 +59,14 @@ REMEMBERED = 256
 
 _ODD_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 
-_INVISIBLE = re.compile(
+_INVISIBLE = late_pattern(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
     "|(?<![\u2000-\u2bff\U0001f000-\U0001faff])\ufe0f"
 )
 """Invisible characters that Unicode counts as letters or marks. U+FE0F is permitted after a symbol."""
 
 
-_SPLIT_SIGN = re.compile(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
+_SPLIT_SIGN = late_pattern(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
 """Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
 Json = Mapping[str, Any]
 DEEPEST = 60
@@ -149,7 +150,7 @@ _RESERVED = names(
     "case coproc do done elif else esac fi for function if in select then time until while "
     "declare typeset local export readonly unset let [[ ]] { } !"
 )
-_TOKEN = re.compile(
+_TOKEN = late_pattern(
     r"(?P<space>[ \t]+)"
     r"|(?P<end>&&|\|\||;(?!;)|\|(?![|&]))"
     r"|(?P<to>(?:(?P<fd>[12])?>>?|&>)(?P<gap>[ \t]*)(?P<nowhere>/dev/null)(?=[ \t;|]|$)|2(?P<copy>>&)1(?=[ \t;|]|$))"

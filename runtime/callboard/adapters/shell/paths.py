@@ -34,6 +34,7 @@ from callboard.core.permissions.sensitive_paths import (
     is_secret,
 )
 from callboard.core.permissions.values import LeftOut, PathFact, PathQuery, Place
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 MOST_MATCHES = 1_000
@@ -46,7 +47,7 @@ _HOLDS_SECRETS = "its name is one of those that hold secrets"
 MOST_ENTRIES = 50_000
 """Most entries of a tree that are searched for secrets and links out of it."""
 _IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
-_PLAIN_RULE = re.compile(r"/?[\w.*+-]+/?")
+_PLAIN_RULE = late_pattern(r"/?[\w.*+-]+/?")
 _LARGEST_RULES = 100_000
 
 

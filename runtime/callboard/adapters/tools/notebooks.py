@@ -36,6 +36,7 @@ from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
 from callboard.types.events import FileSeen
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -45,9 +46,9 @@ WHOLE_OUTPUT = 50_000
 IMAGES = 10
 """Most images of one answer."""
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_SPACE = re.compile(r"[ \t\r\n]*")
-_BEGIN = re.compile(r"\{(\r?\n)([ \t]+)\"")
+_ANSI = late_pattern(r"\x1b\[[0-9;?]*[A-Za-z]")
+_SPACE = late_pattern(r"[ \t\r\n]*")
+_BEGIN = late_pattern(r"\{(\r?\n)([ \t]+)\"")
 _CELLS_WITH_IDS = (4, 5)
 """Version of the format since which each cell has an id."""
 

@@ -16,7 +16,6 @@ shows nothing. Binary files are left out.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import tempfile
 import threading
@@ -39,6 +38,7 @@ from callboard.core.permissions.rule_match import is_left_out, readable_rules, r
 from callboard.core.permissions.values import Rule
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -322,7 +322,7 @@ _BATCH = 200_000
 _CHILD = str(Path(__file__).with_name("search_child.py"))
 _RG = ("--no-config", "--no-heading", "--with-filename", "--line-number", "--null", "--color=never", "--no-messages")
 _RG_TEXT = ("--text", "--crlf", "--encoding=none", "--no-ignore", "--hidden", "--max-columns=1", "--threads=2")
-_HIT = re.compile(rb"([^\0]+)\0(\d+):?[^\n]*\n")
+_HIT = late_pattern(rb"([^\0]+)\0(\d+):?[^\n]*\n")
 
 
 class BadPattern(ValueError):

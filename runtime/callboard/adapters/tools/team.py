@@ -7,7 +7,6 @@ delivers mail between steps; no tool returns mail.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -31,6 +30,7 @@ from callboard.ports.tool import CallContext, MailboxLoad, Tool, ToolOutcome, To
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import ShutdownRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import (
     AGENT_NAME,
@@ -46,7 +46,7 @@ from callboard.types.records import (
 
 GONE = frozenset({"stopping", "stopped"})
 """States in which an agent reads no more mail."""
-ENVELOPE_ID = re.compile(r"env_[a-z2-7]{12}")
+ENVELOPE_ID = late_pattern(r"env_[a-z2-7]{12}")
 """Pattern of the ids by which an agent names the message that it answers (`callboard.core.keys.short_id`)."""
 
 

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Any, Protocol, cast
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 MOST_FILES = 200_000
 DEEPEST = 200
 _RULES = 1_000_000
 """Most bytes of a .gitignore that are read."""
-_ODD_SET = re.compile(r"\[[^\]]*(\[|--|&&|~~|\|\|)")
+_ODD_SET = late_pattern(r"\[[^\]]*(\[|--|&&|~~|\|\|)")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import socket
 import ssl
 import sys
 import zlib
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
+
+from callboard.types.late_pattern import late_pattern
 
 if __name__ == "__main__":  # a package of that name without its `__init__`, which would import unneeded modules
     package = type(sys)("callboard")
@@ -38,10 +39,12 @@ WAIT = 15.0
 """Most redirects within a host, and most seconds of silence."""
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
-_TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|toml|javascript|x-javascript|x-yaml|ld\+json|x-ndjson)")
+_TEXT = late_pattern(
+    r"text/.*|application/(.*\+)?(json|xml|yaml|toml|javascript|x-javascript|x-yaml|ld\+json|x-ndjson)"
+)
 _UNSEEN = ("script", "style", "noscript", "template", "svg", "iframe", "object", "head")
 _AROUND = ("nav", "header", "footer", "aside")
-_BLANK = re.compile(r"\n\s*\n\s*\n+")
+_BLANK = late_pattern(r"\n\s*\n\s*\n+")
 _SHORT = 200
 """Characters below which the part of a page that is marked as its main part does not count as such."""
 

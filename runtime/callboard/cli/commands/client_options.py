@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from callboard.types.errors import UsageError
+from callboard.types.late_pattern import late_pattern
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -170,9 +171,9 @@ _IMPLIED = ("--await-initialize",)
 """Options that request what Callboard does anyway: a session opens only after the `initialize` of its client."""
 
 
-_RULE = re.compile(r"(?:[A-Z]\w*|mcp__[\w*-]+|[a-z]+_[a-z_]+|bash|glob|grep|task)(?:\(.*\))?,?")
-_FILE = re.compile(r"\{.*|.*\.json", re.DOTALL)
-_FOLDER = re.compile(r"[/.~].*")
+_RULE = late_pattern(r"(?:[A-Z]\w*|mcp__[\w*-]+|[a-z]+_[a-z_]+|bash|glob|grep|task)(?:\(.*\))?,?")
+_FILE = late_pattern(r"\{.*|.*\.json", re.DOTALL)
+_FOLDER = late_pattern(r"[/.~].*")
 _SEVERAL: Mapping[str, re.Pattern[str]] = {
     **dict.fromkeys(("--allowed-tools", "--allowedTools", "--disallowed-tools", "--disallowedTools"), _RULE),
     "--add-dir": _FOLDER,
@@ -182,7 +183,7 @@ _SEVERAL: Mapping[str, re.Pattern[str]] = {
 the prompt."""
 
 
-_CATEGORIES = re.compile(r"!?(?:api|mcp|hooks|file|statsig|tools)|!?[a-z]\w*(?:,!?[a-z]\w*)+")
+_CATEGORIES = late_pattern(r"!?(?:api|mcp|hooks|file|statsig|tools)|!?[a-z]\w*(?:,!?[a-z]\w*)+")
 
 
 def repeated(args: Sequence[str]) -> list[str]:

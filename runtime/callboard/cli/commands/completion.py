@@ -12,7 +12,6 @@ unknown to it.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ import click
 from callboard.adapters.storage.quick_names import NamedRow, glance
 from callboard.cli.commands.options import everywhere
 from callboard.cli.terminal.terminal import Terminal
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
@@ -96,7 +96,7 @@ Ask = Callable[[str, Mapping[str, str]], Sequence[Choice]]
 `session`, `dir`."""
 Shape = Mapping[str, Any]
 
-_SAFE = re.compile(r"[\w.:@/+=,-]+")
+_SAFE = late_pattern(r"[\w.:@/+=,-]+")
 """Words that need no quotes in any shell. Others are not offered."""
 _ABOUT = 60
 _SPECIAL = ("-p", "--print")

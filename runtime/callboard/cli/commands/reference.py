@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import click
 
 from callboard.cli.commands.options import EVERYWHERE
 from callboard.cli.commands.root import cli
+from callboard.types.late_pattern import late_pattern
 
 _HEAD = """\
 # The command line
@@ -79,7 +79,7 @@ A program that drives a session reads more messages, and writes lines itself: [p
 Callboard](headless.md).
 """
 
-_PLACEHOLDER = re.compile(r"\s+")
+_PLACEHOLDER = late_pattern(r"\s+")
 
 
 def page() -> str:

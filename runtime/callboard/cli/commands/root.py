@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -23,6 +22,7 @@ from click.core import ParameterSource
 from callboard.cli.commands.client_options import option_names
 from callboard.cli.commands.options import everywhere, in_worktree, taking_over, with_plugins, with_servers
 from callboard.sessions.quick_imports import collector_paused, freeze_imports
+from callboard.types.late_pattern import late_pattern
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run a prompt to its end, without a prompt line."),
@@ -204,7 +204,7 @@ _RUNS = frozenset(
 )
 
 
-_TOGETHER = re.compile(r"-[cdpqv]{2,}")
+_TOGETHER = late_pattern(r"-[cdpqv]{2,}")
 """Several flags of one letter each behind one dash, such as `-pc`."""
 
 

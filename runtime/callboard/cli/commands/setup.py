@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from callboard.sessions.inspect.mcp_servers import ConfiguredServers, servers_of
 from callboard.sessions.inspect.plugins import list_plugins
 from callboard.sessions.sandbox import choice_of, try_launcher
 from callboard.types.errors import CallboardError, SettingsError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 from callboard.types.rate_limits import RateNotice
@@ -376,7 +376,7 @@ _ADVICE: Mapping[str, str] = {
     "bunx": "install bun: it brings bunx",
     "deno": "install deno",
 }
-_UNSET = re.compile(r"the variable (\w+) is not set")
+_UNSET = late_pattern(r"the variable (\w+) is not set")
 
 
 def examine_plugins(workspace: Path) -> Iterator[Finding]:

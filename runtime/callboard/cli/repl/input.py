@@ -51,9 +51,10 @@ from callboard.sessions.base import OpenSession
 from callboard.sessions.result import AgentSummary
 from callboard.types.choices import choose
 from callboard.types.errors import UsageError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
-_TO = re.compile(r"@([A-Za-z0-9-]+)[,:]?(?:\s+(.*))?", re.DOTALL)
+_TO = late_pattern(r"@([A-Za-z0-9-]+)[,:]?(?:\s+(.*))?", re.DOTALL)
 """A name before the text. A word with a dot, a slash or an underscore is a file, not a name."""
 _AT_WORK = frozenset({"starting", "working", "waiting"})
 _FOR_PERSON = frozenset({"plan", "permission", "question"})

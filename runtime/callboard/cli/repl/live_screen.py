@@ -16,7 +16,6 @@ The decision (`Streamed`, `whole_until`) is pure. This module does not draw: the
 from __future__ import annotations
 
 import importlib
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
@@ -45,6 +44,7 @@ from callboard.types.events import (
     ToolFinished,
     TurnEnded,
 )
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, ToolCall, Usage
 
@@ -322,8 +322,8 @@ def tail_rows(text: str, width: int, rows: int) -> str:
 
 LONG = 40
 """Lines after which a block is printed in parts, so that a long listing is not held back until its end."""
-_FENCE = re.compile(r"(\s*)(`{3,}|~{3,})(.*)")
-_ITEM = re.compile(r"([-*+]|\d{1,9}[.)]) ")
+_FENCE = late_pattern(r"(\s*)(`{3,}|~{3,})(.*)")
+_ITEM = late_pattern(r"([-*+]|\d{1,9}[.)]) ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ from callboard.sessions.inspect.memory import MemoryInspector, NoteSelection, op
 from callboard.sessions.inspect.resources import REQUESTS
 from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError, ToolRefused, UsageError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Request
 
 _SOON = 0.5
@@ -334,7 +335,7 @@ async def cron(console: SlashContext, arguments: str) -> Block:
     return cron_page(console.session.schedules(), time.time())
 
 
-_WORD = re.compile(r"(\S+)(?: option (\d{1,4}))?(?: mode (\S+))?(?: (.*))?", re.DOTALL)
+_WORD = late_pattern(r"(\S+)(?: option (\d{1,4}))?(?: mode (\S+))?(?: (.*))?", re.DOTALL)
 WHICH = "which one? /inbox shows what waits"
 
 

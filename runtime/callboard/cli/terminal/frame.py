@@ -14,6 +14,7 @@ from datetime import datetime
 from itertools import islice
 
 from callboard.cli.terminal.terminal import Block, Line, Span, Style, block, columns, plain
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 WHOLE = "v"
@@ -28,7 +29,7 @@ _LEAST_BODY = 3
 _WIDEST = 120
 _ECHOED = 12
 """Limit of the lines of a sent text that are shown again; the person already knows a long paste."""
-_INDENT = re.compile(r" *\d+ [-+ ] | *")
+_INDENT = late_pattern(r" *\d+ [-+ ] | *")
 """Start of a row: the number and the sign of a changed line, or blanks. Its other rows begin below its text."""
 _GAP = "   "
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import signal
 import sys
 import termios
@@ -27,6 +26,7 @@ from callboard.cli.terminal.frame import Frame
 from callboard.cli.terminal.terminal import Block, Terminal, block
 from callboard.cli.views.trust import claims_block
 from callboard.core.trust.claims import ClaimChanges, WorkspaceClaims
+from callboard.types.late_pattern import late_pattern
 
 
 class TerminalGone(Exception):
@@ -124,8 +124,8 @@ class TypedLine:
                 pass
 
 
-_BEGUN_KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
-_OTHER_KEYS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)?")
+_BEGUN_KEY = late_pattern(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+_OTHER_KEYS = late_pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)?")
 
 
 @contextmanager

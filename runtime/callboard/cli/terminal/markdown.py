@@ -22,6 +22,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from callboard.cli.terminal.terminal import Line, Span, plain
+from callboard.types.late_pattern import late_pattern
 
 LARGEST = 50_000
 """Characters above which a text is shown unformatted: colours are not useful there, and would take a second."""
@@ -30,8 +31,8 @@ NARROWEST = 20
 _THEME = "ansi_dark"
 """Theme of sixteen colours, as the person's terminal shows them."""
 _INDENT = "  "
-_FENCED = re.compile(r"^(`{3,}|~{3,})([^\n]*)\n(.*?)(?:^\1[`~]*[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
-_CODES = re.compile(r"\x1b\[([0-9;]+)m")
+_FENCED = late_pattern(r"^(`{3,}|~{3,})([^\n]*)\n(.*?)(?:^\1[`~]*[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
+_CODES = late_pattern(r"\x1b\[([0-9;]+)m")
 
 
 class _Code(CodeBlock):

@@ -12,7 +12,6 @@ Lock order: an agent opens a block only while it holds its lock (`engine/agent_l
 and waits for none. Printing puts the block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that
 does not read) delays no agent and no write of the store. Progress is dropped when the screen falls far behind, and the
 screen says how much; everything else is kept, and the process does not end before it is read.
-
 Questions, redrawing and the interpretation of events belong to other modules.
 """
 
@@ -31,6 +30,7 @@ from dataclasses import replace
 from typing import Literal, TextIO
 
 from callboard.types.errors import CallboardError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Style = Literal["plain", "dim", "strong", "good", "warn", "bad", "name"]
@@ -45,7 +45,7 @@ _STYLES: Mapping[Style, str] = {
 }
 _END = "\x1b[0m"
 
-_SEQUENCES = re.compile(
+_SEQUENCES = late_pattern(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, clearing
     r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI in one character
     # OSC, DCS, SOS, PM, APC: titles, links, clipboards; without an end, the sequence must not swallow the following
@@ -53,15 +53,15 @@ _SEQUENCES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]?"  # others: character sets, resets
 )
-_BREAKS = re.compile(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-_CONTROLS = re.compile(
+_BREAKS = late_pattern(r"\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+_CONTROLS = late_pattern(
     "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"  # also reversers of the reading order
 )
 _TITLE = "\x1b]0;{}\x07"
 _SAVE_TITLE = "\x1b[22;0t"
 _RESTORE_TITLE = "\x1b[23;0t"
-_NUMBERS = re.compile(r"[0-9]+(;[0-9]+)*")
-_REVERSING = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_NUMBERS = late_pattern(r"[0-9]+(;[0-9]+)*")
+_REVERSING = late_pattern("[\u202a-\u202e\u2066-\u2069]")
 _GATHER = 0.01
 """Seconds for which blocks are collected while the screen has nothing to write."""
 _UNDRAWN = 20
@@ -124,7 +124,7 @@ def plain(text: str) -> str:
     return _CONTROLS.sub("", _REVERSING.sub(_spelled, text))
 
 
-_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
+_STYLE = late_pattern(r"\x1b\[[0-9;:]*m")
 _RESET = "\x1b[0m"
 
 

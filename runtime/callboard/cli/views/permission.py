@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
@@ -25,14 +24,15 @@ from callboard.core.permissions.hosts import is_local
 from callboard.core.permissions.rules import WEB_FETCH
 from callboard.core.permissions.suggest_rules import deletion_rule
 from callboard.types.events import ApprovalNeeded, CallJudged
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json, Request, ToolCall
 
-_HIDDEN = re.compile(
+_HIDDEN = late_pattern(
     "[\x0b\x0c\x85\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180e\u2000-\u200f\u2028-\u202f"
     "\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 """Characters that have no width, look like a blank, or break a line, in addition to those that `visible` spells out."""
-_DURATION = re.compile(r"(\d{1,4})(s|m|h|d)")
+_DURATION = late_pattern(r"(\d{1,4})(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _WORD: Mapping[str, str] = {
     "person": "on a person's authority",
@@ -44,7 +44,7 @@ _WORD: Mapping[str, str] = {
 _COMPARED = 40_000
 """Limit of the pairs of lines that are compared before a question is shown."""
 _CHANGED: dict[str, Style] = {"+": "good", "-": "bad", " ": "dim"}
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = late_pattern(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _CONTEXT = 3
 """Unchanged lines shown around a change."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from functools import lru_cache
 
 from pydantic import TypeAdapter, ValidationError
 
 from callboard.core.agent.state import AgentState
 from callboard.types import agent_spec, events_calls, messages, records
+from callboard.types.late_pattern import late_pattern
 
 RULES = 10
 """Version of the rules by which events change a state (`apply`). Raise it with each change that makes another state
@@ -25,7 +25,7 @@ PER_VIEW = 200_000
 """Tokens of the view for which snapshots are `EVERY` events farther apart. The cost of writing a snapshot is
 proportional to the view, and its share of a step must not grow. A resume that folds the events must not take much
 longer than one that reads the view."""
-_ADDRESSES = re.compile(r"0x[0-9a-f]+|:\d{6,}")
+_ADDRESSES = late_pattern(r"0x[0-9a-f]+|:\d{6,}")
 """Pattern of the memory address of a class or a function."""
 
 

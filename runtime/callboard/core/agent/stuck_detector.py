@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
@@ -52,6 +51,7 @@ from typing import Literal, NamedTuple
 from callboard.core.call_words import input_words
 from callboard.core.frozen import replace
 from callboard.core.messaging.floods import MAIL_TOOLS, TASK_TOOLS
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, ToolCall
 
@@ -76,12 +76,12 @@ SEEN = 128
 SHOWN = 100
 """Most characters of a call, an error or a text to show to the user."""
 
-_WORD = re.compile(r"\d+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
+_WORD = late_pattern(r"\d+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
 """A number, one character of a script without spaces, or a word."""
-_EXIT = re.compile(r"exit code -?\d+")
-_QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`")
-_PATH = re.compile(r"[^\s:,;()\[\]<>]*/[^\s:,;()\[\]<>]*|\b[\w-]+\.[A-Za-z]\w{0,7}\b")
-_NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[a-f]*\d)[0-9a-f]{7,}\b|\d+(?:\.\d+)*")
+_EXIT = late_pattern(r"exit code -?\d+")
+_QUOTED = late_pattern(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`")
+_PATH = late_pattern(r"[^\s:,;()\[\]<>]*/[^\s:,;()\[\]<>]*|\b[\w-]+\.[A-Za-z]\w{0,7}\b")
+_NUMBER = late_pattern(r"\b0x[0-9a-fA-F]+\b|\b(?=[a-f]*\d)[0-9a-f]{7,}\b|\d+(?:\.\d+)*")
 
 
 class CallOutcome(NamedTuple):

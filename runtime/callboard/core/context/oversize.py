@@ -8,10 +8,10 @@ recorded.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 
 from callboard.core.messaging.envelopes import SHOWN_END
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Envelope
 
 PASTE = 100_000
@@ -21,7 +21,7 @@ MESSAGE = 30_000
 TOGETHER = 200_000
 """Characters that the envelopes of one delivery may have together. Above it, the largest are written to files too."""
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_UNSAFE = late_pattern(r"[^A-Za-z0-9_-]")
 
 
 def too_long(envelopes: Sequence[Envelope]) -> frozenset[str]:

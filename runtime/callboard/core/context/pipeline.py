@@ -17,7 +17,6 @@ summaries of regions would fill the window.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -58,6 +57,7 @@ from callboard.core.context.view.messages import is_result
 from callboard.core.context.view.undo import is_spared
 from callboard.types.agent_spec import StageSpec
 from callboard.types.choices import unknown
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Edit, Placed, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
@@ -166,7 +166,7 @@ SNIP: Mapping[str, Any] = MappingProxyType({"over": 50, "first": 3, "last": 47, 
 """Numbers of messages: the number above which the stage acts, and the numbers that it keeps at each end. `keep_person:
 false` cuts the person's texts too, as in the classic version."""
 
-_SNIPPED = re.compile(r"\A\[snipped (\d+) messages\]\Z")
+_SNIPPED = late_pattern(r"\A\[snipped (\d+) messages\]\Z")
 
 
 def snip_middle(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:

@@ -12,9 +12,9 @@ reader decides by checking for such a file.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.messages import Edit, Injection
 
 _DIGEST = 12
@@ -57,9 +57,9 @@ def notes_after_edits(noted: frozenset[str], edits: Iterable[Edit]) -> frozenset
 
 MOST = 200
 """Maximum number of includes read from one file."""
-_WORD = re.compile(r"(?<!\S)@((?:\\ |[^\s\\@`])(?:\\ |[^\s\\`])*)")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)\Z")
-_TICKS = re.compile(r"`+")
+_WORD = late_pattern(r"(?<!\S)@((?:\\ |[^\s\\@`])(?:\\ |[^\s\\`])*)")
+_FENCE = late_pattern(r" {0,3}(`{3,}|~{3,})(.*)\Z")
+_TICKS = late_pattern(r"`+")
 _AFTER = ".,;:!?)]}'\"*_"
 """Characters that may follow a path in a sentence and are not part of it."""
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from callboard.core.messaging.envelopes import defused, quoted_value
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Todo
 
@@ -80,7 +81,7 @@ no longer needed. Write down what you found before."""
 _INSTRUCTIONS = "project-instructions"
 SERVERS = "MCP servers"
 """Title of the section about MCP servers."""
-_SECTIONS_OWN_TAGS = re.compile(rf"<(\s*/?\s*(?:{_INSTRUCTIONS}|skills|mcp-servers)\b)", re.IGNORECASE)
+_SECTIONS_OWN_TAGS = late_pattern(rf"<(\s*/?\s*(?:{_INSTRUCTIONS}|skills|mcp-servers)\b)", re.IGNORECASE)
 _MARK = b'"cache_control"'
 
 
@@ -217,9 +218,9 @@ ALL = 12_000
 """Maximum characters of all descriptions together. With more types each gets less, but never less than `SHORTEST`."""
 SHORTEST = 80
 
-_EXAMPLE = re.compile(r"<example>.*?(?:</example>|$)", re.DOTALL | re.IGNORECASE)
-_COMMENTARY = re.compile(r"<commentary>.*?(?:</commentary>|$)", re.DOTALL | re.IGNORECASE)
-_LEFT_OVER = re.compile(r"\s*(?:Examples?|For example)\s*:\s*[-*]*\s*$", re.IGNORECASE)
+_EXAMPLE = late_pattern(r"<example>.*?(?:</example>|$)", re.DOTALL | re.IGNORECASE)
+_COMMENTARY = late_pattern(r"<commentary>.*?(?:</commentary>|$)", re.DOTALL | re.IGNORECASE)
+_LEFT_OVER = late_pattern(r"\s*(?:Examples?|For example)\s*:\s*[-*]*\s*$", re.IGNORECASE)
 
 
 def fitted(descriptions: Mapping[str, str]) -> dict[str, str]:

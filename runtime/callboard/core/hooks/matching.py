@@ -31,6 +31,7 @@ from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
 from callboard.types import hook_events as he
 from callboard.types.hook_answers import TOOL_EVENTS
 from callboard.types.hook_events import HookEvent
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json, StartSource
 
 MATCHED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -155,11 +156,11 @@ def analysis_of(command: str, scripts: Mapping[str, Parsed], home: str) -> Analy
     return analyse(command, scripts, home, HardRules())
 
 
-_SERVER = re.compile(r"mcp__[^_]+(?:_[^_]+)*_*")
-_LOOSE_DOT = re.compile(r"\.(?![*+?{])")
-_OPEN_EXCLUSION = re.compile(r"(?<!\^)\(\?!")
-_SHORT_EXCLUSION = re.compile(r"\^\(\?!([A-Za-z_|]+)\)")
-_REPEATED = re.compile(r"([A-Za-z0-9_])\*")
+_SERVER = late_pattern(r"mcp__[^_]+(?:_[^_]+)*_*")
+_LOOSE_DOT = late_pattern(r"\.(?![*+?{])")
+_OPEN_EXCLUSION = late_pattern(r"(?<!\^)\(\?!")
+_SHORT_EXCLUSION = late_pattern(r"\^\(\?!([A-Za-z_|]+)\)")
+_REPEATED = late_pattern(r"([A-Za-z0-9_])\*")
 
 
 def lint_matcher(event: str, text: str) -> Iterator[str]:

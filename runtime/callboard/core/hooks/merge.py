@@ -34,6 +34,7 @@ from callboard.types.hook_answers import (
     Rewrite,
     StopVerdict,
 )
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -45,9 +46,9 @@ MOST_CHARACTERS = 10_000
 GUARDED = frozenset({"TaskCreated", "TaskCompleted", "PlanSubmitted", "ScheduleFired", "WorktreeCreate"})
 """Events, besides a call, that a fault stops unless it is forgiven: the action can be repeated later."""
 
-_LIST = re.compile(r"[A-Za-z0-9_\-,| ]*")
-_NOT_JAVASCRIPT = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$])|\\[AZGz]|[*+?}]\+")
-_NOT_PYTHON = re.compile(r"\\[pPck]|\[\^?\]|\\u\{")
+_LIST = late_pattern(r"[A-Za-z0-9_\-,| ]*")
+_NOT_JAVASCRIPT = late_pattern(r"\(\?(?![:=!]|<[=!A-Za-z_$])|\\[AZGz]|[*+?}]\+")
+_NOT_PYTHON = late_pattern(r"\\[pPck]|\[\^?\]|\\u\{")
 
 
 class InvalidHook(ValueError):

@@ -17,6 +17,7 @@ from callboard.core.hooks.merge import InvalidHook, checked, names_of, plain_jso
 from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.types import hook_events as he
 from callboard.types.hook_answers import FITTING, Answer, HookEvent, Rewrite
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json, ToolCall
 
 _FILE = MappingProxyType({"path": "file_path"})
@@ -327,8 +328,8 @@ def _in_own_fields(event: HookEvent, answer: Answer) -> Answer:
     return answer
 
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_NUMBERED = re.compile(r"^ *\d+\t", re.MULTILINE)
+_HUNK = late_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_NUMBERED = late_pattern(r"^ *\d+\t", re.MULTILINE)
 
 
 def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> Json | str:

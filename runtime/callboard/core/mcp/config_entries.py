@@ -24,6 +24,7 @@ from typing import Literal
 
 from callboard.core.trust.yaml_nodes import YamlNode, plain
 from callboard.types.choices import choose
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerScope, Transport
 
@@ -357,7 +358,7 @@ def _matches(entry: ServerEntry, node: YamlNode) -> bool:
     return False
 
 
-_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+_VARIABLE = late_pattern(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
 @dataclass(slots=True)

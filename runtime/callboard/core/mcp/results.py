@@ -12,11 +12,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from callboard.core.context.view.tokens import image_size, refusal
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -167,7 +167,7 @@ def _text(text: str) -> Json:
 
 LONGEST = 2_000
 """Maximum characters of a description or of a server's instructions (2 kB, as in other programs)."""
-_UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_UNWANTED = late_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters other than tab, newline and carriage return, and lone surrogates, which are invalid in files and
 requests."""
 

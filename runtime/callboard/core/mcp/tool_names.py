@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from callboard.core.tool_access import clashes, normalised
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.late_pattern import late_pattern
 
 PREFIX = "mcp__"
 
@@ -54,7 +55,7 @@ MOST = 10
 """Maximum number of resources that one message includes."""
 LONGEST = 50_000
 """Maximum characters of one resource; the rest is omitted, with a note."""
-_MENTION = re.compile(r"(?<![\w@\\])@([A-Za-z0-9_.-]+):(\S+)")
+_MENTION = late_pattern(r"(?<![\w@\\])@([A-Za-z0-9_.-]+):(\S+)")
 _ENDS = ".,;:!?)]}>\"'`"
 
 
@@ -87,7 +88,7 @@ def cut(text: str) -> str:
     return f"{text[:LONGEST]}\n[Cut: {len(text) - LONGEST:,} more characters.]"
 
 
-_REFUSED = re.compile(r"[^A-Za-z0-9_*-]")
+_REFUSED = late_pattern(r"[^A-Za-z0-9_*-]")
 
 
 def covers(entry: str, name: str) -> bool:

@@ -7,11 +7,11 @@ most. A tool whose full name is in the query comes first. Tools of equal rank ar
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -23,8 +23,8 @@ TEXT = 1.0
 """
 _PART = 0.6
 """Factor for a match in which one word is only the beginning of the other."""
-_WORDS = re.compile(r"[^\W_]+")
-_HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORDS = late_pattern(r"[^\W_]+")
+_HUMPS = late_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 _SMALL = frozenset(
     {"a", "an", "and", "for", "from", "in", "of", "on", "or", "the", "to", "tool", "tools", "with", "mcp"}
 )

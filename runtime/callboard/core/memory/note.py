@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Final, Literal, cast
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Kind = Literal["user", "feedback", "project", "reference"]
@@ -33,8 +33,8 @@ INDEX_LINES = 200
 INDEX_BYTES = 25_000
 """Maximum lines (`INDEX_LINES`) and bytes of an index in a prompt: the limits that users know from Claude Code
 (docs/memory.md)."""
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
-_LISTED = re.compile(r"\s*[-*] \[(?P<title>[^\]]*)\]\((?:\./)?(?P<file>[^()\s/]+\.md)\)")
+_NAME = late_pattern(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
+_LISTED = late_pattern(r"\s*[-*] \[(?P<title>[^\]]*)\]\((?:\./)?(?P<file>[^()\s/]+\.md)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _scalar(value: str) -> str:
     return value if bare else json.dumps(value, ensure_ascii=False)
 
 
-_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 _(),./'-]*[A-Za-z0-9).])?")
+_PLAIN = late_pattern(r"[A-Za-z](?:[A-Za-z0-9 _(),./'-]*[A-Za-z0-9).])?")
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """Words that YAML does not read as text."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from callboard.core.memory.note import Note
+from callboard.types.late_pattern import late_pattern
 
 MOST = 5
 """Maximum notes of one turn (docs/memory.md)."""
@@ -21,8 +22,8 @@ IN_DESCRIPTION = 2.0
 IN_BODY = 1.0
 LEAST = 2.0
 """Minimum total weight of a note's matching words: a rare word of the name or description, or several of the text."""
-_WORDS = re.compile(r"[^\W_]+")
-_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_WORDS = late_pattern(r"[^\W_]+")
+_WIDE = late_pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """Letters of languages without spaces between words: each pair of neighbours counts as a word."""
 _EVERYWHERE = frozenset(
     re.findall(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 
@@ -46,24 +47,24 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("an age key", r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}"),
 )
 _KNOWN = tuple((label, re.compile(form)) for label, form in _FORMS)
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@'\"<>]{0,200}:(?P<value>[^\s/@'\"<>]{1,200})@", re.IGNORECASE)
-_QUERY = re.compile(
+_URL = late_pattern(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@'\"<>]{0,200}:(?P<value>[^\s/@'\"<>]{1,200})@", re.IGNORECASE)
+_QUERY = late_pattern(
     r"[?&](?:access_?token|api_?key|key|token|sig|signature|secret|password|auth)=(?P<value>[^\s&#'\"<>]{8,})",
     re.IGNORECASE,
 )
-_BEARER = re.compile(
+_BEARER = late_pattern(
     r"\b(?:authorization\s*[:=]\s*['\"]?\s*)?(?:bearer|basic)\s+(?P<value>[A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE
 )
-_NAMED = re.compile(
+_NAMED = late_pattern(
     r"(?P<name>(?:passw(?:or)?d|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|auth[_-]?key"
     r"|private[_-]?key|token|credential)s?[A-Za-z0-9_.-]{0,20})['\"`]?\s*(?:=>|:=|==?|:|\bis\b)\s*"
     r"(?P<quote>['\"`]?)(?P<value>[^\s'\"`,;]{4,200})",
     re.IGNORECASE,
 )
-_RUN = re.compile(r"[A-Za-z0-9+/_=-]{24,}")
-_HEX = re.compile(r"(?:0x)?[0-9a-fA-F]+")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_PLACEHOLDER = re.compile(
+_RUN = late_pattern(r"[A-Za-z0-9+/_=-]{24,}")
+_HEX = late_pattern(r"(?:0x)?[0-9a-fA-F]+")
+_UUID = late_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PLACEHOLDER = late_pattern(
     r"[$%<{\[(].*|x{3,}.*|\*{2,}.*|\.{3}.*|….*|(?:os|process|self|config|settings|secrets|vars|env)\..*"
     r"|(?:(?:your|my|the|a|an|some|this|example|sample|dummy|fake|test|placeholder|change|me|redacted|hidden|none"
     r"|null|nil|undefined|true|false|required|optional|string|str|secret|password|passwd|token|key|api|access|value|here"

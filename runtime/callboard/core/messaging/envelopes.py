@@ -12,6 +12,7 @@ from typing import cast
 
 from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import mailbox
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Envelope, Json
@@ -44,12 +45,12 @@ TAGS = (
 """Tags in which the runtime speaks or quotes text (docs/design.md, "The next user message")."""
 SHOWN_END = 2_000
 """Characters to show of the beginning and of the end of a long text."""
-_OURS = re.compile(rf"<(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
-_WRAPPED = re.compile(rf"\A<({'|'.join(TAGS)})([^\n]*)>\n(.*)\n</\1>\Z", re.DOTALL)
-KEPT = re.compile(r"\A\[Large \w+ saved to ([^\n]+), \d+ chars\. Read it in parts\.\]\n")
+_OURS = late_pattern(rf"<(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
+_WRAPPED = late_pattern(rf"\A<({'|'.join(TAGS)})([^\n]*)>\n(.*)\n</\1>\Z", re.DOTALL)
+KEPT = late_pattern(r"\A\[Large \w+ saved to ([^\n]+), \d+ chars\. Read it in parts\.\]\n")
 """Pattern of a text that was moved to a file."""
-_OPENED = re.compile(r"<(\s*/?\s*)\Z")
-_DEFUSED = re.compile(rf"&lt;(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
+_OPENED = late_pattern(r"<(\s*/?\s*)\Z")
+_DEFUSED = late_pattern(rf"&lt;(\s*/?\s*(?:{'|'.join(TAGS)})\b)", re.IGNORECASE)
 
 _ENTITIES = str.maketrans({"&": "&amp;", ">": "&gt;", "<": "&lt;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
 

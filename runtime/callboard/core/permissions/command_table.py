@@ -7,9 +7,9 @@ a prefix of a listed name counts as the name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 
@@ -20,7 +20,7 @@ def names(text: str) -> frozenset[str]:
 
 EVERY = 10_000
 """A number larger than the operands of any command."""
-CODE_NAMES = re.compile(
+CODE_NAMES = late_pattern(
     r"(?:\*\*/|[\w-]+/)*[\w*-]*\.(?:py|pyi|ts|tsx|js|jsx|mjs|go|rs|java|c|h|cc|cpp|hpp|rb|md|rst|html|css|scss)"
     r"|py|python|js|ts|rust|go|java|c|cpp|ruby|md|markdown|html|css"
 )

@@ -23,6 +23,7 @@ from callboard.core.permissions.command_table import CODE_NAMES
 from callboard.core.permissions.effects import Effect, GitContent, GitRead, PathAccess, Risk, read
 from callboard.core.permissions.option_parser import end_of_options, names_long, operands, value_paths
 from callboard.core.permissions.values import Arg, ProgramWords
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 GIT_PREMISE = "git config"
@@ -84,7 +85,7 @@ _FIRST: Mapping[str, frozenset[str]] = {
     "remote": frozenset(("get-url",)),
 }
 """Subcommands that only list if their first word is one of these."""
-_SECRET_CONFIG = re.compile(r"(?i)extraheader|token|pass|oauth|secret|credential|insteadof|url|proxy|cookie")
+_SECRET_CONFIG = late_pattern(r"(?i)extraheader|token|pass|oauth|secret|credential|insteadof|url|proxy|cookie")
 
 
 def git_effects(command: ProgramWords) -> Iterator[Effect]:
@@ -244,17 +245,17 @@ def _is_code(arg: Arg) -> bool:
     return CODE_NAMES.fullmatch(arg.text) is not None and not (arg.glob and arg.text.startswith(("*", "?", "[")))
 
 
-MAGIC = re.compile(r":(?:\([^)]*\)|[/!^]+)")
+MAGIC = late_pattern(r":(?:\([^)]*\)|[/!^]+)")
 """Pattern of path options in git: `:(top)x`, `:!x`."""
-EXCLUDES = re.compile(r":(?:\(exclude\)|[!^])(?![!^/(:])")
+EXCLUDES = late_pattern(r":(?:\(exclude\)|[!^])(?![!^/(:])")
 """Path options that exclude the path, and change nothing else."""
 _BY_DEFAULT = frozenset(("diff", "show", "range-diff", "format-patch", "fast-export"))
 _IF_ASKED = frozenset(("log", "whatchanged", "diff-tree", "diff-index", "diff-files", "reflog", "stash"))
-_WITHOUT_CONTENT = re.compile(
+_WITHOUT_CONTENT = late_pattern(
     r"--(?:(?:stat|dirstat)(?:=.*)?|numstat|shortstat|summary|name-only|name-status|raw|no-patch|quiet)|-s"
 )
 """Options that replace the content."""
-_SILENT = re.compile(
+_SILENT = late_pattern(
     r"-(?:\d+|n\d*|[EFPRabgiqrtwz]|[BCM]\d*%?|[GLS].*)"
     r"|--(?:oneline|graph|follow|all|reverse|merges|no-merges|first-parent|cached|staged|exit-code|no-color|root"
     r"|(?:no-)?abbrev-commit|no-decorate|all-match|invert-grep|regexp-ignore-case|walk-reflogs|left-right|boundary"
@@ -267,7 +268,7 @@ _SILENT = re.compile(
     re.DOTALL,
 )
 """Options that print no content in addition to that of other options."""
-_ALONE = re.compile(
+_ALONE = late_pattern(
     r"-(?:\d+|n\d+|U\d+|[EFPRabcgimprstuwz]|[BCM]\d*%?)"
     r"|--(?:[a-z][a-z-]*=.*|patch|cached|staged|stat|numstat|shortstat|summary|name-only|name-status|raw|no-patch|quiet"
     r"|oneline|graph|follow|all|reverse|merges|no-merges|first-parent|exit-code|no-color|color|cc|root|check"
@@ -277,25 +278,25 @@ _ALONE = re.compile(
     re.DOTALL,
 )
 """Options that never take the next word as their value."""
-_OF_ONE_FILE = re.compile(r"[^{]*:.+", re.DOTALL)
+_OF_ONE_FILE = late_pattern(r"[^{]*:.+", re.DOTALL)
 """`REVISION:PATH`, but not `HEAD^{/text: x}`. The named content is judged by its path."""
-_VERBOSE = re.compile(r"-[a-z]*v|--v")
-_RAW = re.compile(r".*\(\*?raw(?!:size\))", re.DOTALL)
+_VERBOSE = late_pattern(r"-[a-z]*v|--v")
+_RAW = late_pattern(r".*\(\*?raw(?!:size\))", re.DOTALL)
 """Field of a format that prints the content of a referenced object."""
-_OF_REFERENCES = re.compile(
+_OF_REFERENCES = late_pattern(
     r"--(?:all|branches|tags|remotes|glob|stdin|reflog|indexed-objects|alternate-refs)(?:=.*)?", re.DOTALL
 )
 """Options that name objects of any type."""
-_VALUED = re.compile(r"-[SGn]|--(?:author|committer|grep|since|until|after|before|max-count|skip|diff-filter|date)")
+_VALUED = late_pattern(r"-[SGn]|--(?:author|committer|grep|since|until|after|before|max-count|skip|diff-filter|date)")
 """Options that always take the next word as their value."""
-_GREP_VALUED = re.compile(r"-[^-ABCOefm]*[ABCefm]|--(?:max-depth|threads|max-count)")
-_GREP_PATTERN = re.compile(r"-[^-ABCOm]*[ef].*", re.DOTALL)
+_GREP_VALUED = late_pattern(r"-[^-ABCOefm]*[ABCefm]|--(?:max-depth|threads|max-count)")
+_GREP_PATTERN = late_pattern(r"-[^-ABCOm]*[ef].*", re.DOTALL)
 """Options of `git grep` that give the patterns. With one of them every operand is an object or a path."""
-_COMMIT = re.compile(r".+(?:\^\d*|~\d*|\^\{(?:commit|/[^{}]*)\})", re.DOTALL)
+_COMMIT = late_pattern(r".+(?:\^\d*|~\d*|\^\{(?:commit|/[^{}]*)\})", re.DOTALL)
 """Names of commits, whatever is named before the last mark."""
-_IN_BRACES = re.compile(r"\{[^{}]*\}")
+_IN_BRACES = late_pattern(r"\{[^{}]*\}")
 """The part of a revision that is no path: `HEAD^{/x: y}`."""
-_TREE = re.compile(r"(.+)\^\{tree\}", re.DOTALL)
+_TREE = late_pattern(r"(.+)\^\{tree\}", re.DOTALL)
 """Names of trees. Such a command as `git show` lists a tree; `git diff` prints the files in it."""
 _COMPARES = frozenset(("diff", "diff-tree", "diff-index"))
 """Commands that take trees in place of commits. Their paths are then looked for in these trees."""

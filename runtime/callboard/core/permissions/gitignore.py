@@ -16,11 +16,12 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
-_ONE_FOLDER = re.compile(r"[^/*?\[]+/\*\*/?")
-_TOKEN = re.compile(r"/\*\*/|^\*\*/|/\*\*$|\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)
-_WILD = re.compile(r"[*?\[]")
+_ONE_FOLDER = late_pattern(r"[^/*?\[]+/\*\*/?")
+_TOKEN = late_pattern(r"/\*\*/|^\*\*/|/\*\*$|\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)
+_WILD = late_pattern(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from callboard.types.late_pattern import late_pattern
+
 _ANY = "[^/]*"
 _ONE = "[^/]"
-_IN_SET = re.compile(r"[A-Za-z]-[A-Za-z]|[0-9]-[0-9]|\\[^A-Za-z0-9]|[A-Za-z0-9_.,@%+~=:]", re.DOTALL)
-_PLAIN_SET = re.compile(rf"\[([!^]?)((?:{_IN_SET.pattern})+)\]", re.DOTALL)
+_IN_SET = late_pattern(r"[A-Za-z]-[A-Za-z]|[0-9]-[0-9]|\\[^A-Za-z0-9]|[A-Za-z0-9_.,@%+~=:]", re.DOTALL)
+_PLAIN_SET = late_pattern(rf"\[([!^]?)((?:{_IN_SET.pattern})+)\]", re.DOTALL)
 _DOTTED_SECRETS = (
     *(".env", ".env.local", ".env.production", ".env.prod", ".env.dev", ".envrc", ".netrc", ".npmrc", ".pypirc"),
     *(".pgpass", ".htpasswd", ".git-credentials", ".dockercfg", ".ssh", ".aws", ".gnupg", ".kube", ".docker"),

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 from callboard.core.permissions import command_table as table
 from callboard.core.permissions.effects import Risk
 from callboard.core.permissions.values import Function, Group, Node, Pipeline, ProgramWords, Script, Simple, Text, Word
+from callboard.types.late_pattern import late_pattern
 
-_FORKERS = re.compile(r"perl|ruby|python[\d.]*")
-_FORKS = re.compile(
+_FORKERS = late_pattern(r"perl|ruby|python[\d.]*")
+_FORKS = late_pattern(
     r"(?s)(?:\bwhile\s*\(?\s*(?:1|[Tt]rue)\b|\bloop\s*(?:do\b|\{)|\bfor\s*\(\s*;\s*;\s*\)).*\bfork\b"
     r"|\bfork\b\s*(?:\(\s*\))?\s*while\b|\bwhile\s*\(?\s*fork\b"
 )
-_POWER_WORDS = re.compile(
+_POWER_WORDS = late_pattern(
     r"(?i)\b(?:poweroff|reboot|halt|kexec|suspend|hibernate|hybrid-sleep|emergency|rescue|soft-reboot)\b"
 )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-_ODD = re.compile(r"[\s\\\x00-\x1f\x7f]")
+from callboard.types.late_pattern import late_pattern
+
+_ODD = late_pattern(r"[\s\\\x00-\x1f\x7f]")
 
 
 def host_of(url: str) -> str | None:

@@ -6,11 +6,12 @@ Imports only the standard library, because `web_child.py` uses it too.
 from __future__ import annotations
 
 import ipaddress
-import re
+
+from callboard.types.late_pattern import late_pattern
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_NUMBER = re.compile(r"0x[0-9a-f]+|0[0-7]*|[1-9][0-9]*")
+_NUMBER = late_pattern(r"0x[0-9a-f]+|0[0-7]*|[1-9][0-9]*")
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv6 addresses that a gateway translates to the IPv4 address in their last 32 bits."""
 

@@ -14,26 +14,27 @@ from typing import cast
 from callboard.core.permissions.command_table import NETWORK, names
 from callboard.core.permissions.effects import Risk, ScriptPart
 from callboard.core.permissions.values import HOLE, Arg
+from callboard.types.late_pattern import late_pattern
 
 ANY = "*"
-HOST = re.compile(r"(?:\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)(?::[0-9]{1,5})?")
+HOST = late_pattern(r"(?:\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)(?::[0-9]{1,5})?")
 MOST_HOSTS = 20
 """Maximum number of hosts of one command. A person cannot review more."""
 
-_URL = re.compile(r"(?:[a-z]+\+)?([a-z][a-z0-9.-]*)://(?:[^/@\s]*@)?(\[[^\]/]*\]|[^/:?#\s]*)(?::([0-9]+))?", re.I)
+_URL = late_pattern(r"(?:[a-z]+\+)?([a-z][a-z0-9.-]*)://(?:[^/@\s]*@)?(\[[^\]/]*\]|[^/:?#\s]*)(?::([0-9]+))?", re.I)
 _PROXIED = names("http https ws wss")
 """Schemes whose programs use an HTTP proxy."""
 _USUAL = names("80 443")
-_SSH = re.compile(r"(?:[\w.-]+@)?[\w.-]+:(?!//|\d+(?:/|$)).+")
-_BARE = re.compile(r"((?:localhost|(?:[a-z0-9-]+\.)+[a-z0-9-]+)(?::[0-9]{1,5})?)(?:[/?#].*)?", re.I)
-_FLAGS = re.compile(r"-[sSLfkIivOJgGq#]+|--(?:silent|location|fail|head|include|insecure|verbose|compressed|quiet)")
+_SSH = late_pattern(r"(?:[\w.-]+@)?[\w.-]+:(?!//|\d+(?:/|$)).+")
+_BARE = late_pattern(r"((?:localhost|(?:[a-z0-9-]+\.)+[a-z0-9-]+)(?::[0-9]{1,5})?)(?:[/?#].*)?", re.I)
+_FLAGS = late_pattern(r"-[sSLfkIivOJgGq#]+|--(?:silent|location|fail|head|include|insecure|verbose|compressed|quiet)")
 """Options of curl and wget that take no value."""
 
 _GITHUB = "github.com codeload.github.com"
 _GH_HOSTS = "api.github.com github.com uploads.github.com"
 """Hosts that the GitHub command line reaches, unless the command or its environment names another instance."""
-_GH_OTHER = re.compile(r"--hostname(?:=.*)?|-h")
-_GH_REPOSITORY = re.compile(r"(?:-R|--repo)(?:=(.*))?")
+_GH_OTHER = late_pattern(r"--hostname(?:=.*)?|-h")
+_GH_REPOSITORY = late_pattern(r"(?:-R|--repo)(?:=(.*))?")
 _GH_ELSEWHERE = names("codespace cs extension extensions ext run attestation at copilot agent-task")
 """Subcommands that reach hosts known only to the service: machines, downloads of logs, programs of others."""
 _NPM_WORDS = (
@@ -73,8 +74,8 @@ _MAKERS: Mapping[str, str] = MappingProxyType(
 The configuration of these programs selects the source of downloads, so the hosts are known only if the command names
 its registry.
 """
-_OWN_REGISTRY = re.compile(r"--(?:registry|index-url|default-index|index)(?:=.*)?|-i")
-_SHORTHAND = re.compile(r"(?:github:)?[a-z0-9][\w-]*/[\w.-]+(?:#.*)?", re.I)
+_OWN_REGISTRY = late_pattern(r"--(?:registry|index-url|default-index|index)(?:=.*)?|-i")
+_SHORTHAND = late_pattern(r"(?:github:)?[a-z0-9][\w-]*/[\w.-]+(?:#.*)?", re.I)
 _GIT_WORDS = names("clone fetch pull push ls-remote submodule remote lfs archive")
 _GIT_VALUES = names("-C -c --git-dir --work-tree --namespace --exec-path --config-env")
 

@@ -21,10 +21,11 @@ from callboard.core.permissions.option_parser import (
     value_paths,
 )
 from callboard.core.permissions.values import Arg, ProgramWords
+from callboard.types.late_pattern import late_pattern
 
-_AWK_UNSAFE = re.compile(r"system|getline|ENVIRON|ARG|PROCINFO|SYMTAB|[|@]|print(?s:.*)>")
+_AWK_UNSAFE = late_pattern(r"system|getline|ENVIRON|ARG|PROCINFO|SYMTAB|[|@]|print(?s:.*)>")
 """Unsafe awk code. `>` is a comparison if no print precedes it; `||` is removed first."""
-_JQ_UNSAFE = re.compile(
+_JQ_UNSAFE = late_pattern(
     r"(?<!\.)\benv\b|\.\.\s*env|\$ENV|\$__prog|\binclude\b|\bimport\b|input_filename|modulemeta|\bgetpath_env\b"
 )
 _SED_ADDRESS = r"(?:\d+|\$|\d+~\d+|/(?:\[\^?\]?[^\]/\n]*\]|[^/\\\n\[]|\\.)*/I?|\+\d+)"
@@ -33,12 +34,12 @@ _SED_SUBSTITUTE = (
     r"(?:\[\^?\]?(?:(?!(?P=d))[^\]\n])*\]|(?!(?P=d))[^\\\n\[]|\\.)*(?P=d)"  # no delimiter inside brackets: seds differ
     r"(?:(?!(?P=d))[^\\\n]|\\.)*(?P=d)[gpiIM0-9]*"
 )
-_SED_ONE = re.compile(
+_SED_ONE = late_pattern(
     rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*"
     rf"(?:\{{|\}}\s*(?:;|\n|$|(?=\}}))|(?:[pdqQ=nNDPhHgGxl]|{_SED_SUBSTITUTE})\s*(?:;|\n|$|(?=\}})))"
 )
-_SED_OPTION = re.compile(r"-([nErszu]*)(e|i.*)?|--(quiet|silent|posix|regexp-extended|in-place(?:=.*)?)")
-_SED_EMPTIES = re.compile(r"\s*(?:1,\$)?\s*d\s*;?\s*")
+_SED_OPTION = late_pattern(r"-([nErszu]*)(e|i.*)?|--(quiet|silent|posix|regexp-extended|in-place(?:=.*)?)")
+_SED_EMPTIES = late_pattern(r"\s*(?:1,\$)?\s*d\s*;?\s*")
 
 
 def sed(command: ProgramWords) -> Iterator[Effect]:
@@ -126,7 +127,7 @@ def jq(command: ProgramWords) -> Iterator[Effect]:
 
 
 _STANDARD_FOLDERS = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/")
-_GNU = re.compile(r"g(rm|rmdir|unlink|shred|truncate|find|dd|mv|cp|tee|ln|chmod|chown)")
+_GNU = late_pattern(r"g(rm|rmdir|unlink|shred|truncate|find|dd|mv|cp|tee|ln|chmod|chown)")
 """Names under which GNU programs are installed next to those of another system."""
 
 
@@ -197,7 +198,7 @@ def _text_only(command: ProgramWords) -> Iterator[Effect]:
         yield Risk("V", "`printf` sets a variable, or may: its format is not one that is known to only print")
 
 
-_CONVERSIONS = re.compile(
+_CONVERSIONS = late_pattern(
     r"(?:[^%]|%%|%[-+ #0']*(?:\*|\d+)?(?:\.(?:\*|-?\d*))?"
     r"(?:[hlLjtz]*[diouxXeEfFgGaAcsbqQ]|\([^()%\\]*(?:%\w[^()%\\]*)*\)T))*",
     re.DOTALL,
@@ -228,9 +229,9 @@ def _fixed(command: ProgramWords) -> Iterator[Effect]:
         yield Risk("L", f"a word of `{command.name}` is only known when it runs")
 
 
-_DATE_FLAGS = re.compile(r"-(?:[uRj]*(?:I(?:date|hours|minutes|seconds|ns)?)?)")
+_DATE_FLAGS = late_pattern(r"-(?:[uRj]*(?:I(?:date|hours|minutes|seconds|ns)?)?)")
 _DATE_LONG = ("utc", "universal", "rfc-3339", "rfc-email", "rfc-2822", "iso-8601", "resolution", "help", "version")
-_HOSTNAME = re.compile(r"-[sfiIdA]+|--(?:short|fqdn|long|ip-address|all-ip-addresses|domain|version|help)")
+_HOSTNAME = late_pattern(r"-[sfiIdA]+|--(?:short|fqdn|long|ip-address|all-ip-addresses|domain|version|help)")
 
 
 def _date(command: ProgramWords) -> Iterator[Effect]:

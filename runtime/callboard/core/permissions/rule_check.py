@@ -20,13 +20,14 @@ from callboard.core.permissions.rules import (
 )
 from callboard.core.permissions.values import Rule
 from callboard.core.tool_access import ALL_TOOLS
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Kind = Literal["allow", "ask", "deny"]
 _OTHERS = frozenset({"WebFetch", "web_fetch", "WebSearch", "web_search", "Cd"})
 _READING = frozenset({"Glob", "Grep", "LS", "NotebookRead"})
 """Names that people use with paths and that `Read(path)` covers."""
-_PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*):(?!\*).+", re.DOTALL)
+_PARAMETER = late_pattern(r"([A-Za-z_][A-Za-z0-9_-]*):(?!\*).+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

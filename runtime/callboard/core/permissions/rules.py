@@ -20,6 +20,7 @@ from callboard.core.permissions.effects import CallFacts, PathAccess, ScriptPart
 from callboard.core.permissions.gitignore import Anchors
 from callboard.core.permissions.host_patterns import host_of, names_host
 from callboard.core.permissions.values import HOLE, Arg, ProposedCall, Rule
+from callboard.types.late_pattern import late_pattern
 
 Match = Literal["yes", "maybe", "no"]
 
@@ -69,8 +70,8 @@ NO_PARAMETERS = frozenset({"command", "file_path", "path", "notebook_path", "url
 """Inputs that `Tool(parameter:value)` does not cover, because other forms of rules do."""
 _FIELDS: Mapping[str, str] = MappingProxyType({"subagent_type": "agent_type", "skill": "name", "timeout": "timeout_s"})
 """Input names in Claude Code that differ from the runtime's."""
-_RULE = re.compile(r"([A-Za-z0-9_*.:-]+)(?:\((.*)\))?", re.DOTALL)
-_PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*):(.+)", re.DOTALL)
+_RULE = late_pattern(r"([A-Za-z0-9_*.:-]+)(?:\((.*)\))?", re.DOTALL)
+_PARAMETER = late_pattern(r"([A-Za-z_][A-Za-z0-9_-]*):(.+)", re.DOTALL)
 _ONLY_EXACT = frozenset({"watch", "setsid", "ionice", "flock"})
 """Programs that run other programs and that no prefix rule covers."""
 

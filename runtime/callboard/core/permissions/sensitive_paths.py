@@ -15,13 +15,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from callboard.core.permissions.command_table import TOP_LEVEL, names
+from callboard.types.late_pattern import late_pattern
 
-_SECRET = re.compile(
+_SECRET = late_pattern(
     r"\.env(?:\..+)?|\.envrc|.*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk)|id_(?:rsa|dsa|ecdsa|ed25519)(?:_.*)?"
     r"|\.netrc|\.pgpass|\.npmrc|\.pypirc|\.htpasswd|\.git-credentials|credentials(?:\..+)?"
     r"|secrets?\.(?:ya?ml|json|toml|txt)|.*\.tfstate|\.dockercfg|service[-_]account.*\.json"
 )
-_NO_SECRET = re.compile(
+_NO_SECRET = late_pattern(
     r"\.env\.(?:example|sample|template|dist|defaults?)|credentials\.(?:py|ts|js|go|rs|java|rb|md)|.*\.pub"
 )
 _SECRET_FOLDERS = names(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store")
@@ -46,9 +47,9 @@ CLAUDE_LOADED = (
     *(".mcp.json", "mcp.json", "launch.json", "keybindings.json"),
 )
 """Names that programs load from a `.claude` folder, of a workspace or of a person."""
-_HARMLESS_DEVICES = re.compile(r"/dev/(?:null|zero|full|stdin|stdout|stderr|tty|fd/\d+|u?random)")
-_DEVICE_FOLDERS = re.compile(r"/dev/(?:shm|pts|tcp|udp)(?:/|$)|/dev/fd$")
-_KERNEL = re.compile(r"/(?:proc/sys|proc/sysrq-trigger|sys)(?:/|$)")
+_HARMLESS_DEVICES = late_pattern(r"/dev/(?:null|zero|full|stdin|stdout|stderr|tty|fd/\d+|u?random)")
+_DEVICE_FOLDERS = late_pattern(r"/dev/(?:shm|pts|tcp|udp)(?:/|$)|/dev/fd$")
+_KERNEL = late_pattern(r"/(?:proc/sys|proc/sysrq-trigger|sys)(?:/|$)")
 
 
 def is_secret(parts: Sequence[str]) -> bool:

@@ -2,7 +2,6 @@
 
 Everything that the grammar resolves without running code is resolved: lists, pipes, loops, functions, substitutions,
 wrappers, literal `sh -c` and `eval`, text passed to a shell. A relative path is judged in each folder of some `cd`.
-
 A `find` command is a small language of tests and actions. It is read with a list of words that are known to only read.
 Allow rules do not cover its actions that delete, write or run programs (docs/permissions.md, letter P).
 """
@@ -69,13 +68,14 @@ from callboard.core.permissions.wrappers import (
     stdin_of,
     text_of,
 )
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 MOST_PARTS = 400
 MOST_FOLDERS = 16
 DEEPEST = 12
 _SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
-_DUPLICATES = re.compile(r"\d+-?|-")
+_DUPLICATES = late_pattern(r"\d+-?|-")
 _BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", ".", "source"))
 """Commands of the shell itself, which cannot be given by a path."""
 
@@ -526,7 +526,7 @@ _FIND_VALUE = names(
     "-mmin -amin -cmin -perm -user -group -uid -gid -links -inum -maxdepth -mindepth -printf -regextype "
     "-fstype -lname -ilname -used"
 )
-_FIND_PATH_VALUE = re.compile(r"-newer..|-newer|-anewer|-cnewer|-samefile")
+_FIND_PATH_VALUE = late_pattern(r"-newer..|-newer|-anewer|-cnewer|-samefile")
 _FIND_WRITES = names("-fprint -fprint0 -fprintf -fls")
 _FIND_RUNS = names("-exec -execdir -ok -okdir")
 

@@ -8,7 +8,6 @@ only known at run time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from callboard.core.permissions.rule_match import printed_secrets
 from callboard.core.permissions.shell_effects import analysis_in
 from callboard.core.permissions.values import AgentPolicy, AllowOverride, ProposedCall, Rule, UnparsedScript, Verdict
 from callboard.core.permissions.wrappers import is_wrapper
+from callboard.types.late_pattern import late_pattern
 
 MOST_RULES = 5
 """Maximum number of rules that one answer may add (docs/permissions.md, "Always")."""
@@ -57,12 +57,12 @@ _NEVER = SHELLS | frozenset({
 """Programs for which nothing is suggested: their words are code, or change their class."""
 _LETTERS = frozenset("EGNX")
 """Effects besides reading and writing files that a command may have if a rule is to be suggested."""
-_VERSIONED = re.compile(r"(python|pypy|perl|ruby|lua|node|php|pip)[0-9.]*w?")
-_FORCED = re.compile(
+_VERSIONED = late_pattern(r"(python|pypy|perl|ruby|lua|node|php|pip)[0-9.]*w?")
+_FORCED = late_pattern(
     r"-[a-zA-Z]*[cCfdD][a-zA-Z]*|--(?:force|delete|mirror|prune|hard|exec|upload-pack|receive-pack).*|\+.*|:.*"
 )
-_DELETES = re.compile(r"(?:^|[\s;&|(])(rm|rmdir|unlink|trash|rimraf)\b")
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~^-]+")
+_DELETES = late_pattern(r"(?:^|[\s;&|(])(rm|rmdir|unlink|trash|rimraf)\b")
+_PLAIN = late_pattern(r"[A-Za-z0-9_@%+=:,./~^-]+")
 
 
 def with_overrides(

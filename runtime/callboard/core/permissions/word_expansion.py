@@ -13,6 +13,7 @@ from itertools import pairwise, product
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.values import HOLE, Arg, DynamicPart, Text, Word
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 NUMBER = "number"
@@ -28,11 +29,11 @@ _SIMPLE_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n
     '"': '"',
     "?": "?",
 }
-_ESCAPE = re.compile(
+_ESCAPE = late_pattern(
     r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
 )
-_SEQUENCE = re.compile(r"([-+]?\d+|[a-zA-Z])\.\.([-+]?\d+|[a-zA-Z])(?:\.\.([-+]?\d+))?")
-_ASSIGNS = re.compile(r"[A-Za-z_]\w*\+?=")
+_SEQUENCE = late_pattern(r"([-+]?\d+|[a-zA-Z])\.\.([-+]?\d+|[a-zA-Z])(?:\.\.([-+]?\d+))?")
+_ASSIGNS = late_pattern(r"[A-Za-z_]\w*\+?=")
 _MOST_DIGITS = 6
 
 

@@ -17,6 +17,7 @@ from callboard.core.permissions.hard_deny import name_of, walk
 from callboard.core.permissions.option_parser import names_long
 from callboard.core.permissions.values import HOLE, Arg, Node, Redirect, Script, Simple
 from callboard.core.permissions.word_expansion import expand, literal
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 
@@ -225,8 +226,8 @@ def _split(option: str, following: Sequence[Arg]) -> tuple[Arg, ...]:
 
 
 _BASH_LIKE = names("sh bash dash ash")
-_DESCRIPTOR = re.compile(r"/dev/stdin()|/dev/fd/(\d+)|/proc/[^/]+/fd/(\d+)")
-_NOT_BASH = re.compile(r"\[\[\s|\$'")
+_DESCRIPTOR = late_pattern(r"/dev/stdin()|/dev/fd/(\d+)|/proc/[^/]+/fd/(\d+)")
+_NOT_BASH = late_pattern(r"\[\[\s|\$'")
 """Pattern of script text that other shells read differently: `[[ a || b ]]`, and `$'...'` with an escaped quote, end
 elsewhere for them."""
 _NO_INPUT = names("ls pwd echo printf cd true false test [ date whoami id uname hostname which type basename dirname :")

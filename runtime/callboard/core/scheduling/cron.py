@@ -18,6 +18,7 @@ from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from callboard.core.scheduling.timezones import quoted, zone_of
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 LONGEST_TEXT = 512
@@ -35,12 +36,12 @@ NICKNAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_ITEM = re.compile(
+_ITEM = late_pattern(
     r"""(?: (?P<star>\*) | (?P<low>[0-9]+|[a-z]{3}) (?: - (?P<high>[0-9]+|[a-z]{3}) )? )
         (?: / (?P<step>[0-9]+) )?""",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
-_EXTENSION = re.compile(
+_EXTENSION = late_pattern(
     r"[HR~](\(.*)?(/.*)? | (LW?|WL?)(-[0-9]+W?)? | ([0-9]+|[a-z]{3}) (L|W|LW|WL) | .*[#?~].*",
     re.VERBOSE | re.IGNORECASE | re.ASCII | re.DOTALL,
 )

@@ -23,6 +23,7 @@ from callboard.core.scheduling.cron import CronInvalid, parse_cron
 from callboard.core.scheduling.trigger import OneTime, parse_when
 from callboard.types.agent_spec import READ_AS
 from callboard.types.choices import choose
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
 from callboard.types.schedules import Schedule
@@ -34,9 +35,9 @@ MOST_RETRIES = 10
 MOST_MADE_UP = 1_000
 """Maximum number of missed runs that `misfire: all` may run later."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_AGENT_TYPE = re.compile(r"[a-z][a-z0-9-]{0,63}")
-_PART = re.compile(r"([0-9]{1,9})(d|h|m|s)")
+_NAME = late_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_AGENT_TYPE = late_pattern(r"[a-z][a-z0-9-]{0,63}")
+_PART = late_pattern(r"([0-9]{1,9})(d|h|m|s)")
 _UNITS = MappingProxyType({"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0})
 _NONE = frozenset({"", "none"})
 _MODES = get_args(PermissionMode)

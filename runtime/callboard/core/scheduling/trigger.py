@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from callboard.core.scheduling.cron import LONGEST_TEXT, Cron, CronInvalid, parse_cron, zone_named
 from callboard.core.scheduling.timezones import moment_of, quoted
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
@@ -26,7 +27,7 @@ LONGEST_PERIOD = 366 * 86_400
 move."""
 
 _UNITS: Mapping[str, int] = MappingProxyType({"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1})
-_PART = re.compile(r"([0-9]{1,8})[ \t]*([a-z]+)[ \t]*", re.ASCII)
+_PART = late_pattern(r"([0-9]{1,8})[ \t]*([a-z]+)[ \t]*", re.ASCII)
 _WORDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("w", "week", "weeks"), "w"),
@@ -36,7 +37,7 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
     }
 )
-_LOCAL = re.compile(
+_LOCAL = late_pattern(
     r"""(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}) (?:[Tt]|[ \t]+) (?P<time>[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)
         [ \t]* (?P<offset>[Zz]|[+-][0-9]{2}:[0-9]{2})?""",
     re.VERBOSE | re.ASCII,

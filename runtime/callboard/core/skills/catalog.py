@@ -8,11 +8,11 @@ conversation; then this module chooses the texts to restore. The rules are those
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from callboard.types.choices import choose
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, ViewMessage
 from callboard.types.records import Json
@@ -105,7 +105,7 @@ SPECIFIED_DESCRIPTION = 1_024
 LONGEST_COMPATIBILITY = 500
 BODY_LINES = 500
 """Recommended maximum lines of a body: longer content belongs in separate files."""
-_NAME = re.compile(r"[a-z0-9-]+")
+_NAME = late_pattern(r"[a-z0-9-]+")
 
 
 @dataclass(frozen=True, slots=True)

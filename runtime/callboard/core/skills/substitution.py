@@ -26,9 +26,10 @@ from dataclasses import field
 from difflib import get_close_matches
 from typing import cast
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_NAME = late_pattern(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WHOLE = "ARGUMENTS"
 
 
@@ -129,7 +130,7 @@ SEARCHES = frozenset(
 """Programs whose exit code 1 means that nothing was found, or that two inputs differ."""
 _GIT_SEARCHES = frozenset({"grep", "diff"})
 _SEPARATORS = frozenset({"|", "||", "&&", ";", "&", "|&"})
-_COMMAND = re.compile(
+_COMMAND = late_pattern(
     r"^(?P<indent>[ \t]*)```!\s*?\n(?P<block>.*?)\n?^[ \t]*```[ \t]*$|(?:(?<=\s)|^)!`(?P<line>[^`\n]+)`",
     re.MULTILINE | re.DOTALL,
 )
@@ -198,7 +199,7 @@ _ROOT_FOLDERS = frozenset(
     )
 )
 """Folders at the root of Linux and macOS: a person may begin a sentence with one."""
-_NAMED = re.compile(r"/(?P<name>[A-Za-z0-9_][\w.:@-]*)(?=\s|\Z)")
+_NAMED = late_pattern(r"/(?P<name>[A-Za-z0-9_][\w.:@-]*)(?=\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True)

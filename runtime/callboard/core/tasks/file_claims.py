@@ -12,13 +12,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Task
 
 MOST_FILES = 100
 """Most paths and globs of one task. A task that needs more names a folder."""
 _LONGEST = 500
 """Most characters of one path."""
-_TOKEN = re.compile(r"\[[^\]]+\]|.", re.DOTALL)
+_TOKEN = late_pattern(r"\[[^\]]+\]|.", re.DOTALL)
 _ANY = "?"
 _MANY = "*"
 

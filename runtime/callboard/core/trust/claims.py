@@ -29,6 +29,7 @@ from typing import Literal
 
 from callboard.core.skills.substitution import commands_in
 from callboard.core.trust.yaml_nodes import Members, YamlNode, plain
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 ClaimKind = Literal[
@@ -175,8 +176,8 @@ def _spelled(character: str) -> str:
     return "\\n" if character == "\n" else character.encode("unicode_escape").decode()
 
 
-_PROJECT = re.compile(r"\$\{?CLAUDE_PROJECT_DIR\}?/?|\$\{?PWD\}?/|\$\(pwd\)/|\$\(git rev-parse --show-toplevel\)/")
-_SEPARATORS = re.compile(r"""[\s"'`;|&<>(){}=,:\[\]]+""")
+_PROJECT = late_pattern(r"\$\{?CLAUDE_PROJECT_DIR\}?/?|\$\{?PWD\}?/|\$\(pwd\)/|\$\(git rev-parse --show-toplevel\)/")
+_SEPARATORS = late_pattern(r"""[\s"'`;|&<>(){}=,:\[\]]+""")
 _LONGEST = 1_000
 MOST = 200
 """Maximum number of words of one command that are looked up."""

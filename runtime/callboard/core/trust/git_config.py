@@ -11,17 +11,18 @@ import re
 from collections.abc import Iterator
 
 from callboard.core.trust.claims import Claim
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
-_HEADER = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?\]')
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_HEADER = late_pattern(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?\]')
+_NAME = late_pattern(r"[A-Za-z][A-Za-z0-9-]*")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
-_QUIET_KEY = re.compile(
+_QUIET_KEY = late_pattern(
     r"core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol)"
     r"|(?:remote|branch|submodule|user|init|push|pull|merge|rebase|color|advice|gc|fetch)\..*"
     r"|extensions\.(?:noop|objectformat|refstorage)"
 )
-_LOUD_KEY = re.compile(
+_LOUD_KEY = late_pattern(
     r"(?:submodule\..*\.update|remote\..*\.(?:uploadpack|receivepack|vcs|proxy|promisor|partialclonefilter)|merge\..*\.driver|gc\..*hook)"
 )
 

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from callboard.core.json_depth import check_json_limits
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Address = tuple[str | int, ...]
 
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_TEXT = late_pattern(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
 from callboard.types.errors import CallboardError, NobodyCanAct, ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Envelope, Json, ToolCall
 
@@ -312,8 +313,8 @@ async def _stop_teammate(agent: AgentRuntime, reason: str, turn: str) -> None:
 _READ = "read_file"
 _MOST_FILES = 20
 """Most files of one prompt whose content is attached."""
-_PIPED = re.compile(r"<piped-input\b[^>]*>.*?</piped-input>", re.DOTALL)
-_LINES = re.compile(r"(.+)#L?(\d+)(?:-L?(\d+))?")
+_PIPED = late_pattern(r"<piped-input\b[^>]*>.*?</piped-input>", re.DOTALL)
+_LINES = late_pattern(r"(.+)#L?(\d+)(?:-L?(\d+))?")
 """A path with lines of the file: `src/app.py#L10-20`."""
 
 

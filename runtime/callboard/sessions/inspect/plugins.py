@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -46,21 +45,22 @@ from callboard.core.trust.claims import Claim, printable
 from callboard.sessions.compose import WorkspacePaths, find_places
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.skills import Plugin
 
 MARKETPLACE = ".claude-plugin/marketplace.json"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,200}")
-_SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:(?!//).+")
+_NAME = late_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_REF = late_pattern(r"[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,200}")
+_SCP = late_pattern(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:(?!//).+")
 """Address of a repository in the short form of ssh: `git@host:path`."""
-_GITHUB = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
+_GITHUB = late_pattern(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 """`OWNER/REPOSITORY` of GitHub."""
 _PREFIX = ".new-"
 _LARGEST = 4_000_000
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_VARIABLE = late_pattern(r"\$\{(\w+)\}")
 _MANIFEST_FIELDS = (
     *("version", "description", "author", "homepage", "repository", "license", "keywords"),
     *("agents", "skills", "commands", "hooks", "mcpServers", "outputStyles"),

@@ -29,9 +29,10 @@ from callboard.adapters.models.rehearsal.replies import (
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario, Step
 from callboard.adapters.models.rehearsal.strict import calls_digest, thinking_marks
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
-_PLACEHOLDER = re.compile(r"\$(\$?)\{(\w+)\}")
+_PLACEHOLDER = late_pattern(r"\$(\$?)\{(\w+)\}")
 _SHOWN = 300
 """Most characters of the newest message that an error quotes."""
 

@@ -6,19 +6,19 @@ Each check yields mistakes with the API's texts, and assumes that earlier checks
 from __future__ import annotations
 
 import binascii
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeGuard, cast
 
 from callboard.adapters.models.rehearsal.api import ApiError, invalid, signed
+from callboard.types.late_pattern import late_pattern
 
 Json = dict[str, object]
 Check = Iterator[ApiError]
 
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+TOOL_NAME = late_pattern(r"[a-zA-Z0-9_-]{1,128}")
+_CALL_ID = late_pattern(r"[a-zA-Z0-9_-]+")
+_PROPERTY = late_pattern(r"[a-zA-Z0-9_.-]{1,64}")
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _SCHEMA_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _MAX_MESSAGES = 100_000

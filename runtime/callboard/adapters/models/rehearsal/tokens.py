@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from callboard.adapters.models.rehearsal.api import ModelSpec
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Json = dict[str, object]
 
-_CJK = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+_CJK = late_pattern("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 _IMAGE_TOKENS = 1_600
 BLOCK_TOKENS = 3
 """Tokens for the structure around one block."""

@@ -29,6 +29,7 @@ from callboard.adapters.processes.sandbox.levels import (
 )
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.openings import Placeholder, make_placeholders, missing, openings
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, HostGrant, PathGrant
 
@@ -38,7 +39,7 @@ SOCKET = "/run/callboard-network"
 """Path of the proxy's socket inside, at level 3."""
 PORT = 3128
 """Port of the proxy for programs inside, at level 3."""
-_NO_NETWORK = re.compile(
+_NO_NETWORK = late_pattern(
     r"could not resolve|couldn't resolve|temporary failure in name resolution|name or service not known|"
     r"nodename nor servname|name resolution|failed to lookup address|no such host|unknown host|dns error|"
     r"\b(?:ENOTFOUND|EAI_AGAIN|ENETUNREACH|ENETDOWN)\b|network is (?:unreachable|down)|no route to host|"
@@ -47,12 +48,12 @@ _NO_NETWORK = re.compile(
     r"address family not supported|(?:network|socket)[^\n]*permission denied|PermissionError[^\n]*(?:connect|socket)",
     re.IGNORECASE,
 )
-_READ_ONLY = re.compile(r"read-only file ?system|\bEROFS\b", re.IGNORECASE)
-_MISSING = re.compile(
+_READ_ONLY = late_pattern(r"read-only file ?system|\bEROFS\b", re.IGNORECASE)
+_MISSING = late_pattern(
     r"no such file|not found|permission denied|cannot (?:open|access|stat)|\bENOENT\b|\bEACCES\b", re.IGNORECASE
 )
-_REFUSED = re.compile(r"permission denied|\bEACCES\b", re.IGNORECASE)
-_PATH = re.compile(r"(?<![\w.:/])/[^\s'\"`:,;()<>|]+")
+_REFUSED = late_pattern(r"permission denied|\bEACCES\b", re.IGNORECASE)
+_PATH = late_pattern(r"(?<![\w.:/])/[^\s'\"`:,;()<>|]+")
 _ASK = "a person is then asked"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from pathlib import Path
 
 from callboard.core.keys import DATABASE as DATABASE
 from callboard.types.errors import WorkspaceUnusable
+from callboard.types.late_pattern import late_pattern
 
-_NETWORK = re.compile(
+_NETWORK = late_pattern(
     "9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|smb3|smbfs"
     r"|fuse\.(ceph|davfs2|gcsfuse|glusterfs|goofys|rclone|s3fs|smbnetfs|sshfs)"
 )

@@ -18,7 +18,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -43,6 +42,7 @@ from callboard.adapters.storage.sqlite.threads import Readers, Soon, run_soon, s
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -310,7 +310,7 @@ class SqliteStore:
         self._opened.abandon()
 
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST = late_pattern(r"[0-9a-f]{64}")
 
 
 def put(folder: Path, data: bytes, *, durable: bool) -> str:

@@ -10,7 +10,6 @@ does not touch results that the model has answered: their text is cached, and `c
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,13 +20,14 @@ from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.messages import calls_of, is_plain, is_result, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
 from callboard.core.messaging.envelopes import defused, unwrapped
+from callboard.types.late_pattern import late_pattern
 from callboard.types.messages import Edit, ViewBlock, ViewMessage
 from callboard.types.records import Json
 
-PERSISTED = re.compile(r"\A<persisted-output>\nFull output: ([^\n]+)\n")
+PERSISTED = late_pattern(r"\A<persisted-output>\nFull output: ([^\n]+)\n")
 """Pattern of a result whose text was moved to a file."""
-_CLEARED = re.compile(r"Full output: ([^\]\n]+)\]\Z")
-_CUT = re.compile(r"\[Output cut: \d+ of \d+ characters\. Whole: ([^\]\n]+)\]")
+_CLEARED = late_pattern(r"Full output: ([^\]\n]+)\]\Z")
+_CUT = late_pattern(r"\[Output cut: \d+ of \d+ characters\. Whole: ([^\]\n]+)\]")
 
 
 class PlacedResult(NamedTuple):
@@ -159,7 +159,7 @@ PERSIST: Mapping[str, Any] = MappingProxyType(
 """Sizes in characters. `trigger`: `total` acts when unanswered results are over `total` together, `each` whenever one
 is over `each`, `fit` when the newest exchange alone is over the budget."""
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_UNSAFE = late_pattern(r"[^A-Za-z0-9_-]")
 
 
 def persist_large_results(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:

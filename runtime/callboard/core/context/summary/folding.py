@@ -19,6 +19,7 @@ from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import calls_of, is_result
 from callboard.core.context.view.tokens import estimate_block, estimate_text
 from callboard.core.messaging.envelopes import defused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, StateBlock, ViewBlock, ViewMessage
 
@@ -36,9 +37,9 @@ thousands."""
 _DEMANDS = "What they demand, word for word:"
 _STATE = "State (exact, kept by the runtime):"
 _TRANSCRIPT = "Transcript: "
-_UNSAID = re.compile(r"^\[(\d+) earlier messages of the person are not repeated here")
-_SCHEDULED = re.compile(r"\A<scheduled [^\n]*\n")
-_DROPPED = re.compile(r"^\[(\d+) earlier turns? dropped")
+_UNSAID = late_pattern(r"^\[(\d+) earlier messages of the person are not repeated here")
+_SCHEDULED = late_pattern(r"\A<scheduled [^\n]*\n")
+_DROPPED = late_pattern(r"^\[(\d+) earlier turns? dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +295,8 @@ def _number(pattern: re.Pattern[str], block: ViewBlock) -> int:
 LONGEST = 400
 """Maximum characters of a demand. A longer sentence is pasted material."""
 
-_ENDS = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+")
-_MARKS = re.compile(
+_ENDS = late_pattern(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+")
+_MARKS = late_pattern(
     r"\b(?:must|never|always|do not|don['’]t|does not|cannot|can['’]t|not|no|only|without|avoid|at most|at least"
     r"|exactly|more than|less than|fewer than|should|shall|have to|has to|needs? to|required?|forbid(?:den)?"
     r"|allow(?:ed)?|ensure|make sure|keep|use|prefer|instead|unless|until|except|limit|leave|important"

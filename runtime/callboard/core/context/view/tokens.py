@@ -16,10 +16,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Sequence
 from typing import cast
 
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json
 
 SIDE = 8_000
@@ -112,7 +112,7 @@ def _jpeg(head: bytes) -> tuple[int, int] | None:
     return None
 
 
-_CJK = re.compile(
+_CJK = late_pattern(
     "[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]+"
 )
 
