@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import gc
 import importlib
 import json
@@ -32,7 +33,6 @@ LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.utf_8_sig", 
 def load() -> None:
     """Import what commands import, the service's library and the prompt line too."""
     import callboard
-    from callboard.adapters.tools import base
     from callboard.core.agent import snapshot
 
     for module in pkgutil.walk_packages(callboard.__path__, "callboard."):
@@ -40,11 +40,30 @@ def load() -> None:
             importlib.import_module(module.name)
     for name in LATE:
         importlib.import_module(name)
-    for kind in base.ToolInput.__subclasses__():
-        base.schema_of(kind)  # it is kept
-    snapshot.shape()  # so is this
+    snapshot.shape()  # it is kept
+    build()
     gc.collect()
     gc.freeze()
+
+
+def build() -> None:
+    """Build what the package leaves to its first use, and each copy would build anew: validators of models, schemas of
+    tools, methods of data classes."""
+    from pydantic import BaseModel
+
+    from callboard.adapters.tools import base
+
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "callboard"]
+    kinds = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
+    for kind in kinds:
+        if not kind.__module__.startswith("callboard"):
+            continue
+        if issubclass(kind, BaseModel):
+            kind.model_rebuild()
+            if issubclass(kind, base.ToolInput):
+                base.schema_of(kind)  # it is kept
+        elif dataclasses.is_dataclass(kind):
+            _ = kind.__init__, kind.__eq__, kind.__hash__
 
 
 def requests(listening: socket.socket) -> None:

@@ -27,6 +27,7 @@ from typing import NoReturn
 import pytest
 from _pytest import pathlib
 from _pytest.assertion.rewrite import AssertionRewritingHook
+from tests.warm_child import build
 
 PROGRAM = Path(__file__).with_name("worker.py")
 
@@ -97,6 +98,8 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
         for file in files:
             with contextlib.suppress(Exception, pytest.skip.Exception, SystemExit):
                 pathlib.import_path(file, mode=mode, root=root, consider_namespace_packages=False)
+    if "callboard" in sys.modules:
+        build()
     with contextlib.suppress(Exception):
         # Private to hypothesis, whose plugin reads the constants of all modules at the end of each worker's collection.
         from hypothesis.internal.conjecture.providers import _get_local_constants
