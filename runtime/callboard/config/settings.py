@@ -143,6 +143,7 @@ def load_settings(
     flags: Mapping[str, object] | None = None,
     workspace_claims: WorkspaceClaims | None = None,
     sources: frozenset[str] | None = None,
+    texts: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
     """Read all layers.
@@ -150,8 +151,8 @@ def load_settings(
     `flags` are dotted names (`permission.mode`); the value None means not given. `variables`: those of this run's
     `--settings`, which take precedence over those of files, as these do over the environment. Of an untrusted
     workspace only deny and ask rules apply. `workspace_claims`: its content as read when trust was decided; None:
-    its current content. `sources`: the files to use, `user`, `project` and `local`; None: all. The user's own
-    `settings.yaml` always applies. Raises `SettingsError`.
+    its current content. `sources`: the files to use, `user`, `project` and `local`; None: all. `texts`: an untrusted
+    workspace may also choose the output style. The user's own `settings.yaml` always applies. Raises `SettingsError`.
     """
     if workspace_claims is None and workspace is not None:
         workspace_claims = read_claims(workspace)
@@ -162,7 +163,7 @@ def load_settings(
         workspace_layer(workspace_claims, trusted=trusted) if workspace_claims is not None and project else Layer()
     )
     built_in = file_layer(_BUILT_IN, under="models", label="built in")
-    claude = claude_files(environ, workspace_claims, trusted=trusted, sources=sources)
+    claude = claude_files(environ, workspace_claims, trusted=trusted, sources=sources, texts=texts)
     added = {
         name: value
         for source in (*(file.variables for file in claude), variables or {})

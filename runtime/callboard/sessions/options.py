@@ -54,6 +54,8 @@ class WorkspaceOptions:
     `project` and `local` (the workspace's shared and personal files). None: all, those of the workspace once it is
     trusted. With `project` an untrusted workspace's agents, skills and commands are used as text, without the
     permissions or commands that they define."""
+    sources_named: bool = False
+    """True if the user chose `sources`, which then include the output style that an untrusted workspace sets."""
     trust: bool = False
     """True to use the workspace's content for this run."""
     gate: TrustPrompt | None = None

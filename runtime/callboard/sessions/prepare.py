@@ -240,6 +240,7 @@ def _load(
         flags={**stored_flags, **_named_flags(workspace)},
         workspace_claims=trust.workspace_claims,
         sources=workspace.sources,
+        texts=workspace.sources_named,
         variables=workspace.variables,
     )
     notes = tuple(str(note) for note in hook_notes(loaded, places.workspace, dict(os.environ)))

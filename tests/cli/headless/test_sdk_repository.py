@@ -88,6 +88,7 @@ def matched(hook: Any, matcher: str | None = None) -> list[Any]:
 
 # test_agents_and_settings
 
+STYLE = "---\nname: local-test-style\ndescription: A style\n---\nAnswer in one word.\n"
 AGENT = {"test-agent": sdk.AgentDefinition(description="For a test", prompt="You test.", tools=["Read"])}
 
 
@@ -127,27 +128,33 @@ async def test_an_agent_of_the_project_is_loaded(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "style", "has_command"),
+    ("more", "style", "has_command", "files"),
     [
-        ({}, "local-test-style", True),
-        ({"setting_sources": ["user"]}, "default", False),
-        ({"setting_sources": ["user", "project", "local"]}, "local-test-style", True),
+        ({}, "default", True, {"output-styles/local-test-style.md": STYLE}),
+        ({"setting_sources": ["user"]}, "default", False, {}),
+        ({"setting_sources": ["user", "project", "local"]}, "local-test-style", True, {}),
+        (
+            {"setting_sources": ["user", "project", "local"]},
+            "local-test-style",
+            True,
+            {"output-styles/local-test-style.md": STYLE},
+        ),
     ],
 )
 async def test_setting_sources_select_style_and_commands(
-    stage: Stage, more: dict[str, Any], style: str, *, has_command: bool
+    stage: Stage, more: dict[str, Any], style: str, files: dict[str, str], *, has_command: bool
 ) -> None:
-    await stage.play("Hello.")
-    for name, text in {
-        "settings.local.json": '{"outputStyle": "local-test-style"}',
-        "output-styles/local-test-style.md": "---\nname: local-test-style\ndescription: A style\n---\nBe brief.\n",
-        "commands/testcmd.md": "---\ndescription: A command\n---\nDo it.\n",
-    }.items():
+    await stage.play({"when": {"anywhere": "Answer in one word"}, "reply": "Brief."}, "Hello.")
+    settings = {"settings.local.json": '{"outputStyle": "local-test-style"}'}
+    command = {"commands/testcmd.md": "---\ndescription: A command\n---\nDo it.\n"}
+    for name, text in {**settings, **command, **files}.items():
         file = stage.workspace / ".claude" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    init = init_of(await stage.talk("hello", **more))
+    messages = await stage.talk("hello", **more)
+    init = init_of(messages)
     assert (init["output_style"], "testcmd" in init["slash_commands"]) == (style, has_command)
+    assert texts(messages) == (["Brief."] if files and more else ["Hello."])
 
 
 # test_dynamic_control

@@ -270,11 +270,12 @@ def claude_files(
     *,
     trusted: bool,
     sources: frozenset[str] | None = None,
+    texts: bool = False,
 ) -> list[ClaudeSettings]:
     """Return the settings written for Claude Code, the weakest first: the user's, the workspace's, its local ones.
 
-    `sources`: the ones to read (`user`, `project`, `local`); None: all. Raises `SettingsError` for a file of the user,
-    or of a trusted workspace, that is not a JSON object.
+    `sources`: the ones to read (`user`, `project`, `local`); None: all. `texts`: as of `read_claude`. Raises
+    `SettingsError` for a file of the user, or of a trusted workspace, that is not a JSON object.
     """
     files: list[ClaudeSettings] = []
     user_path = claude_folder(environ.get("HOME", ""), environ) / "settings.json"
@@ -295,7 +296,7 @@ def claude_files(
             continue
         name = f"{workspace_claims.workspace}/{path}"
         try:
-            files.append(read_claude(raw, name, person=False, trusted=trusted, texts=sources is not None))
+            files.append(read_claude(raw, name, person=False, trusted=trusted, texts=texts))
         except SettingsError as error:
             if trusted:
                 raise

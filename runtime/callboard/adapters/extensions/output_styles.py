@@ -107,6 +107,8 @@ class Voice:
     """The manner of the lead's answers."""
 
     style: str = DEFAULT
+    named: str = DEFAULT
+    """Name in the settings, which clients of Claude Code's protocol receive, even if there is no such style."""
     styles: tuple[str, ...] = (DEFAULT,)
     """Names of all styles."""
     text: str = ""
@@ -124,4 +126,4 @@ def find_voice(places: ExtensionPaths, style: str, language: str) -> Voice:
         parts.insert(0, f"# Output style: {chosen.name}\n{chosen.text}")
     elif style and style.lower() != DEFAULT:
         notes = (*notes, DiscoveryNote("output_style", "", "refused", unknown("style", style, names)))
-    return Voice(chosen.name if chosen else DEFAULT, names, "\n\n".join(parts), notes)
+    return Voice(chosen.name if chosen else DEFAULT, style or DEFAULT, names, "\n\n".join(parts), notes)

@@ -298,7 +298,9 @@ def with_client_flags(values: Mapping[str, Any], options: SessionOptions) -> tup
         flags["permission.mode"] = BYPASS
     if values.get("fallback_model"):
         flags["fallback_models"] = list(split_list([values["fallback_model"]]))
-    options = replace(options, workspace=replace(options.workspace, flags=flags, sources=_sources(values)))
+    named = values.get("setting_sources") is not None
+    workspace = replace(options.workspace, flags=flags, sources=_sources(values), sources_named=named)
+    options = replace(options, workspace=workspace)
     if values.get("settings"):
         options, setting_notes = _with_settings(values["settings"], options)
         notes += setting_notes

@@ -40,7 +40,7 @@ from callboard.sessions.open import open_session
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import INTERRUPTED, NO_ANSWER, RunEnd
 from callboard.types.errors import CallboardError, UsageError
-from callboard.types.events import Event, TurnBegan
+from callboard.types.events import CallJudged, Event, TurnBegan, TurnEnded
 from callboard.types.records import Envelope, Json
 from callboard.types.settings import AskSettings
 
@@ -48,6 +48,8 @@ SPOKEN = "2.1.317"
 """Release of the protocol's original program whose frames are supported, by which clients decide what to use."""
 _CAPABLE = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1")
 _PASSED_OVER = frozenset({"keep_alive"})
+_JUDGED_S = 30.0
+"""Most seconds before the response to `initialize`, for which clients wait 60 s."""
 
 
 class ClientRun:
@@ -214,14 +216,11 @@ class ClientRun:
             approver.attach(session)
             spec = await session.begun()
             state = session.state("lead")
-            unfinished = options.identity.resume and state is not None and state.turn is not None
+            unfinished = bool(options.identity.resume) and state is not None and state.turn is not None
             self._stream.opened(session.id, model=session.model, mode=wishes.mode, spec=spec, session=session)
             self._control = self._control_of(session, options)
             if self._initialize is not None:
-                request_id, request = self._initialize
-                if str(request.get("title") or "").strip() and not options.identity.resume:
-                    await session.name_session(str(request["title"]))
-                self._client.answer(request_id, initialize_response(session, request))
+                await self._answer_initialize(session, *self._initialize, unfinished=unfinished)
             if options.identity.resume:
                 self._stream.choose(model=session.model_of(), permissionMode=session.mode_of())
                 await self._apply_options(session)
@@ -237,6 +236,29 @@ class ClientRun:
             if self._deferred is None:
                 await session.mark_ended(code)
             return code
+
+    async def _answer_initialize(
+        self, session: HostedSession, request_id: str, request: Json, *, unfinished: bool
+    ) -> None:
+        if str(request.get("title") or "").strip() and not self._wishes.options.identity.resume:
+            await session.name_session(str(request["title"]))
+        if unfinished:
+            await self._first_judged(session)
+        self._client.answer(request_id, initialize_response(session, request))
+
+    async def _first_judged(self, session: HostedSession) -> None:
+        """Wait until the hooks of the client have judged the calls that an earlier process left; at most `_JUDGED_S`.
+
+        The Python SDK closes stdin right after the response to `initialize` if it has no prompt, and answers no hook
+        after that.
+        """
+
+        def judged() -> bool:
+            state = session.state("lead")
+            return state is None or all(call.stage != "proposed" for call in state.calls)
+
+        with anyio.move_on_after(_JUDGED_S):
+            await self._changed.until(judged)
 
     def _control_of(self, session: HostedSession, options: SessionOptions) -> Control:
         """Return the handler of the client's requests to the open session."""
@@ -415,10 +437,12 @@ class ClientRun:
         return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
-        """Stop a turn that begins after an interrupt."""
+        """Stop a turn that begins after an interrupt, and note the judgement of calls."""
         # The interrupt arrived before the turn had begun.
         if agent == "lead" and isinstance(event, TurnBegan) and self._stopped:
             self._stop_soon()
+        if agent == "lead" and isinstance(event, CallJudged | TurnEnded):
+            self._changed.notify()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Write messages of hooks for the user to stderr."""

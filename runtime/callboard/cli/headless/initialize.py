@@ -165,7 +165,7 @@ def initialize_response(session: HostedSession, request: Json) -> Json:
     response: Json = {
         "commands": commands_listed(session),
         "agents": agents,
-        "output_style": session.voice.style,
+        "output_style": session.voice.named,
         "available_output_styles": list(session.voice.styles),
         "models": models_json(session),
         "account": account_json(),

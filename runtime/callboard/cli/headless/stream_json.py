@@ -493,7 +493,7 @@ class StreamJson:
                 commands=session.commands() if session else (),
                 agents=tuple(session.agent_types) if session else (),
                 plugins=plugins_json(session.plugins, session.refused_plugins) if session else {"plugins": []},
-                style=session.voice.style if session else "default",
+                style=session.voice.named if session else "default",
             )
             | self._spoken.extra,
             callboard_version=self._version,
