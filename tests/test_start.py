@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 from pydantic import BaseModel
@@ -85,3 +89,31 @@ def derived(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
         if model.__module__.startswith("callboard."):
             yield model
         yield from derived(model)
+
+
+NOT_TO_LOOK = (
+    *("callboard.engine.runtime", "callboard.engine.agent_runtime", "callboard.adapters.processes.launcher"),
+    *("callboard.adapters.git.git", "callboard.adapters.shell.parser", "callboard.core.permissions.judge"),
+    *("croniter", "importlib.metadata", "pathspec", "urllib.request"),
+)
+"""What runs agents, judges calls, or takes long, and shows nothing of a session."""
+LOOKED = """
+import sys
+sys.argv = ["callboard", "sessions", "--json"]
+from callboard.__main__ import main
+main()
+print(sorted({names!r} & sys.modules.keys()))
+"""
+
+
+def test_a_command_that_only_looks_loads_nothing_that_runs_agents(tmp_path: Path) -> None:
+    places = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+    ran = subprocess.run(
+        [sys.executable, "-c", LOOKED.format(names=set(NOT_TO_LOOK))],
+        env={**os.environ, **places},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.splitlines()[-1] == "[]"

@@ -20,6 +20,7 @@ from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_pref
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.tasks.board import Holder, ready_for, without_old
+from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.agent_lock import AgentLockHolder
 from callboard.engine.awake_time import AwakeTime, Deadlines
 from callboard.engine.budgets.budgets import Budgets
@@ -55,9 +56,6 @@ from callboard.types.mcp import ServerEntry
 from callboard.types.messages import OwnStage, StateBlock
 from callboard.types.operations import Operation
 from callboard.types.records import Budget, Envelope, Request, StartSource, Task, ToolCall
-
-AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
-"""Lifecycle states of an agent that may still act. A waiting agent continues when its answer comes."""
 
 
 @dataclass(frozen=True, slots=True)

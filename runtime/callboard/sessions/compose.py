@@ -21,15 +21,12 @@ import platformdirs
 
 from callboard.adapters.extensions.memory import Memories, MemoryPlaces
 from callboard.adapters.extensions.stages import load_stage
-from callboard.adapters.shell.policy_judge import parse_rules
 from callboard.adapters.system.archive import SharedTranscripts
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.roots import RootCache
 from callboard.config.settings import LoadedSettings, pipelines_of
 from callboard.core.context.stages.custom import is_own
 from callboard.core.keys import session_of, workspace_folder
-from callboard.core.permissions.judge import NOTE_TOOLS
-from callboard.core.permissions.rule_match import rules_on_reading
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.permissions.values import Rule
 from callboard.core.tool_access import clashes
@@ -400,6 +397,9 @@ def own_stages(
 
 def rules_in_force(loaded: LoadedSettings, kind: str) -> tuple[Rule, ...]:
     """Return the rules of a kind, each with the folder to which a leading `/` in it refers."""
+    from callboard.adapters.shell.policy_judge import parse_rules
+    from callboard.core.permissions.judge import NOTE_TOOLS
+
     rules = parse_rules(getattr(loaded.settings.permission, kind), f"permission.{kind}", loaded.rule_bases(kind))
     if kind == "allow":
         rules += parse_rules(loaded.folder_rules(), "permission.directories")
@@ -484,6 +484,8 @@ def runtime_tools(
 
     `types`: descriptions of the agent types that the lead may start. `asks_in_call`: see `all_tools`.
     """
+    from callboard.core.permissions.rule_match import rules_on_reading
+
     return all_tools(
         types,
         workspace,

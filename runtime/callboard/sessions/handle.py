@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple, get_args
 import anyio
 
 from callboard.adapters.extensions.trust import read_claims
-from callboard.adapters.git.surroundings import WorkspaceSurroundings
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.core.agent.state import AgentState
@@ -30,8 +29,6 @@ from callboard.core.reports.receipts import EnvelopeTrace, Receipt, trace
 from callboard.core.reports.spending import Spending
 from callboard.engine.budgets.spending import session_budgets, session_spending
 from callboard.engine.commands import Action, AgentCommand, model_command, sessions_of
-from callboard.engine.messaging.dead_letters import mail_of
-from callboard.engine.operations.undo import undo_answer, undo_unhosted
 from callboard.engine.recall import edits_of, numbered_events, recall, recall_readable, window_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
@@ -131,6 +128,11 @@ class SessionHandle:
             if agent is None
             else [self._agent_row(agent)]
         )
+        return await self._mail(rows)
+
+    async def _mail(self, rows: Sequence[AgentRow]) -> list[Receipt]:
+        from callboard.engine.messaging.dead_letters import mail_of
+
         return await mail_of(self._store, self.id, rows)
 
     async def trace(self, prefix: str) -> EnvelopeTrace:
@@ -138,7 +140,7 @@ class SessionHandle:
 
         Raises `UsageError` if no envelope of the session matches, or several do.
         """
-        envelopes = await mail_of(self._store, self.id, self._board.agents())
+        envelopes = await self._mail(self._board.agents())
         ids = dict.fromkeys(mail.envelope.id for mail in envelopes)
         return trace(envelopes, one_by_id("envelope", ids, prefix, where=f"of session {self.id}"))
 
@@ -163,6 +165,8 @@ class SessionHandle:
         folder = str(request.payload.get("folder") or "")
         if request.kind != "plan" or not folder or not request.payload.get("base"):
             return ""
+        from callboard.adapters.git.surroundings import WorkspaceSurroundings
+
         around = WorkspaceSurroundings(Path(self.row.workspace), os.environ)
         return moved(request, await around.commit(folder, request.id))
 
@@ -349,6 +353,8 @@ class SessionHandle:
             raise UsageError(f"{agent} has ended: its window is no longer sent")
         command = AgentCommand("undo", agent, " ".join(map(str, positions)))
         envelope = await command_as_person(self._store, self.id, command, now=self._now)
+        from callboard.engine.operations.undo import undo_answer
+
         await self._undo_unhosted(row)
         seq = None
         with anyio.move_on_after(wait) as waiting:
@@ -362,6 +368,8 @@ class SessionHandle:
 
     async def _undo_unhosted(self, row: AgentRow) -> None:
         """Undo the edits here, under the session's lease, if no process hosts the session."""
+        from callboard.engine.operations.undo import undo_unhosted
+
         lease = await self._store.acquire(host_lease(self.id))
         if isinstance(lease, LeaseHolder):
             return

@@ -15,9 +15,7 @@ from contextlib import contextmanager
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.core.keys import rule_key, schedule_key, task_key
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
-from callboard.engine.approvals.requests import answer_request
 from callboard.engine.commands import AgentCommand, send_command, send_note, send_prompt
-from callboard.engine.scheduling.fire import fire_by_hand
 from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.environment import Answer
 from callboard.ports.store import Fence, Put, Store, Write
@@ -42,6 +40,8 @@ async def answer_as_person(
     Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a tool's process.
     """
     refuse_inside_tool("answer a request")
+    from callboard.engine.approvals.requests import answer_request
+
     return await answer_request(store, session, request_id, answer, now=now, fence=fence)
 
 
@@ -112,6 +112,8 @@ async def write_schedule_as_person(
 async def fire_as_person(store: Store, session: str, schedule: Schedule, *, now: float) -> str:
     """Fire a schedule now; return the id of the fire. Raises `UsageError` inside a tool's process."""
     refuse_inside_tool("run a schedule")
+    from callboard.engine.scheduling.fire import fire_by_hand
+
     return await fire_by_hand(store, session, schedule, now=now, nonce=secrets.token_hex(8))
 
 

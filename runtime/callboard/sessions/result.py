@@ -12,7 +12,6 @@ from callboard.core.approvals.session_rules import offered
 from callboard.core.call_words import input_words
 from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key
-from callboard.core.permissions.suggest_rules import deletion_rule
 from callboard.core.reports.metrics import Metrics, metrics_from, metrics_of
 from callboard.core.team.open_work import DeniedCall, OpenWork
 from callboard.engine.recall import recall
@@ -254,6 +253,8 @@ def _rules_for(request: Request) -> tuple[str, ...]:
     tool_input = request.payload.get("input")
     if request.payload.get("rule") != "D" or not isinstance(tool_input, dict):
         return offered(request)
+    from callboard.core.permissions.suggest_rules import deletion_rule  # noqa: PLC0415 - a rare case; it takes 15 ms
+
     rule = deletion_rule(str(request.payload.get("tool")), cast("Mapping[str, object]", tool_input))
     return (rule,) if rule else ()
 

@@ -60,6 +60,8 @@ _SAID = 200
 """Most characters of an ended agent's final text to store in its row."""
 
 RESTART = "restart"
+AT_WORK = frozenset({"starting", "working", "waiting", "stopping"})
+"""Lifecycle states of an agent that may still act. A waiting agent continues when its answer comes."""
 SUBAGENTS = "subagents"
 
 

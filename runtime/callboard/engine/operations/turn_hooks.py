@@ -21,13 +21,13 @@ from callboard.core.context.project_instructions import includes_in
 from callboard.core.context.system_prompt import one_line
 from callboard.core.messaging.envelopes import defused_parts, injected, with_attachments
 from callboard.core.recovery.retry_policy import model_in_use
+from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.operations.permission_query import permission_query
 from callboard.engine.operations.receive import delivered
 from callboard.engine.operations.skills import ExpandedSkill, expanded, expands, is_prompt, passed_hooks
 from callboard.engine.operations.tool_context import tool_context
-from callboard.engine.runtime import AT_WORK
 from callboard.ports.tool import ToolOutcome
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from callboard import __version__
 from callboard.core.decoding import read_event, read_value, with_version
 from callboard.core.keys import agent_key, journal
+from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.commands import StoredSessions, stored_sessions
 from callboard.engine.recall import recall
-from callboard.engine.runtime import AT_WORK
 from callboard.ports.store import Store
 from callboard.ports.store_reading import records_of, row_of, rows_of
 from callboard.sessions.compose import damaged_sessions

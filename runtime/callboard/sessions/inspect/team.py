@@ -14,7 +14,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard.adapters.system.clock import SystemClock
-from callboard.adapters.tools.shell import BashInput
 from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, without_history
 from callboard.core.budgets.tree import raised
@@ -44,7 +43,15 @@ ENDED_LISTED = 20
 """Number of newest ended agents that a view of the team lists; the others are counted."""
 _WAIT = 20.0
 """Seconds to wait for the result of an order: running work has 10 s to end (`engine/team/member.py`)."""
-_DEFAULTS = {"bash": float(BashInput.model_fields["timeout_s"].default)}
+
+
+def _default_seconds(tool: str) -> float | None:
+    """Return the seconds after which a call of a tool ends by itself; None if there is no limit."""
+    if tool != "bash":
+        return None
+    from callboard.adapters.tools.shell import BashInput  # noqa: PLC0415 - the sandbox comes with it; it takes 7 ms
+
+    return float(BashInput.model_fields["timeout_s"].default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +207,7 @@ class TeamInspector:
         state = recalled.state if recalled is not None and recalled.state.identity.spec is not None else None
         does = Activity(since=row.since)
         if recalled is not None:
-            does = doing(row, recalled.state, recalled.at, requests=requests, longest=_DEFAULTS.get)
+            does = doing(row, recalled.state, recalled.at, requests=requests, longest=_default_seconds)
         label = self.board.label(row.name)
         return AgentOverview(row, summarise(row, state), does, tuple(tasks), label)
 
