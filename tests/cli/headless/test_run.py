@@ -76,6 +76,17 @@ def test_quiet_keeps_a_warning_that_commands_run_with_your_rights(command: Comma
     assert "configuration: sandbox: level 0, commands run with your rights" in ran.err.splitlines()
 
 
+@pytest.mark.parametrize("words", [("-p", "", "hello"), ("-p", "hello", ""), ("", "-p", "hello"), ("run", "", "hello")])
+def test_empty_arguments_beside_the_prompt_are_passed_over(command: Command, words: tuple[str, ...]) -> None:
+    scenario = command.scenario("agents: {lead: [{when: {contains: '^hello$'}, reply: Yes.}]}")
+    assert command.run(*words, "--model", scenario).out == "Yes.\n"
+
+
+def test_two_prompts_are_refused_with_what_to_do(command: Command) -> None:
+    ran = command.run("-p", "fix", "it", "--model", command.scenario("agents: {}"))
+    assert (ran.code, "a run has one prompt, not 2: put it in quotes" in ran.err) == (2, True)
+
+
 def test_the_prompt_may_come_from_stdin(command: Command) -> None:
     ran = command.run("run", "--model", command.scenario(GREET), stdin="What does it say?")
     assert (ran.code, ran.out) == (0, "It says hello.\n")

@@ -219,7 +219,7 @@ def as_run(args: Sequence[str], before: Iterable[click.Parameter]) -> list[str]:
     if at is None:
         return ["run", *args]
     word, *rest = args[at:] or [""]
-    if word and word not in COMMANDS and word not in _HIDDEN and not {"-p", "--print"}.isdisjoint(rest):
+    if word not in COMMANDS and word not in _HIDDEN and not {"-p", "--print"}.isdisjoint(rest):
         return ["run", *args]
     return list(args)
 

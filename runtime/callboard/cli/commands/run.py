@@ -62,8 +62,16 @@ from callboard.types.messages import BranchPoint
 from callboard.types.model_names import LONG
 
 
+def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:
+    """Return the only argument that is not empty; some clients pass empty ones. Raises `click.UsageError`."""
+    prompts = [word for word in words if word.strip()]
+    if len(prompts) > 1:
+        raise click.UsageError(f"a run has one prompt, not {len(prompts)}: put it in quotes", ctx)
+    return (*prompts, *words)[0] if words else None
+
+
 @click.command(cls=RunCommand)
-@click.argument("prompt", required=False)
+@click.argument("prompt", nargs=-1, metavar="[PROMPT]", callback=_one_prompt)
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
 @click.option("-r", "--resume", "--session", "resumed", metavar="ID|NAME", help="Continue this session.")
 @click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
