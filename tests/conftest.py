@@ -111,11 +111,14 @@ TOGETHER = (
     "tests/test_typed_programs.py",
     "tests/test_architecture.py",
     "tests/cli/commands/test_demo.py",
+    "tests/cli/commands/test_one_policy.py",
+    "tests/cli/commands/test_policy_log.py",
+    "tests/adapters/git/test_objects.py",
     "tests/core/permissions/test_permission_shell.py",
     "tests/core/approvals/test_session_rules.py",
 )
-"""Files whose tests look at one dear thing (a demo, a built wheel, the facts of thousands of commands): they go to one
-worker, which makes it once."""
+"""Files whose tests look at one dear thing (a demo, a built wheel, a session, the facts of thousands of commands): they
+go to one worker, which makes it once."""
 
 
 SAMPLE, FEWEST = 3, 20

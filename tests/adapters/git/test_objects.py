@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,10 +18,10 @@ def git(root: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=root, check=True, env=env, capture_output=True, text=True).stdout
 
 
-@pytest.fixture(params=["sha1", "sha256"])
-def root(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    root = tmp_path / "workspace"
-    root.mkdir()
+@pytest.fixture(scope="module", params=["sha1", "sha256"])
+def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A repository of forty commits. Each test gets a copy."""
+    root = tmp_path_factory.mktemp("objects")
     git(root, "init", "-q", f"--object-format={request.param}", ".")
     for number in range(40):
         (root / "long.txt").write_text("".join(f"line {line}\n" for line in range(300)) + f"{number}\n")
@@ -28,6 +29,11 @@ def root(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         git(root, "commit", "-qm", "The same long words in each commit, so that git keeps the difference. " * 20)
     git(root, "tag", "-am", "x", "note")
     return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "workspace"))
 
 
 def object_types(root: Path) -> dict[str, str]:
