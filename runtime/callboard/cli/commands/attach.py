@@ -12,17 +12,9 @@ import click
 from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_tools, with_output_format
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.prompt_input import read_prompt
-from callboard.cli.headless.run import Headless, Output, run_headless
 from callboard.cli.terminal.keyboard import person_is_there
 from callboard.cli.terminal.terminal import block
 from callboard.sessions.inspect.inspector import open_handle
-from callboard.sessions.options import (
-    HostingOptions,
-    IdentityOptions,
-    PermissionOptions,
-    SessionOptions,
-    WorkspaceOptions,
-)
 
 
 @click.command()
@@ -38,13 +30,17 @@ def attach(invocation: Invocation, /, session: str | None, follow: bool, **value
     there; the first answer wins. Leaving does not affect the host. The command ends when the host leaves, with the exit
     code of a finished run. Text streams only on the host's screen; here a reply appears when it is complete.
     """
+    # `send` needs neither; both take 100 ms of CPU to import.
+    from callboard.cli.headless.run import Headless, Output, run_headless  # noqa: PLC0415 - see above
+    from callboard.sessions import options as parts  # noqa: PLC0415 - see above
+
     refuse_tools("Attaching to a session")
     attended = person_is_there() and not follow
-    options = SessionOptions(
-        WorkspaceOptions(invocation.workspace),
-        identity=IdentityOptions(session=session, resume=True),
-        permissions=PermissionOptions(attended=attended),
-        hosting=HostingOptions(notice=notice_of(invocation)),
+    options = parts.SessionOptions(
+        parts.WorkspaceOptions(invocation.workspace),
+        identity=parts.IdentityOptions(session=session, resume=True),
+        permissions=parts.PermissionOptions(attended=attended),
+        hosting=parts.HostingOptions(notice=notice_of(invocation)),
     )
     with terminal_of(invocation) as terminal:
         if attended and sys.stdout.isatty() and values["output_format"] == "text":
