@@ -302,23 +302,34 @@ def test_closed_standard_streams_hurt_nobody(command: Command) -> None:
     assert command.run_inline("sessions").out.count("done") == 1
 
 
+IN_A_REMOVED_FOLDER = """
+import os, runpy, sys
+
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+runpy.run_module("callboard", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("name", ["run x", "doctor", "tasks", "settings"])
 def test_a_folder_that_was_removed_under_us_is_told(command: Command, name: str) -> None:
-    script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(command.argv)} {name}"
-    ran = subprocess.run(
-        ["sh", "-c", script],
-        cwd=command.workspace,
-        env=command.env,
-        timeout=180,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    said = ran.stdout + ran.stderr
+    program = command.workspace.parent / "program.py"
+    program.write_text(IN_A_REMOVED_FOLDER)
+    ran = Process([str(program), *name.split()], command.workspace, command.env)
+    said = "".join(ran.communicate(timeout=180))
     assert "Traceback" not in said
     if name != "settings":
         assert ran.returncode == 3
         assert "No such file" in said
+
+
+def test_a_start_of_python_in_a_removed_folder_is_told(command: Command) -> None:
+    script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(command.argv)} tasks"
+    ran = subprocess.run(["sh", "-c", script], cwd=command.workspace, env=command.env, check=False, capture_output=True)
+    assert ran.returncode == 3
+    assert b"No such file" in ran.stderr
+    assert b"Traceback" not in ran.stdout + ran.stderr
 
 
 LINGERS = "echo $$ > pid; (sleep 100000 & echo $! > child; wait)"
