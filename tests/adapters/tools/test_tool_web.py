@@ -39,6 +39,10 @@ PAGE = """<!doctype html><html><head><title>Guide</title><style>p {}</style></he
 <ul><li>one</li></ul><script>alert("x")</script><footer>imprint</footer></body></html>"""
 
 
+HERE = ("127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "127.1")
+"""Ways to write an address of this machine."""
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -182,9 +186,10 @@ async def test_redirects_are_followed_within_the_host_and_reported_to_another(wo
 @pytest.mark.parametrize(
     ("host", "grants"),
     [
-        *((host, ("*",)) for host in ("127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "127.1")),
+        *((host, ("*",)) for host in HERE),
         ("127.0.0.1", ()),
         ("localhost", ("example.org",)),
+        *(pytest.param(host, other, marks=pytest.mark.soak) for host in HERE for other in ((), ("example.org",))),
     ],
 )
 async def test_an_address_of_this_machine_needs_a_rule_for_that_very_host(
