@@ -15,16 +15,10 @@ from types import ModuleType
 from pydantic import BaseModel
 from tests.test_architecture import PACKAGE, ROOT, RUNTIME, imported, module_name, short, tree_of
 
-MODEL_SERVICE = PACKAGE / "adapters" / "models" / "anthropic"
-
 
 def test_a_data_class_compiles_its_methods_when_they_are_first_used() -> None:
     """A class of `dataclasses` takes 0.5 ms while its module is imported (decision 0040)."""
-    eager = {
-        module_name(p)
-        for p in RUNTIME
-        if "dataclasses.dataclass" in set(imported(p)) and MODEL_SERVICE not in p.parents
-    }
+    eager = {module_name(p) for p in RUNTIME if "dataclasses.dataclass" in set(imported(p))}
     assert eager == {"callboard.types.lazy_dataclass"}
 
 
@@ -48,7 +42,6 @@ def test_a_pattern_is_compiled_when_it_is_first_used() -> None:
         for path in RUNTIME
         for node in tree_of(path).body
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and _is_compiled(node.value)
-        if MODEL_SERVICE not in path.parents
     }
     lowest = short(PACKAGE / "types" / "records.py")  # it imports nothing of ours
     assert {name for name in compiled if not name.startswith(lowest)} == set()

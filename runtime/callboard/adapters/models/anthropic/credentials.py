@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import anyio
 
 from callboard.adapters.processes.programs import run_program
 from callboard.types.errors import CredentialsMissing
+from callboard.types.lazy_dataclass import dataclass
 
 TTL_VARIABLE = "CLAUDE_CODE_API_KEY_HELPER_TTL_MS"
 _TTL_S = 300.0

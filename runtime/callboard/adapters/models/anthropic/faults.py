@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import cast
 
 from callboard.adapters.models.anthropic.stated_limits import stated_limits
+from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Fault, FaultKind, Json
 
 _BY_TYPE: dict[str, FaultKind] = {

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import httpx2  # the SDK's own HTTP library, whose request class carries its headers
 from anthropic import AnthropicError
 from anthropic.lib.credentials import AccessTokenAuth, CredentialResult, TokenCache, default_credentials
 
 from callboard.types.errors import CredentialsMissing
+from callboard.types.lazy_dataclass import dataclass
 
 
 class SdkToken:

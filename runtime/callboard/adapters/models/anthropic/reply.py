@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NoReturn, cast
 
@@ -20,10 +19,11 @@ from pydantic_core import from_json
 
 from callboard.core.json_schema import TOO_DEEP, too_deep
 from callboard.ports.model import Delta, OnDelta, Reply
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json, Usage
 
-_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_CALL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_CALL_ID = late_pattern(r"[a-zA-Z0-9_-]+")
+_CALL_NAME = late_pattern(r"[a-zA-Z0-9_-]{1,128}")
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input streams as pieces of JSON text."""
 LARGEST_INPUT = 4_000_000

@@ -12,7 +12,6 @@ import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
@@ -20,6 +19,7 @@ from yarl import URL
 
 from callboard import __version__
 from callboard.adapters.models.anthropic.credentials import Credentials
+from callboard.types.lazy_dataclass import dataclass
 
 API_VERSION = "2026-10-21"
 """Version of the Messages API that requests name: that of the SDK, which test_requests_name_the_sdks_version reads."""

@@ -18,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import cast
 
 from callboard.types.agent_spec import ModelFacts
+from callboard.types.late_pattern import late_pattern
 from callboard.types.rate_limits import RATE_KINDS, Allowance, Rates
 
 _PREFIX = "anthropic-ratelimit-"
@@ -77,25 +78,25 @@ _UP_TO = (
     r"supports?(?: only)?|maximum(?: allowed)?(?: value| number)?(?: of| is|:)?|max(?:imum)? (?:is|of|value)|"
     r"limit(?:ed)?(?: of| is| to|:)|<=)"
 )
-_ABOUT_OUTPUT = re.compile(r"max_?\w*tokens|(?:output|completion|maximum|generated) tokens|max(?:imum)? output")
-_EXCLUSIVE = (re.compile(rf"\[\s*\d+\s*,\s*{_N}\s*\)"), re.compile(rf"\bto {_N}\s*\(?exclusive"))
+_ABOUT_OUTPUT = late_pattern(r"max_?\w*tokens|(?:output|completion|maximum|generated) tokens|max(?:imum)? output")
+_EXCLUSIVE = (late_pattern(rf"\[\s*\d+\s*,\s*{_N}\s*\)"), late_pattern(rf"\bto {_N}\s*\(?exclusive"))
 """Patterns of ranges that exclude their last number."""
 _OUTPUT = (
-    re.compile(rf"{_N}\s*>\s*{_N}"),
-    re.compile(rf"\[\s*\d+\s*,\s*{_N}\s*\]"),
-    re.compile(rf"between \d+ and {_N}"),
-    re.compile(rf"{_UP_TO}[^\d\n]{{0,40}}?{_N}"),
+    late_pattern(rf"{_N}\s*>\s*{_N}"),
+    late_pattern(rf"\[\s*\d+\s*,\s*{_N}\s*\]"),
+    late_pattern(rf"between \d+ and {_N}"),
+    late_pattern(rf"{_UP_TO}[^\d\n]{{0,40}}?{_N}"),
 )
 _WINDOW = (
-    re.compile(rf"context limit:?\s*{_N}\s*\+\s*{_N}\s*>\s*{_N}"),
-    re.compile(rf"prompt[^\d\n]{{0,30}}{_N}\s*(?:tokens?)?\s*>\s*{_N}"),
-    re.compile(
+    late_pattern(rf"context limit:?\s*{_N}\s*\+\s*{_N}\s*>\s*{_N}"),
+    late_pattern(rf"prompt[^\d\n]{{0,30}}{_N}\s*(?:tokens?)?\s*>\s*{_N}"),
+    late_pattern(
         rf"(?:maximum|max|available|supported|the|a)?\s*context[ _](?:length|window|size|limit)[^\d\n]{{0,40}}{_N}"
     ),
-    re.compile(rf"maximum (?:prompt|input|sequence) length[^\d\n]{{0,30}}{_N}"),
-    re.compile(rf"max_model_len\D{{0,20}}{_N}"),
-    re.compile(rf"input (?:length|tokens?)\b[^\n]{{0,40}}?exceeds?[^\d\n]{{0,60}}{_N}(?!\s*(?:char|byte|[km]i?b))"),
-    re.compile(rf"too many (?:input )?tokens[^\d\n]{{0,20}}{_N}\s*>\s*{_N}"),
+    late_pattern(rf"maximum (?:prompt|input|sequence) length[^\d\n]{{0,30}}{_N}"),
+    late_pattern(rf"max_model_len\D{{0,20}}{_N}"),
+    late_pattern(rf"input (?:length|tokens?)\b[^\n]{{0,40}}?exceeds?[^\d\n]{{0,60}}{_N}(?!\s*(?:char|byte|[km]i?b))"),
+    late_pattern(rf"too many (?:input )?tokens[^\d\n]{{0,20}}{_N}\s*>\s*{_N}"),
 )
 """Patterns in which the last number of a match is the limit."""
 
