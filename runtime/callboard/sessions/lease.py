@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from callboard.adapters.kernel.exits import signal_process
 from callboard.adapters.processes.pids import is_same, open_pid, started_at
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
@@ -232,7 +233,7 @@ async def _kill(holder: LeaseHolder, session: str) -> None:
     try:
         # Through the descriptor of the process that holds the lease, because the pid could belong to another process by
         # now (test_a_host_that_hangs_is_killed_only_by_force).
-        signal.pidfd_send_signal(watched, signal.SIGKILL)
+        signal_process(watched, holder.pid, signal.SIGKILL)
         with anyio.move_on_after(KILLED_WITHIN):
             await anyio.wait_readable(watched)
     finally:

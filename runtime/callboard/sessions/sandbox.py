@@ -18,6 +18,7 @@ from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.processes.sandbox.ground import SandboxPaths, find_ground
 from callboard.adapters.processes.sandbox.levels import SandboxLimits
 from callboard.adapters.processes.sandbox.machine import Machine, examine
+from callboard.adapters.processes.sandbox.proxy import SessionProxies
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel, choose
 from callboard.config.settings import LoadedSettings
 from callboard.sessions.compose import WorkspacePaths
@@ -50,7 +51,10 @@ def _launcher(places: WorkspacePaths, loaded: LoadedSettings, session: str, atte
     limits = SandboxLimits(settings.processes, settings.memory, settings.file_size, settings.seconds)
     choice = choice_of(loaded, machine, attended=attended)
     sandbox = Sandbox(choice, machine, _ground(places, loaded, session), limits, settings.network.allow)
-    return ShellLauncher(places.workspace, loaded.environment, (*settings.env, *sorted(loaded.variables)), sandbox)
+    ways_out = SessionProxies(ports=bool(machine.seatbelt))
+    return ShellLauncher(
+        places.workspace, loaded.environment, (*settings.env, *sorted(loaded.variables)), sandbox, ways_out
+    )
 
 
 async def try_launcher(places: WorkspacePaths, loaded: LoadedSettings) -> str:

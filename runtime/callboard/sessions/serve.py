@@ -331,7 +331,7 @@ async def until_replaced(release: InstalledRelease = OURS) -> str:
     try:
         watch = WatchFactory().watch([Path(release.file).parent])
     except OSError:
-        watch = None  # no inotify, or its limit is reached
+        watch = None  # the system reports no changes, or its limit is reached
     try:
         while True:
             if release.replaced():

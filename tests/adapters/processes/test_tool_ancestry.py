@@ -64,7 +64,7 @@ def test_a_process_of_a_person_is_one() -> None:
 
 
 def test_every_way_of_acting_as_the_person_asks_where_the_process_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_marked(pid: int) -> bool:
+    def is_marked(pid: int, lines: object) -> bool:
         return pid == os.getppid()
 
     monkeypatch.setattr(tool_ancestry, "_is_marked", is_marked)

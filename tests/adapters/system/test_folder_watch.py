@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 
 from callboard.adapters.system.folder_watch import WatchFactory
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="inotify is a part of Linux")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux" and not hasattr(select, "kqueue"), reason="needs inotify or kqueue"),
+]
 
 INOTIFY = "anon_inode:inotify"
 
@@ -33,6 +37,7 @@ def _target(name: str) -> str:
         return ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is a part of Linux")
 async def test_all_watches_of_a_process_share_one_instance_and_leave_nothing(tmp_path: Path) -> None:
     parts = watch_descriptors()
     threads = set(threading.enumerate())

@@ -14,7 +14,6 @@ itself. The environment is the server's.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -25,13 +24,20 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.processes.sandbox.watching import CONTROL, Watch, descendants, end_descendants, signal_all
+from callboard.adapters.processes.sandbox.watching import (
+    CONTROL,
+    Watch,
+    adopt_orphans,
+    close_from,
+    descendants,
+    end_descendants,
+    signal_all,
+)
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 
 GRACE = 2.0
 """Seconds between TERM and KILL."""
-PR_SET_CHILD_SUBREAPER = 36
 OPEN_FILES = 4096
 NOT_RUN = 126
 
@@ -41,10 +47,10 @@ def prepare() -> None:
 
     The level is the mark of tools, no new privileges, no core dumps, and adoption of orphans.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     mark_process()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.closerange(CONTROL + 1, 1 << 16)
+    close_from(CONTROL + 1, 1 << 16)
 
 
 def become_server(watch: Watch) -> None:
@@ -53,7 +59,7 @@ def become_server(watch: Watch) -> None:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)
         os.dup2(watch.writer, 2)
-        os.closerange(3, OPEN_FILES)
+        close_from(3, OPEN_FILES)
         for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(sys.argv[3])

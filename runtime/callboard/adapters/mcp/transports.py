@@ -27,6 +27,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
+from callboard.adapters.kernel.exits import open_process, signal_process
 from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
 from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
 from callboard.adapters.processes.pids import kill_session, reap
@@ -291,7 +292,7 @@ def start(
             os.close(end)
     for end in (stdin, stdout):
         os.set_blocking(end, False)
-    return ServerProcess(pid, os.pidfd_open(pid), control, stdin, stdout, log)
+    return ServerProcess(pid, open_process(pid), control, stdin, stdout, log)
 
 
 def _spawn(arguments: list[str], environment: Mapping[str, str], child_ends: Sequence[int]) -> int:
@@ -329,7 +330,7 @@ async def end(started: ServerProcess, *, died: bool = False) -> int | None:
         ended = alone or await _over(started.watched, POLITE)
         os.close(started.control)
         if not ended and not await _over(started.watched, PATIENCE):
-            _kill(started.watched)
+            _kill(started)
             await anyio.wait_readable(started.watched)
         code = reap(started.pid)
         # The child may have been killed before it could end the server's processes.
@@ -359,8 +360,8 @@ async def _over(watched: int, seconds: float) -> bool:
     return not scope.cancelled_caught
 
 
-def _kill(watched: int) -> None:
+def _kill(started: ServerProcess) -> None:
     try:
-        signal.pidfd_send_signal(watched, signal.SIGKILL)
+        signal_process(started.watched, started.pid, signal.SIGKILL)
     except ProcessLookupError:
         return  # it has just ended

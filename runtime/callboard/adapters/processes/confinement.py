@@ -12,15 +12,17 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import platformdirs
 
 from callboard.adapters.processes.programs import ConfinedCommand, is_within
 from callboard.adapters.processes.sandbox.calls import NO_FAMILIES, call_filter
-from callboard.adapters.processes.sandbox.ground import CREDENTIALS, OF_THE_MACHINE
+from callboard.adapters.processes.sandbox.ground import credentials_of, secrets_of_machine, spelled
 from callboard.adapters.processes.sandbox.levels import around
 from callboard.adapters.processes.sandbox.machine import LEAST_ABI, Machine, examine
+from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, seatbelt_profile
 from callboard.adapters.system import release
 from callboard.types.lazy_dataclass import dataclass
 
@@ -39,8 +41,8 @@ class Confinement:
 
     @property
     def level(self) -> int:
-        """Return 2 for bubblewrap, 1 for Landlock, 0 for none."""
-        return 2 if self.machine.bwrap else 1 if self.machine.abi >= LEAST_ABI else 0
+        """Return 2 for bubblewrap and Seatbelt, 1 for Landlock, 0 for none."""
+        return 2 if self.machine.bwrap or self.machine.seatbelt else 1 if self.machine.abi >= LEAST_ABI else 0
 
     def around(self, command: Sequence[str], *, read: Sequence[str] = (), write: Sequence[str] = ()) -> ConfinedCommand:
         """Return the command line for a program that may change only `write`.
@@ -50,6 +52,8 @@ class Confinement:
         writable = [os.path.realpath(path) for path in write]
         readable = [os.path.realpath(path) for path in read]
         match self.level:
+            case 2 if self.machine.seatbelt:
+                return self._seatbelt(command, readable, writable)
             case 2:
                 return self._bubblewrap(command, readable, writable)
             case 1:
@@ -73,6 +77,14 @@ class Confinement:
                 arguments += [kind, path, path] if self._hides(path) else []
         program = call_filter(NO_FAMILIES, alone=True)
         return ConfinedCommand((self.machine.bwrap, *arguments), program, tuple(command))
+
+    def _seatbelt(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> ConfinedCommand:
+        hidden = [spelled(path) for path in self.hidden]
+        opened = [SeatbeltArea(spelled(path)) for path in (*read, *write)]
+        # A writable folder that contains hidden ones does not open them.
+        areas = [replace(each, without=tuple(path for path in hidden if is_within(path, each.path))) for each in opened]
+        rules = SeatbeltRules((SeatbeltArea("/", tuple(hidden)), *opened[: len(read)]), tuple(areas[len(read) :]))
+        return ConfinedCommand((self.machine.seatbelt, "-p", seatbelt_profile(rules), *command))
 
     def _landlock(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> ConfinedCommand:
         program = call_filter(NO_FAMILIES, alone=False)
@@ -118,8 +130,8 @@ def _hidden(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield credentials, and the runtime's own folders."""
     home = os.path.realpath(environment.get("HOME") or Path.home())
     if home != "/":
-        yield from (f"{home}/{name}" for name in CREDENTIALS)
-    yield from OF_THE_MACHINE
+        yield from credentials_of(home)
+    yield from secrets_of_machine()
     yield os.path.realpath(state_folder(environment))
     for folder in (platformdirs.user_data_path, platformdirs.user_config_path):
         yield os.path.realpath(folder("callboard"))

@@ -15,7 +15,6 @@ byte starts the command, its end means that the host is gone. Nothing runs if th
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import resource
@@ -29,6 +28,7 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
+from callboard.adapters.kernel.process_table import boot_id, row_of
 from callboard.adapters.processes.sandbox import created_paths as guarding
 from callboard.adapters.processes.sandbox import keeping
 from callboard.adapters.processes.sandbox import walls as walling
@@ -36,6 +36,8 @@ from callboard.adapters.processes.sandbox.watching import (
     CONTROL,
     ErrorStream,
     Watch,
+    adopt_orphans,
+    close_from,
     descendants,
     end_descendants,
     signal_all,
@@ -50,7 +52,6 @@ GRACE = 2.0
 """Seconds between TERM and KILL."""
 LINGER = 0.5
 """Seconds that processes left by a finished command have to end by themselves (`> >(tee log)`)."""
-PR_SET_CHILD_SUBREAPER = 36
 OPEN_FILES = 4096
 NOT_RUN = 125
 EXIT_ROOM = 8
@@ -99,12 +100,15 @@ def become_shell(
             keeper.place()
             program = walls["bwrap"][0]
             arguments = keeping.fill_covers(walls["bwrap"], walls["cover"], walls["late"])
+        if walls["seatbelt"]:
+            program = walls["seatbelt"][0]
+            arguments = ["sandbox-exec", "-p", walls["profile"][0], shell, *arguments[1:]]
         last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
         # At the highest number, so that one range closes all others. A successful exec closes it, which reports
         # success.
         failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, last)
         # The command must not have open files of the host (test_the_command_runs_at_level_l0).
-        os.closerange(6 if keeper else 3, last)
+        close_from(6 if keeper else 3, last)
         # Python ignores SIGPIPE, and an ignored signal stays ignored after exec
         # (test_a_closed_pipe_ends_a_writer_as_in_any_shell).
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
@@ -139,14 +143,14 @@ def prepare() -> None:
     """
     # Orphans become children of this process, even those in other sessions
     # (test_a_time_out_ends_grandchildren_in_sessions_of_their_own).
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     mark_process()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     # This process inherits all descriptors of the host that are not closed on exec.
-    os.closerange(CONTROL + 1, 1 << 20)
+    close_from(CONTROL + 1, 1 << 20)
     os.umask(0o077)
 
 
@@ -217,19 +221,11 @@ def take_place(output: str) -> int:
     With that identity the process can be found even if the host dies at once.
     """
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open("/proc/self/stat", encoding="utf-8") as file:
-        started = file.read().rpartition(")")[2].split()[19]
-    leave(output + ".pid", f"{os.getpid()} {started} {this_boot()}\n")
+    row = row_of(os.getpid())
+    if row is None:
+        raise OSError("the process table does not show this process")
+    leave(output + ".pid", f"{row.pid} {row.started:.0f} {boot_id()}\n")
     return descriptor
-
-
-def this_boot() -> str:
-    """Return the id of this boot; empty if the kernel does not provide it."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def see_through(watch: Watch, guard: guarding.PathGuard | None, earlier: str, errors: ErrorStream | None) -> int:

@@ -23,6 +23,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
+from callboard.adapters.kernel.exits import open_process, signal_process
 from callboard.adapters.processes.pids import is_same, kill_session, open_pid, reap, started_at, this_boot
 from callboard.adapters.processes.programs import clean_environment, find_program
 from callboard.adapters.processes.sandbox.created_paths import add_grants, check_records
@@ -139,7 +140,7 @@ class ShellLauncher:
         ground = self.sandbox.ground
         if ground is not None and self.sandbox.level and finished.exit_code != 0:
             refused = tuple(dict.fromkeys(self.ways_out.refused(reach.socket)[before:]))
-            find_cause = partial(explain, finished.output, reach, refused, ground, level=self.sandbox.level)
+            find_cause = partial(explain, finished.output, reach, refused, ground, level=self.sandbox.kind)
             if cause := await anyio.to_thread.run_sync(find_cause):
                 output = f"{finished.output.rstrip(chr(10))}\n{cause}\n"
                 return replace(finished, output=output, report="\n".join(filter(None, (report, cause))))
@@ -171,7 +172,7 @@ class ShellLauncher:
         """
         pid, control = await self._spawn(job, reach)
         # Before the child is reaped: until then no other process can have its pid.
-        watched = os.pidfd_open(pid)
+        watched = open_process(pid)
         timed_out = False
         code = None
         try:
@@ -184,7 +185,7 @@ class ShellLauncher:
             # of this process (test_a_cancelled_command_is_ended, test_a_foreground_command_ends_with_its_host).
             os.close(control)
             with anyio.CancelScope(shield=True):
-                await _ended(watched)
+                await _ended(watched, pid)
                 code = reap(pid)
                 # A command can kill the child that watches it (test_a_command_that_kills_its_watcher_does_not_escape).
                 await anyio.to_thread.run_sync(_sweep, pid, job.output, self._records)
@@ -243,8 +244,8 @@ class ShellLauncher:
         if watched is None:
             return False
         with anyio.CancelScope(shield=True):
-            _send_signal(watched, signal.SIGTERM)
-            await _ended(watched)
+            _send_signal(watched, pid, signal.SIGTERM)
+            await _ended(watched, pid)
             reap(pid)
             await anyio.to_thread.run_sync(kill_session, pid)
         return True
@@ -340,10 +341,10 @@ def _spawn_child(arguments: list[str], environment: dict[str, str]) -> tuple[int
     return pid, writer
 
 
-def _send_signal(watched: int, number: int) -> None:
+def _send_signal(watched: int, pid: int, number: int) -> None:
     """Send a signal to exactly the process of the descriptor."""
     try:
-        signal.pidfd_send_signal(watched, number)
+        signal_process(watched, pid, number)
     except ProcessLookupError:
         return  # it has ended, and was already reaped
 
@@ -361,7 +362,7 @@ def _start_of(pid: int) -> float:
     return started_at(pid) or 0.0
 
 
-async def _ended(watched: int) -> None:
+async def _ended(watched: int, pid: int) -> None:
     """Wait until the process has ended, because it is ending or was told to end; kill it if it does not.
 
     Closes the descriptor.
@@ -370,7 +371,7 @@ async def _ended(watched: int) -> None:
         with anyio.move_on_after(_PATIENCE) as scope:
             await anyio.wait_readable(watched)
         if scope.cancelled_caught:
-            _send_signal(watched, signal.SIGKILL)
+            _send_signal(watched, pid, signal.SIGKILL)
             await anyio.wait_readable(watched)
     finally:
         os.close(watched)

@@ -1,6 +1,6 @@
 """Identity of processes: a pid with its start time, because the kernel reuses pids; valid within one boot.
 
-Reads only /proc, and ends no process by name. A zombie counts as gone, because it has no effect.
+Reads only the process table, and ends no process by name. A zombie counts as gone, because it has no effect.
 """
 
 from __future__ import annotations
@@ -10,33 +10,22 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-
-def _fields(pid: int | str) -> list[str] | None:
-    """Return the fields of /proc/<pid>/stat from the state on (man 5 proc_pid_stat, field 3 is index 0)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()
+from callboard.adapters.kernel.exits import open_process
+from callboard.adapters.kernel.process_table import boot_id, row_of, rows
 
 
 def started_at(pid: int) -> float | None:
-    """Return the start time of the process in clock ticks since boot.
+    """Return the start time of the process in the units of `ProcessRow.started`.
 
     None if the process does not exist, or is a zombie.
     """
-    fields = _fields(pid)
-    if fields is None or fields[0] in {"Z", "X"}:
-        return None
-    return float(fields[19])
+    row = row_of(pid)
+    return None if row is None else row.started
 
 
 def this_boot() -> str:
-    """Return the kernel's id of this boot (man 5 proc_sys_kernel, random/boot_id); empty if it is unavailable."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
+    """Return the kernel's id of this boot; empty if it is unavailable, or start times differ between boots anyway."""
+    return boot_id()
 
 
 def is_same(pid: int, started: float) -> bool:
@@ -50,7 +39,7 @@ def open_pid(pid: int, started: float) -> int | None:
     The descriptor is opened before the start time is compared, so that a reused pid is detected.
     """
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = open_process(pid)
     except OSError:
         return None
     if is_same(pid, started):
@@ -60,16 +49,11 @@ def open_pid(pid: int, started: float) -> int | None:
 
 
 def in_session(session: int) -> Iterator[int]:
-    """Yield the living processes of a session, by the pid of its leader.
+    """Return the living processes of a session, by the pid of its leader.
 
     The leader may be gone: its number stays reserved.
     """
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - names only, a thousand of them
-        if not entry.isdigit():
-            continue
-        fields = _fields(entry)
-        if fields is not None and fields[0] not in {"Z", "X"} and int(fields[3]) == session:
-            yield int(entry)
+    return (row.pid for row in rows() if row.session == session)
 
 
 def kill_session(session: int, mark: str = "") -> None:
@@ -90,7 +74,10 @@ def kill_session(session: int, mark: str = "") -> None:
 
 
 def has_mark(pid: int, mark: str) -> bool:
-    """Return True if the process was started with this mark in its environment (`NAME=value`)."""
+    """Return True if the process was started with this mark in its environment (`NAME=value`).
+
+    False without /proc, where the environment of a process cannot be read reliably.
+    """
     try:
         return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -14,12 +14,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import platformdirs
+
 from callboard.adapters.processes.programs import find_program
 from callboard.types.errors import WorkspaceUnusable
 from callboard.types.lazy_dataclass import dataclass
 
-MARK = "# Written by `callboard service install`, which overwrites any change."
-"""First line of a unit by Callboard. Only such a file is overwritten or removed."""
+WRITTEN = "Written by `callboard service install`, which overwrites any change."
+MARK = f"# {WRITTEN}"
+"""First line of a unit by Callboard. Only a file with it, or with the same as a comment of XML, is overwritten or
+removed."""
 KEPT = ("PATH", "LANG", "LC_ALL", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 """Variables that the service gets from the installing user's environment: the locations of its store and of
 programs."""
@@ -40,6 +44,36 @@ class SystemdUnit:
     """File in which the user may write the key."""
     environ: Mapping[str, str]
     trust: bool = False
+
+    def file(self) -> Path:
+        """Return the path of the unit for the user's systemd."""
+        return unit_file(platformdirs.user_config_path(), self.name)
+
+    def reload(self) -> tuple[int, str] | None:
+        """Let systemd read its units again. Return exit code and first line; None if systemd is not installed."""
+        return systemctl("daemon-reload")
+
+    def stop(self) -> tuple[int, str] | None:
+        """Stop the service, and start it at no login. Return exit code and first line; None without systemd."""
+        return systemctl("disable", "--now", self.name)
+
+    def states(self) -> dict[str, str | None]:
+        """Return what systemd says about the service, by property; None: unknown."""
+        linger = ["loginctl", "show-user", "--property=Linger", "--value", str(os.getuid())]
+        said = {
+            "enabled": systemctl("is-enabled", self.name),
+            "active": systemctl("is-active", self.name),
+            "linger": run_tool(linger),
+        }
+        return {name: answer[1] if answer else None for name, answer in said.items()}
+
+    def guide(self) -> list[str]:
+        """Return the lines that tell a person how to start it."""
+        return [
+            f"start it now and at each login:  systemctl --user enable --now {self.name}",
+            "also while you are logged out:   loginctl enable-linger",
+            f"its log:                         journalctl --user -u {self.name} -f",
+        ]
 
     def text(self) -> str:
         """Return the content of its file."""
@@ -130,7 +164,7 @@ def is_own_unit(file: Path) -> bool:
     Raises `OSError`, for example `FileNotFoundError` if the file does not exist.
     """
     with file.open(encoding="utf-8", errors="replace") as opened:
-        return opened.readline().rstrip("\n") == MARK
+        return any(opened.readline().rstrip("\n") in (MARK, f"<!-- {WRITTEN} -->") for _ in range(2))
 
 
 def write_unit(file: Path, text: str) -> bool:

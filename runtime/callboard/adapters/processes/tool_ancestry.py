@@ -14,7 +14,10 @@ engine, a desktop. The files of the store are not protected either: at sandbox l
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+
+from callboard.adapters.kernel.process_table import command_lines, has_proc
 
 TOOL_MARK = "CALLBOARD_TOOL"
 """Variable in the environment of every process of a tool, with the value 1."""
@@ -22,6 +25,10 @@ MARK_VALUE = 0x63616C6C
 """Initial value of the `eventfd` that a marked process cannot create."""
 MARK_ERROR = 3003
 """Error number that a marked process gets. The kernel has no such error."""
+SEATBELT_MARK = "/private/etc/master.passwd"
+"""File of every macOS that a command in the sandbox cannot look at, and everyone else can."""
+CommandLines = dict[int, tuple[int, list[bytes]]]
+"""Parent and words of the command line, by pid."""
 _LAUNCH_CHILD = b"launch_child.py"
 _DEEPEST = 200
 _MARKED_MACHINES = ("x86_64", "i386", "i686", "aarch64", "armv7l", "armv8l", "riscv64", "ppc64le", "loongarch64")
@@ -40,9 +47,10 @@ def started_by_tool(*, service: bool = False) -> str:
         return f"{TOOL_MARK} is set"
     if reason := _mark():
         return reason
-    ancestors = list(_ancestors(os.getpid()))
+    lines = None if has_proc() else command_lines()
+    ancestors = list(_ancestors(os.getpid(), lines))
     for pid in ancestors:
-        if _is_marked(pid):
+        if _is_marked(pid, lines):
             return f"process {pid}, which it comes from, was started by a tool"
     if service or _can_be_marked() or _no_new_privs(os.getpid()) != "1":
         return ""
@@ -62,6 +70,8 @@ def _mark() -> str:
     A process without the mark can open two different descriptors. No filter can fake this success: it can only refuse a
     call, or make it return 0 each time.
     """
+    if sys.platform == "darwin":
+        return _sandbox_mark()
     if not hasattr(os, "eventfd"):
         return ""
     made: set[int] = set()
@@ -77,6 +87,17 @@ def _mark() -> str:
     finally:
         for descriptor in made:
             os.close(descriptor)
+
+
+def _sandbox_mark(file: str = SEATBELT_MARK) -> str:
+    """Return the reason why this process counts as one in the sandbox of tools on macOS; empty if it does not."""
+    try:
+        os.stat(file)
+    except PermissionError:
+        return f"it runs in the sandbox of tools, which hides {file}"
+    except OSError:
+        return ""
+    return ""
 
 
 def _can_be_marked() -> bool:
@@ -98,20 +119,23 @@ def _shows_all_ancestors() -> bool:
         return False
 
 
-def _ancestors(pid: int) -> Iterator[int]:
-    """Yield the process and its ancestors, except the first process of the machine or container."""
+def _ancestors(pid: int, lines: CommandLines | None) -> Iterator[int]:
+    """Yield the process and its ancestors, except the first process of the machine or container.
+
+    `lines`: the table of a system without /proc.
+    """
     for _ in range(_DEEPEST):
         if pid <= 1:
             return
         yield pid
-        pid = int(_status(pid).get("PPid", "0") or 0)
+        pid = int(_status(pid).get("PPid", "0") or 0) if lines is None else lines.get(pid, (0, []))[0]
 
 
-def _is_marked(pid: int) -> bool:
+def _is_marked(pid: int, lines: CommandLines | None) -> bool:
     mark = f"{TOOL_MARK}=1".encode()
-    return mark in _read(pid, "environ").split(b"\0") or any(
-        word.endswith(b"/" + _LAUNCH_CHILD) for word in _read(pid, "cmdline").split(b"\0")[:8]
-    )
+    words = _read(pid, "cmdline").split(b"\0")[:8] if lines is None else lines.get(pid, (0, []))[1]
+    # Without /proc, a word that contains spaces is several words, so that all of them count.
+    return mark in _read(pid, "environ").split(b"\0") or any(word.endswith(b"/" + _LAUNCH_CHILD) for word in words)
 
 
 def _no_new_privs(pid: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import sys
 from collections.abc import Iterator
 
 from callboard.adapters.processes.sandbox import walls
@@ -48,9 +49,11 @@ _EVENTFD = (
 def mark_process() -> None:
     """Mark this process and its descendants as a tool's, and remove their right to gain privileges.
 
-    On a kernel without filters only the bit `no_new_privs` remains. Raises `OSError` if the mark is refused for another
-    reason.
+    On a kernel without filters only the bit `no_new_privs` remains, and on a system other than Linux nothing. Raises
+    `OSError` if the mark is refused for another reason.
     """
+    if not sys.platform.startswith("linux"):
+        return
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     try:
         walls.filter_calls(packed(_program()))

@@ -17,6 +17,7 @@ import contextlib
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -35,7 +36,8 @@ Fetch = Callable[[int], Awaitable[tuple[Sequence[T], int]]]
 EVERYTHING = b"*"
 LOOK_SECONDS = 1.0
 _LARGEST = 16_384  # bytes of names in one ring; beyond that a ring is for everything
-_LONGEST_PATH = 100  # bytes; the kernel takes 107 (man 7 unix)
+_LONGEST_PATH = 100  # bytes; Linux takes 107 (man 7 unix), macOS 103
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _FULL_QUEUE = 8  # rings found at once; the kernel holds 10 or more before it drops one
 _SETTLED_SECONDS = 0.1  # seconds in which a folder may change twice within one tick of its time stamp
 
@@ -149,14 +151,14 @@ class Doorbell:
         self._folder = folder
         self._rung = rung
         self._look = look
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # Non-blocking, because the queue of a stopped process is full and would stop every writer.
-        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # a socket pair wakes its thread, because the named socket may be deleted or missing
         self._wakes, self._woken = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        for channel in (self._socket, self._wakes, self._woken):
+        for channel in (self._socket, self._out, self._wakes, self._woken):
             channel.setblocking(False)
-        self._directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory = os.open(folder, _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._name = f"{os.getpid()}-{os.urandom(4).hex()}.sock"  # containers that share a folder may have equal pids
         self._bound = False
         self._listening = self._stopped = False
@@ -208,6 +210,8 @@ class Doorbell:
         path = str(self._folder / name)
         if len(os.fsencode(path)) <= _LONGEST_PATH:
             return path
+        if not sys.platform.startswith("linux"):
+            return path  # too long: the checks once a second remain
         # The path of a socket may have 107 bytes. Through the open folder any folder can be used
         # (test_a_folder_with_a_very_long_path_has_a_doorbell_too).
         return f"/proc/self/fd/{self._directory}/{name}"

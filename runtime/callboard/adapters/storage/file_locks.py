@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio.to_thread
 
+from callboard.adapters.kernel.exits import open_process
+from callboard.adapters.kernel.process_table import command_lines, has_proc, rows
+
+_LSOF = "/usr/sbin/lsof"
+"""Program that lists open files on a system without /proc."""
 _OURS = b"\0core.hooksPath=/dev/null\0"
 """Argument that identifies the hardened git: `adapters/git/git.py` always passes it, and no other program does."""
 
@@ -46,9 +52,11 @@ def _take(path: Path, wait: bool) -> int | None:
 
 
 def holders(file: Path) -> list[int]:
-    """Return the processes of this user that have the file open."""
+    """Return the processes of this user that have the file open; [0] if the system does not say."""
     real = os.path.realpath(file)
-    return [pid for pid in _processes() if real in _open_files(pid)]
+    if not has_proc():
+        return _have_open(real)
+    return [row.pid for row in rows() if row.pid != os.getpid() and real in _open_files(row.pid)]
 
 
 async def settled(text: str) -> None:
@@ -58,30 +66,31 @@ async def settled(text: str) -> None:
     """
     for pid in await anyio.to_thread.run_sync(_naming, text):
         try:
-            descriptor = os.pidfd_open(pid)
+            descriptor = open_process(pid)
         except OSError:
             continue  # the process has ended
         try:
-            # A pidfd becomes readable when its process ends, and never refers to another process with a reused pid.
+            # The descriptor becomes readable when its process ends, and never refers to another one with a reused pid.
             await anyio.wait_readable(descriptor)
         finally:
             os.close(descriptor)
 
 
 def _naming(text: str) -> list[int]:
-    pids: list[int] = []
-    for pid in _processes():
-        try:
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue  # the process has ended, or belongs to another user
-        if text.encode() in line and _OURS in line:
-            pids.append(pid)
-    return pids
+    """Return the processes of the hardened git whose command line contains the text."""
+    lines = {pid: b"\0".join(words) + b"\0" for pid, (_, words) in command_lines().items() if pid != os.getpid()}
+    return [pid for pid, line in lines.items() if text.encode() in line and _OURS in line]
 
 
-def _processes() -> list[int]:
-    return [int(pid_name) for pid_name in os.listdir("/proc") if pid_name.isdigit() and int(pid_name) != os.getpid()]  # noqa: PTH208 - names only, a thousand of them
+def _have_open(file: str) -> list[int]:
+    """Return the processes that have the file open, by `lsof`; [0] if that is unknown."""
+    try:
+        listed = subprocess.run(
+            [_LSOF, "-t", "--", file], stdin=subprocess.DEVNULL, capture_output=True, check=False, cwd="/"
+        )
+    except OSError:
+        return [0]
+    return [int(pid) for pid in listed.stdout.split() if pid.isdigit() and int(pid) != os.getpid()]
 
 
 def _open_files(pid: int) -> set[str]:

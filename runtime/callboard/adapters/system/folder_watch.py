@@ -1,11 +1,13 @@
-"""Watch for changes in a few folders: woken by the kernel (inotify, man 7 inotify), without polling.
+"""Watch for changes in a few folders: woken by the kernel, without polling.
+
+Linux has inotify for that (man 7 inotify), macOS and BSD a kernel queue (`kqueue_folders.py`).
 
 A folder that does not exist yet is awaited at the nearest existing folder above it, where only the next name on the way
 to it counts: that folder can be a workspace in which a command writes all the time. A watch does not report the change:
 its owner checks. Lost events (a full queue) wake every watch.
 
-All sessions of a process share one inotify instance (`WatchFactory`). A user has 128 of them for all programs: one for
-each session of `callboard serve` would leave none for other programs.
+All sessions of a process share one instance of it (`WatchFactory`). A user has 128 inotify instances for all programs:
+one for each session of `callboard serve` would leave none for other programs.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anyio
+
+from callboard.adapters.system.bells import Bell
+from callboard.adapters.system.kqueue_folders import KqueueFolders
 
 _CLOSE_WRITE = 0x8
 _MOVED_FROM = 0x40
@@ -48,24 +53,22 @@ GATHER = 0.2
 class WatchFactory:
     """Factory of the watches of a process, in any of its event loops and threads.
 
-    All of them share one inotify instance, which exists from the first watch to the last.
+    All of them share one instance of the kernel's means, which exists from the first watch to the last.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kernel: _Kernel | None = None
+        self._kernel: InotifyFolders | KqueueFolders | None = None
 
     def watch(self, folders: Iterable[Path]) -> FolderWatch:
         """Watch folders from now on. Raises `OSError` if the kernel does not support that, or has no more watches."""
-        if not sys.platform.startswith("linux"):
-            raise OSError(0, "this system has no inotify")
-        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        bell = Bell()
         try:
             with self._lock:
-                self._kernel = self._kernel or _Kernel()
+                self._kernel = self._kernel or _folders()
                 self._kernel.bells.add(bell)
         except OSError:
-            os.close(bell)
+            bell.close()
             raise
         made = FolderWatch(tuple(folders), bell, self._kernel, self)
         try:
@@ -75,49 +78,54 @@ class WatchFactory:
             raise
         return made
 
-    def leave(self, bell: int) -> None:
-        """Remove a watch from the inotify instance."""
+    def leave(self, bell: Bell) -> None:
+        """Remove a watch from the instance."""
         with self._lock:
             if self._kernel is not None:
                 self._kernel.drop(bell)
                 if not self._kernel.bells:
                     self._kernel.end()
                     self._kernel = None
-        os.close(bell)
+        bell.close()
 
 
 class FolderWatch:
     """Watch of folders from its creation by `WatchFactory.watch`."""
 
-    def __init__(self, folders: Sequence[Path], bell: int, kernel: _Kernel, watches: WatchFactory) -> None:
+    def __init__(
+        self, folders: Sequence[Path], bell: Bell, kernel: InotifyFolders | KqueueFolders, watches: WatchFactory
+    ) -> None:
         self._folders = folders
-        self._bell = bell
+        self._bell: Bell | None = bell
         self._kernel = kernel
         self._watches = watches
 
     async def changed(self) -> None:
         """Return once something has changed since the creation of this watch, or since the last return."""
-        await anyio.wait_readable(self._bell)
+        if self._bell is None:
+            raise RuntimeError("the watch is closed")
+        await anyio.wait_readable(self._bell.fileno())
         await anyio.sleep(GATHER)
-        os.eventfd_read(self._bell)
+        self._bell.silence()
         self.look_again()
 
     def close(self) -> None:
         """Stop watching. Idempotent."""
-        if self._bell >= 0:
+        if self._bell is not None:
             self._watches.leave(self._bell)
-            self._bell = -1
+            self._bell = None
 
     def look_again(self) -> None:
         """Watch the folders that exist by now, because one may have been created, or created again."""
-        for folder in self._folders:
-            self._watch(folder)
+        if self._bell is not None:
+            for folder in self._folders:
+                self._watch(folder, self._bell)
 
-    def _watch(self, folder: Path) -> None:
+    def _watch(self, folder: Path, bell: Bell) -> None:
         """Watch the folder and its subfolders, or the nearest existing folder above it."""
         awaited: str | None = None
         for place in (folder, *folder.parents):
-            if self._kernel.add(place, self._bell, awaited):
+            if self._kernel.add(place, bell, awaited):
                 break
             awaited = place.name
         else:
@@ -125,30 +133,39 @@ class FolderWatch:
         if place == folder and place.name in _DEEP:
             below = [Path(parent) for parent, _, _ in os.walk(folder)][1:_MOST_FOLDERS]
             for inner in below:
-                self._kernel.add(inner, self._bell)
+                self._kernel.add(inner, bell)
 
 
-class _Kernel:
+def _folders() -> InotifyFolders | KqueueFolders:
+    """Return what this system has. Raises `OSError` if it has neither, or no more of it."""
+    if sys.platform.startswith("linux"):
+        return InotifyFolders()
+    if hasattr(select, "kqueue"):
+        return KqueueFolders()
+    raise OSError(0, "this system reports no changes in folders")
+
+
+class InotifyFolders:
     """One inotify instance, and the thread that passes its events to the bells of the watches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[int, dict[int, set[bytes] | None]] = {}
+        self._watched: dict[int, dict[Bell, set[bytes] | None]] = {}
         """Kernel's number of the folder, which it never reuses -> bell to ring -> names in the folder that count; None:
         all names."""
-        self.bells: set[int] = set()
+        self.bells: set[Bell] = set()
         self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise _failure()
         try:
-            self._end = os.eventfd(0, os.EFD_CLOEXEC)
+            self._end = Bell()
         except OSError:
             os.close(self._descriptor)
             raise
         self._thread = threading.Thread(target=self._pass_on, name="callboard-folders", daemon=True)
         self._thread.start()
 
-    def add(self, folder: Path, bell: int, name: str | None = None) -> bool:
+    def add(self, folder: Path, bell: Bell, name: str | None = None) -> bool:
         """Ring `bell` at changes in `folder`. Return True if the folder exists. Idempotent.
 
         `name`: only changes of this name in the folder, and of the folder itself, count; None: all changes.
@@ -168,7 +185,7 @@ class _Kernel:
             return False
         raise failure
 
-    def drop(self, bell: int) -> None:
+    def drop(self, bell: Bell) -> None:
         """Stop ringing `bell`; stop watching folders that no other bell needs."""
         with self._lock:
             self.bells.discard(bell)
@@ -180,21 +197,21 @@ class _Kernel:
 
     def end(self) -> None:
         """End the thread and close the instance."""
-        os.eventfd_write(self._end, 1)
+        self._end.ring()
         self._thread.join()
         os.close(self._descriptor)
-        os.close(self._end)
+        self._end.close()
 
     def _pass_on(self) -> None:
         events = select.poll()
         events.register(self._descriptor, select.POLLIN)
         events.register(self._end, select.POLLIN)
-        while all(ready != self._end for ready, _ in events.poll()):
+        while all(ready != self._end.fileno() for ready, _ in events.poll()):
             self._ring(os.read(self._descriptor, _LARGEST))
 
     def _ring(self, read: bytes) -> None:
         with self._lock:
-            bells: set[int] = set()
+            bells: set[Bell] = set()
             place = 0
             while place < len(read):
                 number, mask, _, length = _EVENT.unpack_from(read, place)
@@ -208,7 +225,7 @@ class _Kernel:
                 if mask & _IGNORED:
                     self._watched.pop(number, None)
             for bell in bells & self.bells:
-                os.eventfd_write(bell, 1)
+                bell.ring()
 
 
 def _failure() -> OSError:

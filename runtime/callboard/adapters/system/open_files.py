@@ -13,6 +13,9 @@ from collections.abc import Callable
 MOST = 65_536
 """Most open files, if the machine allows as many."""
 
+OPEN_MAX = 10_240
+"""Open files that every macOS allows."""
+
 
 def raise_limit() -> Callable[[], object]:
     """Raise the soft limit as far as the machine allows, and return a function that restores it."""
@@ -20,7 +23,12 @@ def raise_limit() -> Callable[[], object]:
     most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return lambda: None
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except ValueError:  # macOS has a limit of its own below an unlimited hard limit (man 2 setrlimit, OPEN_MAX)
+        if soft >= OPEN_MAX:
+            return lambda: None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_MAX, hard))
     os.environ[_ORIGINAL] = str(soft)
     return lambda: (resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)), os.environ.pop(_ORIGINAL, None))
 

@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "plugin": ("plugin", "Install, list, switch, and remove plugins, and add marketplaces."),
     "cron": ("cron", "Add, list, edit, pause and run schedules, and see their results."),
     "serve": ("serve", "Fire the schedules of a workspace, without a terminal."),
-    "service": ("service", "Run `callboard serve` as a systemd service."),
+    "service": ("service", "Run `callboard serve` as a service of systemd or launchd."),
     "backup": ("backup", "Write the sessions of this workspace to a file, even while they run."),
     "restore": ("backup", "Restore the sessions of a backup, or the readable part of a damaged database."),
     "rehearse": ("setup", "Play a model service from a scenario file."),

@@ -1,4 +1,4 @@
-"""`service install|uninstall|status|print`: `callboard serve` of a workspace as a service of the user's systemd.
+"""`service install|uninstall|status|print`: `callboard serve` of a workspace as a service of systemd or launchd.
 
 The command writes the unit and prints the commands that enable and start it, but runs none of them.
 """
@@ -8,20 +8,19 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import anyio
 import click
-import platformdirs
 
+from callboard.adapters.processes.launchd import LaunchAgent
 from callboard.adapters.processes.systemd import (
     SystemdUnit,
     callboard_command,
     is_own_unit,
     remove_unit,
-    run_tool,
-    systemctl,
-    unit_file,
     write_unit,
 )
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
@@ -34,7 +33,7 @@ from callboard.types.records import Json
 
 @click.group()
 def service() -> None:
-    """Run `callboard serve` as a systemd service."""
+    """Run `callboard serve` as a service of systemd or launchd."""
 
 
 @service.command()
@@ -42,16 +41,16 @@ def service() -> None:
 @everywhere
 @click.pass_obj
 def install(invocation: Invocation, /, trust: bool) -> None:
-    """Write the systemd unit for this workspace, and show how to start it.
+    """Write the unit of systemd or launchd for this workspace, and show how to start it.
 
     A unit that callboard did not write is left alone. The unit contains no key: put the key into the file that the
     output names, which only you can read.
     """
     refuse_tools("Installing a service")
     unit = _unit(invocation, os.environ, trust=trust)
-    file = unit_file(platformdirs.user_config_path(), unit.name)
+    file = unit.file()
     written = write_unit(file, unit.text())
-    reloaded = systemctl("daemon-reload")
+    reloaded = unit.reload()
     lines = [f"{file} {'is written' if written else 'is up to date'}"]
     if reloaded is None:
         lines.append("there is no systemctl here: copy the file to a machine that has it, or run `callboard serve`")
@@ -59,9 +58,7 @@ def install(invocation: Invocation, /, trust: bool) -> None:
         lines.append(f"systemctl failed ({reloaded[1]}): run `systemctl --user daemon-reload` yourself")
     lines += [
         "",
-        f"start it now and at each login:  systemctl --user enable --now {unit.name}",
-        "also while you are logged out:   loginctl enable-linger",
-        f"its log:                         journalctl --user -u {unit.name} -f",
+        *unit.guide(),
         "",
         "it needs the key of the model service, which a service does not inherit. Once, in your editor:",
         f"  install -m 600 /dev/null {shlex.quote(str(unit.secrets))}",
@@ -78,15 +75,15 @@ def uninstall(invocation: Invocation, /) -> None:
     """Stop the service of this workspace and remove its unit. The file with the key is kept."""
     refuse_tools("Removing a service")
     unit = _unit(invocation, os.environ)
-    file = unit_file(platformdirs.user_config_path(), unit.name)
+    file = unit.file()
     owned = file.exists() and not file.is_symlink() and is_own_unit(file)
-    stopped = systemctl("disable", "--now", unit.name) if owned else None
+    stopped = unit.stop() if owned else None
     removed = remove_unit(file)
     lines = [f"{file} is removed" if removed else f"there is no {file}"]
     if stopped is not None and stopped[0] != 0:
-        lines.append(f"systemctl did not stop it ({stopped[1]}): see `systemctl --user status {unit.name}`")
+        lines.append(f"it was not stopped ({stopped[1]}): `callboard service status` shows its state")
     if removed:
-        systemctl("daemon-reload")
+        unit.reload()
     with terminal_of(invocation) as terminal:
         terminal.rows(block("\n".join(lines)))
 
@@ -98,20 +95,15 @@ def uninstall(invocation: Invocation, /) -> None:
 def status(invocation: Invocation, /, json_: bool) -> None:
     """Show whether a service is installed for this workspace, and which process serves it now."""
     unit = _unit(invocation, os.environ)
-    file = unit_file(platformdirs.user_config_path(), unit.name)
+    file = unit.file()
     installed = file.exists()
     pids = anyio.run(serving_pids, invocation.workspace, notice_of(invocation))
-    enabled = systemctl("is-enabled", unit.name)
-    active = systemctl("is-active", unit.name)
-    linger = run_tool(["loginctl", "show-user", "--property=Linger", "--value", str(os.getuid())])
     state: Json = {
         "unit": str(file),
         "installed": installed,
         "ours": installed and is_own_unit(file),
         "changed": installed and file.read_text(encoding="utf-8", errors="replace") != unit.text(),
-        "enabled": enabled[1] if enabled else None,
-        "active": active[1] if active else None,
-        "linger": linger[1] if linger else None,
+        **unit.states(),
         "key_file": unit.secrets.exists(),
         "serving": pids,
     }
@@ -132,16 +124,14 @@ def print_(invocation: Invocation, /, trust: bool) -> None:
         terminal.result(_unit(invocation, os.environ, trust=trust).text().rstrip("\n"))
 
 
-def _unit(invocation: Invocation, environ: Mapping[str, str], *, trust: bool = False) -> SystemdUnit:
+def _unit(invocation: Invocation, environ: Mapping[str, str], *, trust: bool = False) -> SystemdUnit | LaunchAgent:
+    """Return the unit for the service manager of this system."""
     places = find_places(invocation.workspace, writable=False)
-    return SystemdUnit(
-        f"callboard-{places.state.name}.service",
-        places.workspace,
-        callboard_command(),
-        places.config / "service.env",
-        environ,
-        trust,
-    )
+    name = f"callboard-{places.state.name}"
+    rest = (places.workspace, callboard_command(), places.config / "service.env", environ, trust)
+    if sys.platform == "darwin":
+        return LaunchAgent(name, *rest, home=Path.home())
+    return SystemdUnit(f"{name}.service", *rest)
 
 
 def _status_lines(state: Json) -> list[str]:
@@ -154,6 +144,7 @@ def _status_lines(state: Json) -> list[str]:
     else:
         first = "no service is installed for this workspace: `callboard service install`"
     states = [f"{name}: {state[name]}" for name in ("enabled", "active", "linger") if state[name] is not None]
-    systemd = f"systemd says {', '.join(states)}" if states else "there is no systemctl here"
+    manager, program = ("launchd", "launchctl") if sys.platform == "darwin" else ("systemd", "systemctl")
+    said = f"{manager} says {', '.join(states)}" if states else f"there is no {program} here"
     served = f"callboard serve runs: process {', '.join(map(str, pids))}" if pids else ""
-    return [first, systemd, served or "no `callboard serve` runs for this workspace"]
+    return [first, said, served or "no `callboard serve` runs for this workspace"]

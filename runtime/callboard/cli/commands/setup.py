@@ -248,10 +248,22 @@ def examine_machine(environ: Mapping[str, str], workspace: Path) -> Iterator[Fin
     version = platform.python_version()
     fits: State = "found" if sys.version_info >= (3, 11) else "broken"
     yield Finding("python", fits, version, "Python 3.11 or newer is needed")
+    yield from examine_system(sys.platform)
     for name, state, advice in _PROGRAMS:
         yield _program(name, otherwise=state, advice=advice, environ=environ, workspace=workspace)
     yield _key(environ)
     yield _terminal(environ)
+
+
+def examine_system(system: str) -> Iterator[Finding]:
+    """Yield a finding that names what is missing on this system (`sys.platform`); none on Linux."""
+    if system.startswith("linux"):
+        return
+    missing = "a process that leaves a command's session outlives it; docs/macos.md lists what else is missing"
+    if system == "darwin":
+        yield Finding("system", "missing", "macOS: Callboard is written for it, and has not been tested on it", missing)
+    else:
+        yield Finding("system", "missing", f"{system}: Callboard is written for Linux and macOS", missing)
 
 
 def examine_folder(subject: str, folder: Path, advice: str) -> Finding:
@@ -337,10 +349,11 @@ def examine_sandbox(loaded: LoadedSettings, places: WorkspacePaths, environ: Map
         return Finding("sandbox", "broken", f"level {choice.level}: {reason}", advice)
     alone = choice_of(loaded, machine, attended=False)
     network = "the machine's network is open" if choice.network else _NETWORK[choice.level]
+    seatbelt = machine.seatbelt and choice.level
     without = "; unattended runs execute no commands" if alone.refusal else ""
-    detail = f"level {choice.level}: {_WALLS[choice.level]}; {network}{without}"
+    detail = f"level {choice.level}: {_SEATBELT if seatbelt else _WALLS[choice.level]}; {network}{without}"
     reason = "" if choice.level >= 2 else f"{machine.reason(2) or 'sandbox.level is set'}. "
-    open_ = f"it does not stop: {_OPEN[choice.level]}"
+    open_ = f"it does not stop: {_OPEN_ON_MACOS if seatbelt else _OPEN[choice.level]}"
     if choice.level >= 2:
         return Finding("sandbox", "found", f"{detail}; {open_}")
     return Finding("sandbox", "missing", detail, f"{reason}{open_[0].upper()}{open_[1:]}")
@@ -352,6 +365,7 @@ _WALLS = (
     "commands change their folder only, see no home and no other process (bubblewrap)",
     "commands change their folder only, see no home and no other process (bubblewrap)",
 )
+_SEATBELT = "commands change their folder only and cannot read homes and credentials (Seatbelt)"
 _NETWORK = (
     "the machine's network is open",
     "no network unless a command was approved with it",
@@ -363,6 +377,11 @@ _OPEN = (
     "writes to files of the workspace that other tools run (.git/hooks, .mcp.json); changes of permission bits outside",
     "protected names in deeper folders; use of disk and processor within the limits; faults of the kernel",
     "what is sent to allowed hosts; protected names in deeper folders; use of disk and processor; faults of the kernel",
+)
+
+_OPEN_ON_MACOS = (
+    "protected names in deeper folders; use of disk and processor within the limits; what is sent to allowed hosts; "
+    "faults of the kernel"
 )
 
 

@@ -46,7 +46,7 @@ class Hangups:
         # (test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves).
         self.listening = "serve" in sys.argv[1:]
         """True if a hang-up is recorded; otherwise it ends the process at once."""
-        self.reader, self.writer = map(above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+        self.reader, self.writer = open_pipe()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not self.listening:
@@ -124,6 +124,14 @@ def _installed() -> Hangups | None:
     """Return the handler of this process; one inherited through a fork belongs to the parent."""
     handler = signal.getsignal(signal.SIGHUP)
     return handler if isinstance(handler, Hangups) and handler.pid == os.getpid() else None
+
+
+def open_pipe() -> tuple[int, int]:
+    """Return the ends of a pipe that never blocks, above the standard streams."""
+    reader, writer = map(above_standard, os.pipe())
+    for end in (reader, writer):
+        os.set_blocking(end, False)
+    return reader, writer
 
 
 def above_standard(fd: int) -> int:

@@ -51,7 +51,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         # Non-blocking: a signal handler must not wait for a full pipe.
-        self._reader, self._writer = map(hangup.above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._reader, self._writer = hangup.open_pipe()
         for number in self._numbers:
             self._before.append((number, signal.signal(number, self._note)))
         return self

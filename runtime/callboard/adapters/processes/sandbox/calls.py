@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from socket import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX
 
 from callboard.adapters.processes.sandbox.instructions import (
     ALLOW,
@@ -38,6 +37,11 @@ SET_ID = 0o6000
 TYPING = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which put characters into the input of a terminal."""
 
+AF_UNIX = 1
+AF_INET = 2
+AF_INET6 = 10
+AF_NETLINK = 16
+"""Linux's numbers (linux/socket.h). The module `socket` of another system has others, or none."""
 INSIDE_FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
 """Permitted socket families in a command's own network namespace, which does not isolate others (vsock, packet)."""
 NO_FAMILIES = (AF_NETLINK,)

@@ -16,9 +16,11 @@ import ctypes
 import errno
 import os
 import stat
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from callboard.adapters.kernel.process_table import boot_id, row_of
 from callboard.types.lazy_dataclass import dataclass
 
 IN_CREATE = 0x100
@@ -85,6 +87,8 @@ class PathGuard:
 
     def watch(self) -> int:
         """Watch the folders. Return the descriptor to poll, -1 if the kernel provides no more."""
+        if not sys.platform.startswith("linux"):
+            return -1
         libc = ctypes.CDLL(None, use_errno=True)
         self.inotify = libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
         if self.inotify >= 0:
@@ -208,6 +212,8 @@ def _split(name: str) -> tuple[str, str]:
 
 
 RENAME_NOREPLACE = 1
+RENAME_EXCL = 4
+"""Same meaning as RENAME_NOREPLACE, for `renameatx_np` of macOS (man 2 renameatx_np)."""
 
 
 def rename_new(folder: int, name: str, target: str) -> bool:
@@ -220,7 +226,10 @@ def rename_new(folder: int, name: str, target: str) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     # Guards of several commands move files at the same time, and must not replace one another's
     # (test_guards_that_move_files_at_the_same_time_replace_nothing).
-    if not libc.renameat2(folder, os.fsencode(name), folder, os.fsencode(target), RENAME_NOREPLACE):
+    rename, flag = (
+        (libc.renameat2, RENAME_NOREPLACE) if hasattr(libc, "renameat2") else (libc.renameatx_np, RENAME_EXCL)
+    )
+    if not rename(folder, os.fsencode(name), folder, os.fsencode(target), flag):
         return True
     code = ctypes.get_errno()
     if code == errno.EEXIST:
@@ -449,11 +458,5 @@ def _started(pid: int) -> str:
 
     Empty if the process has ended.
     """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()[:8]
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else f"{fields[19]}-{boot}"
+    row = row_of(pid)
+    return "" if row is None else f"{row.started:.0f}-{boot_id()[:8]}"

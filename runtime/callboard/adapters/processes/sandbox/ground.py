@@ -2,10 +2,11 @@
 
 They are collected once at a session's start. Reads the disk; changes nothing.
 """
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120, S108 - paths are text here: they become words of a command line, and are compared by the hundred
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, S108 - paths are text here: they become words of a command line, and are compared by the hundred
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
@@ -42,6 +43,26 @@ OF_THE_MACHINE = (
 _TEMPORARY = ("/tmp", "/var/tmp")
 CROWDED = (*_TEMPORARY, "/run", "/dev", "/proc")
 """Folders that all programs of the machine share. A command gets private ones, or a part of them."""
+CROWDED_ON_MACOS = (
+    "/private/tmp",
+    "/private/var/tmp",
+    "/private/var/folders",
+    "/private/var/run",
+    "/System/Volumes/Data",
+)
+"""The same on macOS. The last one shows all files of the disk under a second name."""
+_CREDENTIALS_ON_MACOS = (
+    *("Library/Keychains", "Library/Cookies", "Library/Safari", "Library/Mail", "Library/Messages"),
+    *("Library/Application Support/Google/Chrome", "Library/Application Support/Firefox"),
+    *("Library/Application Support/Code", "Library/Application Support/com.apple.TCC"),
+)
+_OF_MACOS = (
+    "/private/etc/master.passwd",
+    "/private/etc/sudoers",
+    "/private/etc/sudoers.d",
+    "/private/var/db/dslocal",
+    "/Library/Keychains",
+)
 
 _TOOLS_OF_ENVIRONMENT = (
     *("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOROOT", "JAVA_HOME"),
@@ -105,7 +126,7 @@ def find_ground(
     home = os.path.realpath(environment.get("HOME") or Path.home())
     homes = tuple(_homes(home))
     own_folders = [os.path.realpath(path) for path in own]
-    credentials = [f"{home}/{name}" for name in CREDENTIALS] if homes else []
+    credentials = list(credentials_of(home)) if homes else []
     credentials += [os.path.realpath(folder) for folder in claude_folders(home, environment)]
     return SandboxPaths(
         workspace=root,
@@ -115,15 +136,51 @@ def find_ground(
         scratch=os.path.realpath(scratch) if scratch else "",
         locks=os.path.realpath(locks) if locks else "",
         tools=tuple(dict.fromkeys(_tools(homes, root, environment))),
-        hidden=tuple(dict.fromkeys((*credentials, *OF_THE_MACHINE, *_host_keys()))),
+        hidden=tuple(dict.fromkeys((*credentials, *secrets_of_machine(), *_host_keys()))),
         repository=find_repository(root),
     )
+
+
+def credentials_of(home: str) -> Iterator[str]:
+    """Yield the paths of credentials beneath a home."""
+    for name in (*CREDENTIALS, *(_CREDENTIALS_ON_MACOS if sys.platform == "darwin" else ())):
+        yield f"{home}/{name}"
+
+
+def secrets_of_machine() -> tuple[str, ...]:
+    """Return the files that only root can read; hidden in case the runtime runs as root."""
+    return (*OF_THE_MACHINE, *_OF_MACOS) if sys.platform == "darwin" else OF_THE_MACHINE
+
+
+def spelled(path: str) -> str:
+    """Return a path as the disk spells it, with links resolved, if the system can tell.
+
+    The disks of macOS find a file by letters of either case, and by other forms of an accented letter.
+    """
+    real = os.path.realpath(path)
+    get_path = getattr(fcntl, "F_GETPATH", None)
+    if get_path is None:
+        return real
+    missing: list[str] = []
+    while real != "/":
+        try:
+            descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            missing.insert(0, os.path.basename(real))
+            real = os.path.dirname(real)
+            continue
+        try:
+            found = os.fsdecode(fcntl.fcntl(descriptor, get_path, bytes(1024)).rstrip(b"\0"))
+        finally:
+            os.close(descriptor)
+        return "/".join((found.rstrip("/"), *missing))
+    return "/" + "/".join(missing)
 
 
 def _homes(home: str) -> Iterator[str]:
     if home != "/" and os.path.isdir(home):
         yield home
-    for folder in ("/home", "/root"):
+    for folder in ("/home", "/root", "/Users", "/private/var/root"):
         if folder != home and os.path.isdir(folder) and os.access(folder, os.R_OK):
             yield folder
 

@@ -15,6 +15,7 @@ import select
 import signal
 import time
 
+from callboard.adapters.kernel.exits import open_process
 from callboard.adapters.processes.sandbox.watching import Watch, descendants
 
 STATUS = 3
@@ -114,7 +115,7 @@ def until_alone(watch: Watch, seconds: float) -> int:
 
 def _pid_opened(pid: int) -> int | None:
     try:
-        return os.pidfd_open(pid)
+        return open_process(pid)
     except OSError:
         return None  # it has just ended
 

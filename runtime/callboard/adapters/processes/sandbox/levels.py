@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
 
 from callboard.adapters.processes.programs import is_within
 from callboard.adapters.processes.sandbox.calls import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
 from callboard.adapters.processes.sandbox.created_paths import GRANTS
 from callboard.adapters.processes.sandbox.ground import (
     CROWDED,
+    CROWDED_ON_MACOS,
     CheckoutFolders,
     SandboxPaths,
     repository_of_worktree,
     services,
+    spelled,
 )
 from callboard.adapters.processes.sandbox.keeping import COVERED
 from callboard.adapters.processes.sandbox.openings import Openings
+from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules
 from callboard.adapters.processes.sandbox.walls import unprivileged
 from callboard.core.permissions.sensitive_paths import CLAUDE_LOADED
 from callboard.types.lazy_dataclass import dataclass
@@ -205,6 +208,73 @@ def around(path: str, hidden: Iterable[str]) -> Iterator[str]:
             child = f"{path.rstrip('/')}/{name}"
             if not os.path.islink(child):
                 yield from around(child, inside)
+
+
+# Levels 1 to 3 on macOS
+
+
+def seatbelt_rules(
+    ground: SandboxPaths,
+    spot: CommandFolder,
+    *,
+    network: bool,
+    ports: Sequence[int] = (),
+    spelled: Callable[[str], str] = spelled,
+) -> SeatbeltRules:
+    """Return what a command may read, change, and reach on macOS, from the description that Linux's levels get too.
+
+    `spelled` returns a path as the disk spells it, because Seatbelt compares letters exactly.
+    """
+    hidden = [*ground.hidden, *ground.own]
+
+    def area(path: str, without: Iterable[str] = ()) -> SeatbeltArea:
+        return SeatbeltArea(spelled(path), tuple(dict.fromkeys(map(spelled, without))))
+
+    opened = [
+        area(path, _beneath(ground.own, path) if path in spot.granted.named else _beneath(hidden, path))
+        for path in (*spot.granted.read, *spot.granted.write)
+    ]
+    read = [
+        area("/", (*CROWDED, *CROWDED_ON_MACOS, *ground.homes, *hidden)),
+        *(
+            area(path, _beneath(hidden, path))
+            for path in (*ground.tools, *ground.readable)
+            if not _in_any(path, hidden)
+        ),
+        *map(area, ground.own_readable),
+        *opened[: len(spot.granted.read)],
+        area(ground.workspace, _beneath(hidden, ground.workspace)),
+    ]
+    own = [spot.folder, ground.scratch, *ground.writable, *(spot.openings if spot.worktree else ())]
+    write = [
+        *(area(path, _closed(path, hidden, ground, spot)) for path in own if path),
+        *(
+            replace(each, without=(*each.without, *map(spelled, ground.loaded)))
+            for each in opened[len(spot.granted.read) :]
+        ),
+    ]
+    return SeatbeltRules(
+        tuple(read),
+        tuple(write),
+        kept=tuple(dict.fromkeys(map(spelled, spot.shut.shut))),
+        pinned=tuple(dict.fromkeys(_pinned(write, map(spelled, spot.shut.pinned)))),
+        absent=tuple((spelled(base), name) for base, _, name in (entry.partition("//") for entry in spot.shut.guarded)),
+        ports=tuple(ports),
+        network=network,
+    )
+
+
+def _pinned(areas: Iterable[SeatbeltArea], pinned: Iterable[str]) -> Iterator[str]:
+    """Yield folders that a command must not move away, because the rules name them or paths beneath them."""
+    yield from pinned
+    for each in areas:
+        if os.path.isdir(each.path):
+            yield each.path
+        yield from _on_the_way(each.path, each.without)
+
+
+def _in_any(path: str, folders: Iterable[str]) -> bool:
+    return any(is_within(path, folder) for folder in folders)
 
 
 # Levels 2 and 3

@@ -20,7 +20,8 @@ from dataclasses import field
 from urllib.parse import urlsplit
 
 import anyio
-from anyio.abc import ByteStream, SocketStream, TaskGroup, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup, TaskStatus
+from anyio.streams.stapled import MultiListener
 
 from callboard.core.permissions.hosts import is_public
 from callboard.types.lazy_dataclass import dataclass
@@ -117,7 +118,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Proxy of one set of hosts. `path`: the socket, in a separate folder that only the user may enter."""
+    """Proxy of one set of hosts. `path`: HOST:PORT, or a socket in a folder that only the user may enter."""
 
     path: str
     allowed: tuple[str, ...]
@@ -128,6 +129,11 @@ class Proxy:
         """Serve until cancelled. Report as started once it listens."""
         async with await anyio.create_unix_listener(self.path, mode=0o600) as listener:
             task_status.started()
+            await listener.serve(self.handle)
+
+    async def serve_port(self, listener: MultiListener[SocketStream]) -> None:
+        """Serve on a port that is already listened on, until cancelled."""
+        async with listener:
             await listener.serve(self.handle)
 
     async def handle(self, client: SocketStream) -> None:
@@ -190,7 +196,9 @@ async def _carry(source: ByteStream, sink: SocketStream) -> None:
 class SessionProxies:
     """Proxies of a session; see the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ports: bool = False) -> None:
+        self._ports = ports
+        """True: each proxy has a port of the loopback, because the sandbox (Seatbelt) has no network of its own."""
         self._group: TaskGroup | None = None
         self._folder = ""
         self._proxies: dict[tuple[str, ...], Proxy] = {}
@@ -216,10 +224,19 @@ class SessionProxies:
             if self._group is None or not key:
                 return ""
             if key not in self._proxies:
-                proxy = Proxy(f"{self._folder}/{len(self._proxies)}", key)
-                await self._group.start(proxy.serve)
-                self._proxies[key] = proxy
+                self._proxies[key] = await self._begin(self._group, key)
             return self._proxies[key].path
+
+    async def _begin(self, group: TaskGroup, hosts: tuple[str, ...]) -> Proxy:
+        if self._ports:
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+            port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - anyio's, which has nothing to do with Django
+            proxy = Proxy(f"127.0.0.1:{port}", hosts)
+            group.start_soon(proxy.serve_port, listener)
+            return proxy
+        proxy = Proxy(f"{self._folder}/{len(self._proxies)}", hosts)
+        await group.start(proxy.serve)
+        return proxy
 
     def refused(self, path: str) -> tuple[str, ...]:
         """Return the hosts that the proxy of a socket has refused so far, in order."""

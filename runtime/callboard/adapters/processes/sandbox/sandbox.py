@@ -26,9 +26,12 @@ from callboard.adapters.processes.sandbox.levels import (
     bubblewrap_walls,
     find_spot,
     landlock_walls,
+    seatbelt_rules,
 )
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.openings import Placeholder, make_placeholders, missing, openings
+from callboard.adapters.processes.sandbox.seatbelt import seatbelt_profile
+from callboard.types.errors import ToolRefused
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, HostGrant, PathGrant
@@ -52,7 +55,7 @@ _READ_ONLY = late_pattern(r"read-only file ?system|\bEROFS\b", re.IGNORECASE)
 _MISSING = late_pattern(
     r"no such file|not found|permission denied|cannot (?:open|access|stat)|\bENOENT\b|\bEACCES\b", re.IGNORECASE
 )
-_REFUSED = late_pattern(r"permission denied|\bEACCES\b", re.IGNORECASE)
+_REFUSED = late_pattern(r"permission denied|operation not permitted|\b(?:EACCES|EPERM)\b", re.IGNORECASE)
 _PATH = late_pattern(r"(?<![\w.:/])/[^\s'\"`:,;()<>|]+")
 _ASK = "a person is then asked"
 
@@ -126,12 +129,22 @@ def _refusal(machine: Machine, cause: str) -> str:
     )
 
 
-_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_PROXIED: Mapping[str, str] = {
-    **{name: f"http://127.0.0.1:{PORT}" for variable in _NAMES for name in (variable, variable.lower())},
-    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
-}
-"""Variables that name the proxy for programs inside."""
+_PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+def _port_of(socket: str) -> int:
+    """Return the port of a proxy: its own if it listens on one (macOS), else the one forwarded to its socket."""
+    port = socket.rpartition(":")[2]
+    return int(port) if port.isdecimal() else PORT
+
+
+def _proxied(socket: str) -> dict[str, str]:
+    """Return the variables that name the proxy for programs inside."""
+    place = f"http://{LOOPBACK}:{_port_of(socket)}"
+    return {
+        **{name: place for variable in _PROXY_NAMES for name in (variable, variable.lower())},
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+    }
 
 
 def _text_inside() -> str:
@@ -217,6 +230,11 @@ class Sandbox:
         return (f"Commands run in a sandbox: they change files of your folder and temporary files alone, and {reach}.",)
 
     @property
+    def kind(self) -> int:
+        """Return the level whose messages a command sees: Seatbelt refuses as level 1 does, at every level."""
+        return 1 if self.machine.seatbelt and self.level else self.level
+
+    @property
     def refusal(self) -> str:
         return self.choice.refusal
 
@@ -240,7 +258,7 @@ class Sandbox:
         limits = [*self.limits.walls()]
         if self.limits.processes and self.machine.group:
             limits.append(f"group={self.machine.group}:{self.limits.processes}")
-        elif self.limits.processes and self.level < 2:
+        elif self.limits.processes and (self.level < 2 or self.machine.seatbelt):
             limits.append(f"limit=NPROC:{self.limits.processes}")
         if ground is None or not self.level:
             return limits
@@ -249,6 +267,15 @@ class Sandbox:
                 Path(made).mkdir(mode=0o700, parents=True, exist_ok=True)
         opened = openings(_paths(grants), ground.homes, ground.closed)
         spot = find_spot(ground, folder, opened)
+        if self.machine.seatbelt:
+            proxied = (_port_of(reach.socket),) if reach.socket else ()
+            ports = (*map(int, reach.ports), *proxied)
+            rules = seatbelt_rules(ground, spot, network=reach.open, ports=ports)
+            try:
+                profile = seatbelt_profile(rules)
+            except ValueError as wrong:
+                raise ToolRefused(f"bash: the command was not run: {wrong}") from wrong
+            return [*limits, f"seatbelt={self.machine.seatbelt}", f"profile={profile}"]
         if self.level == 1:
             return [*limits, *landlock_walls(ground, spot, self.machine.abi, network=reach.open)]
         inside = _inside(shell, reach)
@@ -261,8 +288,8 @@ class Sandbox:
         """Return the environment of a command, with the sandbox's changes."""
         if self.ground is None or not self.level:
             return dict(environment)
-        proxied = dict(_PROXIED) if reach and reach.socket else dict[str, str]()
-        if self.level >= 2:
+        proxied = _proxied(reach.socket) if reach and reach.socket else dict[str, str]()
+        if self.level >= 2 and not self.machine.seatbelt:
             return {**environment, **proxied, "TMPDIR": TEMPORARY}
         temporary = self.ground.scratch or TEMPORARY
         return {**self._caches(environment, temporary), **environment, **proxied, "TMPDIR": temporary}
@@ -315,7 +342,8 @@ def _network(output: str, reach: NetworkReach, refused: Sequence[str]) -> Iterat
 
 
 def _files(output: str, ground: SandboxPaths, level: int) -> Iterator[str]:
-    # Landlock answers "permission denied" where bubblewrap's mounts answer "read-only file system".
+    # Landlock answers "permission denied", Seatbelt "operation not permitted", bubblewrap's mounts "read-only file
+    # system".
     if _READ_ONLY.search(output) or (level == 1 and _REFUSED.search(output) and _names_outside(output, ground)):
         yield (
             "[In the sandbox only your folder and temporary files can be changed, and in your folder not what other "

@@ -13,8 +13,11 @@ import ctypes
 import os
 import resource
 import struct
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+
+from callboard.adapters.kernel.process_table import rows
 
 CREATE_RULESET = 444
 ADD_RULE = 445
@@ -35,6 +38,8 @@ CAPABILITY_VERSION_3 = 0x20080522
 
 def landlock_abi() -> int:
     """Return the kernel's version of Landlock; 0: none, or switched off."""
+    if not sys.platform.startswith("linux"):
+        return 0  # other kernels have other calls with these numbers
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1))
     return max(0, int(version))
@@ -55,6 +60,9 @@ def drop_capabilities() -> None:
 @contextmanager
 def unprivileged() -> Generator[None]:
     """Access the disk as a command of root does, without capabilities beyond its own files. Applies to this thread."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
     before = ctypes.create_string_buffer(24)
@@ -127,11 +135,18 @@ def limit(limits: list[str]) -> None:
         kind = getattr(resource, f"RLIMIT_{name}")
         most = int(text)
         if name == "NPROC":  # the limit counts all threads of the user, so the running ones are added
-            with open("/proc/loadavg", encoding="ascii") as file:
-                most += int(file.read().split()[3].partition("/")[2])
+            most += _running()
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
+
+
+def _running() -> int:
+    """Return the number of running threads; on a system other than Linux, of processes, which it counts instead."""
+    if not sys.platform.startswith("linux"):
+        return len(rows())
+    with open("/proc/loadavg", encoding="ascii") as file:
+        return int(file.read().split()[3].partition("/")[2])
 
 
 class ControlGroup:

@@ -2,15 +2,19 @@
 
 This module imports only a small part of the standard library, because each command waits for the import.
 """
-# ruff: noqa: PTH123, PTH208 - importing pathlib would take longer than all the rest of the start
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable
+
+from callboard.adapters.kernel.exits import open_process
+from callboard.adapters.kernel.process_table import rows
 
 CONTROL = 3
 """Descriptor on which the host sends the start byte, and whose end means the host's end."""
@@ -31,6 +35,8 @@ class Watch:
         inside reports it."""
         self.left_behind = 0
         """Number of processes that the command left inside, as reported by Callboard's process there."""
+        self.orphans: dict[int, int] = {}
+        """Descriptors of remaining processes that are not children of this one, and their pids."""
         self.handlers: dict[int, Callable[[int], None]] = {}
         """Callbacks for other descriptors, called once they can be read."""
         self.pipe = pipe
@@ -77,7 +83,7 @@ class Watch:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self.children = False
+                self.children = self._has_orphans()
                 return
             if not pid:
                 return
@@ -86,6 +92,25 @@ class Watch:
             if pid == self.shell and self.code is None:
                 code = os.waitstatus_to_exitcode(status)
                 self.code = code if code >= 0 else 128 - code
+
+    def _has_orphans(self) -> bool:
+        """Listen for the ends of remaining processes that this one could not adopt. Return True if there are any."""
+        if can_adopt():
+            return False
+        for pid in set(descendants()) - set(self.orphans.values()):
+            try:
+                descriptor = open_process(pid)
+            except OSError:
+                continue  # it has just ended
+            self.orphans[descriptor] = pid
+            self.handlers[descriptor] = self._forget
+            self.poll.register(descriptor, select.POLLIN)
+        return bool(self.orphans)
+
+    def _forget(self, descriptor: int) -> None:
+        self.poll.unregister(descriptor)
+        del self.orphans[descriptor], self.handlers[descriptor]
+        os.close(descriptor)
 
     def turn(self, seconds: float | None) -> None:
         """Wait for the next event, and process it."""
@@ -163,22 +188,51 @@ class ErrorStream:
                 return
 
 
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Let orphans become children of this process, if the kernel can do that.
+
+    Otherwise its session holds them together, which this process leads: see `descendants`.
+    """
+    if can_adopt():
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def can_adopt() -> bool:
+    """Return True if the kernel makes orphans children of the process that asks for it."""
+    return sys.platform.startswith("linux")
+
+
+def close_from(lowest: int, most: int) -> None:
+    """Close all descriptors from this one on. `most`: the kernel is asked to close those below this number.
+
+    Without `close_range` each number would be a call of the kernel, so that only the open ones are closed.
+    """
+    if sys.platform.startswith("linux"):
+        os.closerange(lowest, most)
+        return
+    for descriptor in sorted(int(name) for name in os.listdir("/dev/fd") if name.isdecimal()):  # noqa: PTH208 - importing pathlib would take longer than all the rest of the start
+        if descriptor >= lowest:
+            os.closerange(descriptor, descriptor + 1)
+
+
 def descendants() -> list[int]:
-    """Return all living descendants of this process, from /proc."""
+    """Return all living descendants of this process.
+
+    If the kernel does not let a process adopt orphans (macOS), the processes of its session count too. An orphan that
+    began a session of its own is then not found.
+    """
+    found = rows()
+    own = os.getpid()
     parents: dict[int, list[int]] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                # A program can put spaces and parentheses into its name: the fields begin after the last one.
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != b"Z":
-            parents.setdefault(int(fields[1]), []).append(int(entry))
-    pids: list[int] = []
-    todo = [os.getpid()]
+    for row in found:
+        parents.setdefault(row.parent, []).append(row.pid)
+    pids = [] if can_adopt() else [row.pid for row in found if row.session == own != row.pid]
+    todo = [own, *pids]
     while todo:
-        born = parents.get(todo.pop(), [])
+        born = [pid for pid in parents.get(todo.pop(), []) if pid not in pids]
         pids += born
         todo += born
     return pids

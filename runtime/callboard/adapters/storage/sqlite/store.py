@@ -30,6 +30,7 @@ import apsw
 from anyio import to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
+from callboard.adapters.kernel.process_table import row_of
 from callboard.adapters.storage.feed import Doorbell, Feed, Fetch, Sleepers
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
@@ -417,7 +418,9 @@ class LeaseAttempt:
                 return _holder(descriptor)
             number = next_fence(transaction.connection, self._lease)
             # The start time distinguishes the holder from a process with a reused pid; a reader compares both.
-            content = json.dumps({"lease": self._lease, "pid": os.getpid(), "started": started(os.getpid())})
+            row = row_of(os.getpid())
+            started = 0.0 if row is None else row.started
+            content = json.dumps({"lease": self._lease, "pid": os.getpid(), "started": started})
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, content.encode(), 0)
             self._held = HeldLease(Fence(self._lease, number), descriptor)
@@ -443,15 +446,6 @@ def holder(folder: Path, lease: str, _transaction: Transaction) -> LeaseHolder |
         return None if try_lock(descriptor, fcntl.LOCK_SH) else _holder(descriptor)
     finally:
         os.close(descriptor)
-
-
-def started(pid: int) -> float:
-    """Return the start time of the process in clock ticks since boot (man 5 proc_pid_stat, field 22); 0 if unknown."""
-    try:
-        stat_line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0.0
-    return float(stat_line.rpartition(")")[2].split()[19])  # the name in parentheses may contain anything
 
 
 def _file(folder: Path, lease: str) -> Path:
