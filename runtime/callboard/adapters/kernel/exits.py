@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-from typing import Any
 
 
 def open_process(pid: int) -> int:
@@ -43,10 +42,12 @@ def has_ended(descriptor: int) -> bool:
 
 
 def _open_queue(pid: int) -> int:
-    kernel: Any = select  # Linux has no kqueue, so its type stubs have none either
-    queue = kernel.kqueue()
+    kernel = vars(select)  # Linux has no kqueue, so its type stubs have none either
+    queue = kernel["kqueue"]()
     try:
-        event = kernel.kevent(pid, filter=kernel.KQ_FILTER_PROC, flags=kernel.KQ_EV_ADD, fflags=kernel.KQ_NOTE_EXIT)
+        event = kernel["kevent"](
+            pid, filter=kernel["KQ_FILTER_PROC"], flags=kernel["KQ_EV_ADD"], fflags=kernel["KQ_NOTE_EXIT"]
+        )
         queue.control([event], 0)
         # Never read, so that it stays readable. A copy, because the object closes its own descriptor.
         return os.dup(queue.fileno())
