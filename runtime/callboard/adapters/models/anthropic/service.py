@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
-from yarl import URL
 
 from callboard import __version__
 from callboard.adapters.models.anthropic.credentials import Credentials
@@ -126,7 +125,6 @@ class ServiceConnections:
         self._base, authorization = _base_of(route.url)
         further = {name.lower(): value for name, value in (route.headers or {}).items()}
         self._further = {**authorization, **further}
-        self._urls: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -170,7 +168,7 @@ class ServiceConnections:
         merged = {**STATIC_HEADERS, **self._credentials.headers(), **self._further}
         response = await self._opened().request(
             method,
-            self._url(path),
+            self._base + path,
             headers=_joined(merged, headers),
             data=content,
             allow_redirects=False,
@@ -189,12 +187,6 @@ class ServiceConnections:
             # `trust_env` would send the passwords of ~/.netrc; `client.py` finds the proxy.
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         return self._session
-
-    def _url(self, path: str) -> URL:
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = URL(self._base + path, encoded=True)
-        return url
 
 
 def _base_of(url: str) -> tuple[str, dict[str, str]]:
