@@ -90,7 +90,7 @@ def _typed(folder: Path, width: int) -> str:
             screen.type(f"!echo end-{number}\r")
             screen.wait(rf"^end-{number}$")
         screen.type("/nosuchcommand\r")
-        screen.wait("nosuchcommand")
+        screen.wait(r"backslash: \\/nosuchcommand")
         return screen.text()
     finally:
         screen.close()
