@@ -39,10 +39,10 @@ check-rest:
 	@$(PYTEST) tests/test_architecture.py tests/test_docs.py
 
 test: setup
-	@$(PYTEST) -n 7
+	@$(PYTEST) -n 6
 
 test-times: setup
-	@$(PYTEST) -n 7 -p tests.times
+	@$(PYTEST) -n 6 -p tests.times
 
 soak: setup
 	@SOAK=$(SOAK) $(PYTEST) -n 2 -m soak $(if $(STOP_AFTER),--stop-after $(STOP_AFTER))

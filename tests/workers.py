@@ -1,6 +1,6 @@
 """Workers of pytest-xdist that need no imports: copies of one process that has imported every test module of the run.
 
-To import four hundred test modules and what they import takes four seconds of CPU, in each of seven workers. Here xdist
+To import four hundred test modules and what they import takes four seconds of CPU, in each of six workers. Here xdist
 starts `worker.py` in place of Python: it asks for a copy, and where there is none it becomes a plain worker. So
 whatever is odd (another system than Linux, a thread that an import has left) costs time and nothing else.
 """

@@ -68,6 +68,7 @@ def result_text(result: dict[str, Any]) -> str:
     return content if isinstance(content, str) else "\n".join(one.get("text", "") for one in content)
 
 
+@pytest.mark.soak  # 7 s of CPU to import them; `test_mcp_real_servers.py` calls each of them alone
 def test_the_python_servers_in_one_session(command: Command, page: str) -> None:
     workspace = str(command.workspace)
     subprocess.run(["git", "init", "-q", "-b", "main", workspace], check=True)
