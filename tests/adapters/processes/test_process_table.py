@@ -86,15 +86,21 @@ def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def test_the_table_shows_a_child_with_parent_session_and_command(table: str) -> None:
-    with subprocess.Popen(["sleep", "300"], start_new_session=True) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["cat", "-"], start_new_session=True, **pipes) as child:
         try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(b"x\n")
+            child.stdin.flush()
+            child.stdout.readline()  # it runs: while it is started, its command line is empty for a moment
             row = row_of(child.pid)
             assert row is not None
             assert (row.pid, row.parent, row.session) == (child.pid, os.getpid(), child.pid)
             assert child.pid in {each.pid for each in rows()}
             assert list(in_session(child.pid)) == [child.pid]
             parent, words = command_lines()[child.pid]
-            assert (parent, [word for word in words if word]) == (os.getpid(), [b"sleep", b"300"])
+            assert (parent, [word for word in words if word]) == (os.getpid(), [b"cat", b"-"])
         finally:
             child.kill()
 
