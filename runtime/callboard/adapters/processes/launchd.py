@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import plistlib
-from collections.abc import Mapping
 from pathlib import Path
 
-from callboard.adapters.processes.systemd import KEPT, WRITTEN, run_tool
+from callboard.adapters.processes.systemd import KEPT, WRITTEN, WorkspaceService, run_tool
 from callboard.types.lazy_dataclass import dataclass
 
 _START = 'if [ -r "$0" ]; then set -a; . "$0"; set +a; fi; exec "$@"'
@@ -21,18 +20,9 @@ _OPEN_FILES = 10_240
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchAgent:
-    """A service for one workspace."""
+class LaunchAgent(WorkspaceService):
+    """Service of the user's launchd. Its name is the label."""
 
-    name: str
-    """`callboard-<workspace>`, the label."""
-    workspace: Path
-    command: tuple[str, ...]
-    """The absolute path of callboard, or of Python with its arguments."""
-    secrets: Path
-    """File in which the user may write the key."""
-    environ: Mapping[str, str]
-    trust: bool = False
     home: Path = Path()
 
     def file(self) -> Path:
@@ -45,10 +35,9 @@ class LaunchAgent:
 
     def text(self) -> str:
         """Return the property list as XML. Raises `ValueError` for a path with a control character."""
-        line = [*self.command, "serve", "--cwd", str(self.workspace), *(["--trust"] if self.trust else [])]
         content = {
             "Label": self.name,
-            "ProgramArguments": ["/bin/sh", "-c", _START, str(self.secrets), *line],
+            "ProgramArguments": ["/bin/sh", "-c", _START, str(self.secrets), *self.line()],
             "EnvironmentVariables": {name: self.environ[name] for name in KEPT if self.environ.get(name)},
             "RunAtLoad": True,
             # Not after an orderly end. launchd cannot tell exit codes 2 and 3 apart, which only a person can fix, so

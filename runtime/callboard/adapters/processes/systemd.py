@@ -32,11 +32,11 @@ _SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class SystemdUnit:
-    """A service for one workspace."""
+class WorkspaceService:
+    """`callboard serve` for one workspace, as a service of the user."""
 
     name: str
-    """`callboard-<workspace>.service`."""
+    """`callboard-<workspace>`, with `.service` for systemd."""
     workspace: Path
     command: tuple[str, ...]
     """The absolute path of callboard, or of Python with its arguments."""
@@ -44,6 +44,15 @@ class SystemdUnit:
     """File in which the user may write the key."""
     environ: Mapping[str, str]
     trust: bool = False
+
+    def line(self) -> list[str]:
+        """Return the command line of the service."""
+        return [*self.command, "serve", "--cwd", str(self.workspace), *(["--trust"] if self.trust else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class SystemdUnit(WorkspaceService):
+    """Service of the user's systemd."""
 
     def file(self) -> Path:
         """Return the path of the unit for the user's systemd."""
@@ -77,7 +86,7 @@ class SystemdUnit:
 
     def text(self) -> str:
         """Return the content of its file."""
-        line = [*self.command, "serve", "--cwd", str(self.workspace), *(["--trust"] if self.trust else [])]
+        line = self.line()
         variables = [f"Environment={quoted(f'{name}={self.environ[name]}')}" for name in KEPT if self.environ.get(name)]
         privileges = [] if _setuid_sandbox(self.environ) else ["NoNewPrivileges=yes"]
         rows = (
