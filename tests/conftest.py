@@ -57,7 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if (seconds := config.getoption("stop_after")) is not None:
         config.pluginmanager.register(TimeLimit(seconds))
     gc.disable()  # while tests are collected, which makes hundreds of thousands of objects and no garbage
-    if not hasattr(config, "workerinput"):  # once, not in each worker
+    if hasattr(config, "workerinput"):
+        workers.send_less(config)
+    else:  # once, not in each worker
         bytecode.prepare(config, ROOT / "runtime")
     interpreter = str(Path(sys.executable).resolve().parent)
     if not os.environ.get("PATH", "").startswith(interpreter):

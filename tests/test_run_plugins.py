@@ -133,3 +133,55 @@ def test_where_an_import_leaves_a_thread_the_workers_are_no_copies(tmp_path: Pat
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "3 passed" in ran.stdout
     assert (tmp_path / "imports").read_text() == "one one one "
+
+
+LESS = """
+from tests import workers
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        workers.send_less(config)
+        return
+    config.pluginmanager.register(Reports())
+
+class Reports:
+    count = 0
+    def pytest_runtest_logreport(self, report):
+        self.count += 1
+    def pytest_terminal_summary(self, terminalreporter):
+        terminalreporter.write_line(f"{self.count} reports")
+"""
+
+OUTCOMES = """
+import pytest
+
+@pytest.fixture
+def broken(): raise ValueError("in its set-up")
+
+@pytest.fixture
+def unclean():
+    yield
+    raise ValueError("in its clean-up")
+
+def test_broken(broken): pass
+def test_unclean(unclean): pass
+def test_failed(): assert not "in its call"
+def test_skipped(): pytest.skip("for a reason")
+@pytest.mark.skip("from the start")
+def test_never(): pass
+"""
+
+
+def test_workers_send_one_report_of_a_test_that_passed_and_every_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_outcomes.py").write_text(OUTCOMES)
+    ran = run(tmp_path, LESS, "-n", "2", "-rs")
+    assert "1 failed, 4 passed, 2 skipped, 2 errors" in ran.stdout, ran.stdout + ran.stderr
+    for text in ("in its set-up", "in its call", "in its clean-up", "for a reason", "from the start"):
+        assert text in ran.stdout
+    # Three numbers, a failure, a skip in the call; the clean-up's failure has a report of the call before it.
+    assert "9 reports" in ran.stdout
+
+
+def test_who_asks_for_durations_gets_those_of_set_up_too(tmp_path: Path) -> None:
+    ran = run(tmp_path, LESS, "-n", "2", "--durations", "3")
+    assert "9 reports" in ran.stdout, ran.stdout + ran.stderr

@@ -22,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from _pytest import pathlib
@@ -122,3 +122,24 @@ def become_worker(streams: list[int]) -> NoReturn:
     threading._shutdown()
     atexit._run_exitfuncs()
     os._exit(0)
+
+
+def send_less(config: pytest.Config) -> None:
+    """Let a worker of xdist send one report of a test that passed, instead of three, and not its begin and end.
+
+    To send and to read the others takes a millisecond of CPU for each test. Those that fail in their set-up or
+    clean-up are sent, and all where somebody asks for durations.
+    """
+    if config.pluginmanager.hasplugin("times") or config.getoption("durations"):
+        return
+    # Found by what it can do: the class is defined anew in each worker.
+    interactor: Any = next(one for one in config.pluginmanager.get_plugins() if hasattr(one, "sendevent"))
+    send = interactor.sendevent
+
+    def send_needed(name: str, **values: Any) -> None:
+        report = values.get("data") if name == "testreport" else None
+        passed = report is not None and report["outcome"] == "passed" and report["when"] != "call"
+        if not passed and name not in ("logstart", "logfinish"):
+            send(name, **values)
+
+    interactor.sendevent = send_needed
