@@ -26,7 +26,7 @@ from callboard.types.records import Fault, Json, Usage
 
 pytestmark = pytest.mark.anyio
 
-STEPS, SOAK_STEPS, TURN = 600, 2_000, 50
+STEPS, SOAK_STEPS, TURN = 300, 2_000, 50
 WINDOW = 200_000
 FIRST = "Make every test of this package pass, and never touch the folder named vendor."
 SIZES = (2_000, 20_000, 5_000, 12_000, 1_000, 8_000, 250_000, 3_000, 16_000, 6_000)

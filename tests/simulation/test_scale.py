@@ -17,7 +17,7 @@ import yaml
 from tests.cli.commands.command import Command
 from tests.warm import PIPE, STDERR, Process
 
-SUBAGENTS, SOAK_SUBAGENTS, LATENCY_S = 60, 200, 0.2
+SUBAGENTS, SOAK_SUBAGENTS, LATENCY_S = 40, 200, 0.2
 MATES, IDLE_S = 50, 3.0
 IDLE_WAKINGS = 60
 """The look at the store once a second is for the whole process: were it for each mate, there would be 150."""

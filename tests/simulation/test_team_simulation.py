@@ -14,7 +14,7 @@ from tests.simulation.team_of_six import SixRun, overtaken
 
 from callboard.types.events import ModelReplied, ToolFinished
 
-SAMPLE = range(4)
+SAMPLE = range(2)
 """Seeds that `make test` lives."""
 SEEDS = 25
 """Seeds in each part of the first 100, which `make soak` lives."""

@@ -77,9 +77,9 @@ def echoes(agent: str, number: int) -> dict[str, object]:
     ("mates", "count", "beside"),
     [
         (("alice",), 10, writes),
-        (("alice", "bob"), 10, writes),
-        (("alice",), 5, echoes),
-        (("alice", "bob", "carol"), 8, echoes),
+        pytest.param(("alice", "bob"), 10, writes, marks=pytest.mark.soak),
+        pytest.param(("alice",), 5, echoes, marks=pytest.mark.soak),
+        pytest.param(("alice", "bob", "carol"), 8, echoes, marks=pytest.mark.soak),
         (("alice",), 200, writes),
         pytest.param(("alice", "bob", "carol"), 3, echoes, marks=pytest.mark.soak),
     ],
@@ -105,24 +105,24 @@ async def test_a_teammate_that_works_long_and_reports_often_goes_on(command: Com
     steps = itertools.count()
 
     def answer(agent: str, number: int) -> SimulatedReply:
-        if number > 120:
+        if number > 60:
             return SimulatedReply((tool_use("report", {"status": "done", "result": "All is done."}),))
         next(steps)
-        news = letters(agent, "lead", number, 1) if number % 4 == 0 else []
+        news = letters(agent, "lead", number, 1) if number % 2 == 0 else []
         return SimulatedReply((writes(agent, number), *news))
 
     flood = Flood(command, answer, ("alice",))
     ran = await flood.run()
     assert ran.code == 0, ran.err
     assert "stuck" not in ran.err
-    assert flood.calls["alice"] == 121
+    assert flood.calls["alice"] == 61
 
 
 def tasks(number: int, count: int) -> list[dict[str, object]]:
     return [tool_use("create_task", {"subject": f"part {number}.{place}"}) for place in range(count)]
 
 
-@pytest.mark.parametrize("count", [10, 100])
+@pytest.mark.parametrize("count", [pytest.param(10, marks=pytest.mark.soak), 100])
 async def test_a_teammate_that_floods_the_board_is_stopped_with_the_reason(command: Command, count: int) -> None:
     def answer(agent: str, number: int) -> SimulatedReply:
         return SimulatedReply((*tasks(number, count), writes(agent, number)))
