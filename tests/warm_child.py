@@ -48,13 +48,18 @@ def load() -> None:
 
 def build() -> None:
     """Build what the package leaves to its first use, and each copy would build anew: validators of models, schemas of
-    tools, methods of data classes."""
+    tools, methods of data classes, patterns."""
     from pydantic import BaseModel
 
     from callboard.adapters.tools import base
+    from callboard.types import late_pattern
 
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "callboard"]
-    kinds = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
+    values = [value for module in modules for value in list(vars(module).values())]
+    for value in values:
+        if isinstance(value, late_pattern._LatePattern):
+            _ = value.search
+    kinds = {value for value in values if isinstance(value, type)}
     for kind in kinds:
         if not kind.__module__.startswith("callboard"):
             continue

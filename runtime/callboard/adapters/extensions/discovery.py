@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -185,6 +186,7 @@ class DefinitionCollector(Generic[T]):
         )
 
 
+@cache
 def builtin(kind: Kind) -> Path:
     """Return the folder of Callboard's own definitions: in the installed package, or in the checkout."""
     package = Path(__file__).resolve().parents[2]
