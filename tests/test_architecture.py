@@ -427,6 +427,7 @@ PAST_THE_TERMINAL = {
     "cli.commands.policy": "an answer for each line of a caller, when it reads it",
     "cli.commands.reference": "a program that writes a page of the docs",
     "cli.commands.command_tree": "a program that writes a file of data",
+    "adapters.tools.schemas": "a program that writes a file of data",
     "cli.repl.type_ahead": "before there is a terminal of ours",
     "cli.terminal.watch": "a page that is painted anew",
 }

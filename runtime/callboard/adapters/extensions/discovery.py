@@ -186,12 +186,16 @@ class DefinitionCollector(Generic[T]):
         )
 
 
-@cache
 def builtin(kind: Kind) -> Path:
     """Return the folder of Callboard's own definitions: in the installed package, or in the checkout."""
+    return _builtin_root() / kind
+
+
+@cache
+def _builtin_root() -> Path:
     package = Path(__file__).resolve().parents[2]
-    installed = package / "_builtin" / kind
-    return installed if installed.is_dir() else package.parents[1] / kind
+    installed = package / "_builtin"
+    return installed if installed.is_dir() else package.parents[1]
 
 
 def sources(kind: Kind, places: ExtensionPaths) -> list[Source]:
