@@ -19,6 +19,7 @@ from callboard.core.messaging.authority import answered, cause_of, turn_of, weak
 from callboard.core.messaging.envelopes import injected, sending, with_attachments
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.tasks.board import ready_for
+from callboard.core.team.subagents import in_background
 from callboard.core.team.unfinished import keeps_tasks
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
@@ -310,7 +311,9 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
     lead = agent.host.board.agent("lead")
     for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
         writes.append(sending(session, envelope))
-    writes += children_stopped(agent.host, agent.name, note)
+    # The new life watches those in the background (test_a_fresh_conversation_keeps_its_subagents_in_the_background).
+    kept = [began.agent for began in in_background(state)] if state.lifecycle.renew else ()
+    writes += children_stopped(agent.host, agent.name, note, keep=kept)
     for request_id in _shutdowns(agent):
         writes.extend(_shutdown_answer(agent, request_id, now))
     try:

@@ -86,7 +86,7 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTask:
-    """Background command of this agent, from its journal and its process."""
+    """Background command or subagent of this agent, from its journal."""
 
     id: str
     command: str
@@ -97,6 +97,8 @@ class BackgroundTask:
     exit_code: int | None = None
     boot: str = ""
     """Boot id of the machine to which `pid` and `started` refer; empty: unknown."""
+    agent: str = ""
+    """Name of the subagent; empty for a command."""
 
 
 class Board(Protocol):
@@ -213,6 +215,21 @@ class Spawner(Protocol):
 
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
         """Run (or find again) the subagent of this call until it ends, and return (outcome, final text)."""
+        ...
+
+    def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
+        """Return the row, spec and first envelope of a subagent, to be committed with the tool's result.
+
+        Empty if the subagent exists.
+        """
+        ...
+
+    async def ended(self, name: str) -> tuple[str, str]:
+        """Wait for the end of a subagent of this agent, and return (outcome, final text)."""
+        ...
+
+    def stop_writes(self, name: str) -> tuple[Write, ...]:
+        """Return the order to stop a subagent of this agent; empty if it has ended."""
         ...
 
 

@@ -281,6 +281,7 @@ class AgentTypes:
             "own": () if definition.own is None and definition.tools is not None else definition.own,
             "isolation": definition.isolation,
             "read_only": definition.read_only,
+            "background": definition.background,
             "effort": definition.effort,
             "memory": definition.memory,
             "mcp": servers_of(definition),

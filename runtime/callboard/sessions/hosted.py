@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -259,8 +260,22 @@ class HostedSession(OpenSession):
         await self._quiet()
         return self.end(await unmerged(self._host.ports.worktrees, self.id))
 
-    async def _quiet(self) -> None:
-        """Wait until no work is left.
+    async def rested(self, at_rest: Callable[[], None]) -> RunEnd:
+        """Wait until only subagents in the background work, and return the state at that moment.
+
+        `at_rest` is called at that moment: the next thing that a subagent brings about comes after it.
+        """
+        await self._quiet(subagents=False)
+        at_rest()
+        end = self.end()
+        return replace(end, open=self.open_work(await unmerged(self._host.ports.worktrees, self.id)))
+
+    def subagents(self) -> Sequence[str]:
+        """Return the names of the subagents that work in the background."""
+        return [began.agent for began in self._team.subagents()]
+
+    async def _quiet(self, *, subagents: bool = True) -> None:
+        """Wait until no work is left, with or without that of subagents in the background.
 
         Unless the wait for commands has no limit, it ends `background.at_end` seconds after all other work is done, or
         after a turn that the end of a command started.
@@ -268,7 +283,7 @@ class HostedSession(OpenSession):
         also = self._fires_no_more if self._with_schedules else lambda: True
         ends = self._commands_at_rest == "end"
         while self._commands_at_rest != "wait":
-            await self._team.quiet(also, commands=False)
+            await self._team.quiet(also, commands=False, subagents=subagents)
             commands = self._team.commands()
             ids = frozenset(command.id for command in commands)
             if ids <= self._awaited:
@@ -279,9 +294,9 @@ class HostedSession(OpenSession):
             self._awaited |= ids
             self._host.notice("lead", _waiting_words(commands, self._at_end, ends=ends))
             with anyio.move_on_after(self._at_end):
-                await self._team.quiet(also)
+                await self._team.quiet(also, subagents=subagents)
                 break
-        await self._team.quiet(also)
+        await self._team.quiet(also, subagents=subagents)
 
     async def end_commands(self) -> None:
         """End the background commands that still run. Shielded, so that a cancelled session also ends them."""

@@ -233,6 +233,8 @@ class AgentSpec(Value):
     """`worktree`: the agent gets its own git worktree, in which its file and shell tools run."""
     folder: str = ""
     """Folder in which the agent's file and shell tools run; empty: the workspace."""
+    background: bool = False
+    """True if a call that starts an agent of this type as a subagent never waits for it."""
     worktree: str = ""
     """Worktree of the agent. Its tools run there, unless a task that it holds is bound to another worktree."""
     claims_tasks: bool = False

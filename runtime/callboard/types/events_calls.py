@@ -452,7 +452,7 @@ class Reported(Base):
 
 
 class BackgroundStarted(Base):
-    """A background command is running. `pid` and `started` (process start time) identify it."""
+    """A background command or subagent is running. `pid` and `started` (process start time) identify a command."""
 
     t: Literal["background_started"] = "background_started"
     id: str
@@ -466,15 +466,20 @@ class BackgroundStarted(Base):
     """Authority of the turn that started it. Effects of its end may claim no more."""
     boot: str = ""
     """Boot id of the machine to which `pid` and `started` refer; empty if unknown (written by an older version)."""
+    agent: str = ""
+    """Name of the subagent, which is also its `id`; empty for a command. `command` is then its description, and there
+    is no process and no output file."""
 
 
 class BackgroundEnded(Base):
-    """A background command ended. `lost`: its process is gone and its end is unknown."""
+    """A background command or subagent ended. `lost`: its process is gone and its end is unknown."""
 
     t: Literal["background_ended"] = "background_ended"
     id: str
     status: Literal["completed", "failed", "stopped", "timed_out", "lost"]
     exit_code: int | None = None
+    agent: str = ""
+    """Name of the subagent; empty for a command."""
 
 
 class CompactAsked(Base):

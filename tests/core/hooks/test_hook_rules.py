@@ -303,6 +303,8 @@ def test_the_file_tools_on_request_reach_hooks_in_the_compatible_fields() -> Non
     assert to_compatible("edit_notebook", notebook, "/w")["notebook_path"] == "/w/n.ipynb"
     assert compatible_name("edit_notebook") == "NotebookEdit"
     assert to_compatible("bash_output", {"id": "bg_1"}, "/w") == {"bash_id": "bg_1"}
+    assert to_compatible("task_output", {"id": "bg_1", "timeout_s": 2}, "/w") == {"task_id": "bg_1", "timeout": 2000}
+    assert to_compatible("task_stop", {"id": "bg_1"}, "/w") == {"task_id": "bg_1"}
     assert compatible_name("task_stop") == "TaskStop"
     assert read_matcher("KillShell").fits(names_of("task_stop"))
 
@@ -314,7 +316,10 @@ FIELD = some.sampled_from(
 
 
 @settings(max_examples=150, deadline=None)
-@given(some.sampled_from(sorted(ALL_TOOLS - {"ask_person"})), some.dictionaries(FIELD, VALUES))
+@given(
+    some.sampled_from(sorted(ALL_TOOLS - {"ask_person"})),
+    some.dictionaries(FIELD, VALUES).filter(lambda ours: not {"id", "task_id"} <= {*ours}),
+)
 def test_what_a_hook_leaves_alone_comes_back_as_it_was(tool: str, ours: dict[str, object]) -> None:
     told = json.loads(json.dumps(to_compatible(tool, ours, "/w")))
     assert from_compatible(tool, ours, told, "/w") == ours

@@ -54,14 +54,12 @@ from callboard.types.records import Budget, PermissionMode
 AGENT_TYPE = late_pattern(r"[a-z0-9][a-z0-9-]{0,63}")
 _NO_NAME = late_pattern(r"[^a-z0-9]+")
 
-_NOT_HONOURED: Mapping[str, str] = MappingProxyType(
-    {"background": "every agent runs beside its caller already", "color": "agents are distinguished by name"}
-)
+_NOT_HONOURED: Mapping[str, str] = MappingProxyType({"color": "agents are distinguished by name"})
 _HONOURED = frozenset(
     {
         *("name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "budget"),
         *("isolation", "hooks", "mcpServers", "memory", "effort", "initialPrompt"),
-        "readOnly",
+        *("readOnly", "background"),
     }
 )
 
@@ -105,6 +103,7 @@ class AgentFile:
     read_only: bool = False
     """True if agents of this type only read, in every mode: their commands may only read inside the workspace."""
     background: bool = False
+    """True if a call that starts an agent of this type as a subagent never waits for it."""
     color: str = ""
     initial_prompt: str = ""
     """First prompt of the user to a lead of this type; empty: none."""

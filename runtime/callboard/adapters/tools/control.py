@@ -1,7 +1,9 @@
 """Tools for the agent's own run: compact its context, ask the user, delegate work to a subagent, load a skill.
 
 `ask_person` does not wait: the answer arrives as mail, so that a question outlives the process. `task` waits for its
-subagent and finds it again after a crash, because the subagent's id is derived from the call.
+subagent and finds it again after a crash, because the subagent's id is derived from the call. A subagent in the
+background is a background task of its caller, as a command is: the commit of the call's result starts it, and the
+engine sends its report (`engine/operations/background.py`).
 
 The input of `task` may contain a budget for the new agent. An agent cannot give more than it has left: a larger budget
 is refused with the remaining amount. If a budget above has no room for the new agent, the call is refused with the name
@@ -23,12 +25,13 @@ from callboard.core.approvals.requests import open_request
 from callboard.core.budgets.tree import used_up
 from callboard.core.keys import request_key, short_id, subagent_suffix
 from callboard.core.skills.substitution import commands_in
+from callboard.core.team.subagents import report_text
 from callboard.core.tool_access import tools_for
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
-from callboard.types.events import BudgetReached, CompactAsked
+from callboard.types.events import BackgroundStarted, BudgetReached, CompactAsked
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Json, Request
 
@@ -78,8 +81,9 @@ _TASK = """\
 Give one self-contained piece of work to a fresh subagent and get its final text as the result. It sees nothing of \
 your conversation: put everything it needs into prompt - the goal, the paths, what to return and how long. Good for \
 searching and reading much to learn little, and for independent pieces: several calls in one reply run at once. It \
-cannot ask back and starts nobody. Read its answer as a colleague's report: check what you build upon. For work that \
-goes on, or needs messages, spawn a teammate."""
+cannot ask back and starts nobody. With run_in_background the call returns at once, and the final text comes as a \
+message; task_output waits for it, task_stop ends the subagent. Read its answer as a colleague's report: check what \
+you build upon. For work that goes on, or needs messages, spawn a teammate."""
 
 
 class _Compact(ToolInput):
@@ -96,6 +100,9 @@ class _Task(ToolInput):
     prompt: str = Field(min_length=1, description="All that the subagent needs to know, and what it must return")
     agent_type: str = Field(default="general", description="Which type of agent")
     budget: Grant = Field(default=Grant(), description="What it may use in all; left out: as much as you")
+    run_in_background: bool = Field(
+        default=False, description="Return at once and go on; its report comes as a message"
+    )
 
 
 def control_tools(types: Mapping[str, str] | None = None, *, asks_in_call: bool = False) -> tuple[Tool, ...]:
@@ -184,7 +191,7 @@ def _question(arguments: _Ask, context: CallContext) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class SubagentTool:
-    """`task`: run a subagent to its end. The same call always has the same subagent."""
+    """`task`: run a subagent, and wait for its end or not. The same call always has the same subagent."""
 
     spec: ToolSpec
 
@@ -199,7 +206,7 @@ class SubagentTool:
         return {}
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
-        """Wait for the subagent's final text.
+        """Wait for the subagent's final text, unless it runs in the background.
 
         Any end other than `done` is reported as an error, with the subagent's text.
         """
@@ -207,18 +214,36 @@ class SubagentTool:
         spec = granted(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
             return spec
+        if read.run_in_background or spec.background:
+            return _in_background(spec, read, context)
         outcome, text = await context.spawner.subagent(spec, read.prompt, call=context.call)
-        answer = text.strip() or "(it said nothing)"
         data: Json = {"agent": spec.name, "outcome": outcome}
-        if outcome == "done":
-            return ToolOutcome(answer, data=data)
-        ends = {"limit": "reached its limit before it was done", "stopped": "was stopped before it was done"}
-        ending = ends.get(outcome, "failed")
-        return ToolOutcome(f"[status: {outcome}] The subagent {ending}:\n{answer}", is_error=True, data=data)
+        return ToolOutcome(report_text(outcome, text), is_error=outcome != "done", data=data)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         """Run the call again: it finds its subagent, running or finished."""
         return await self.run(tool_input, context)
+
+
+def _in_background(spec: AgentSpec, read: _Task, context: CallContext) -> ToolOutcome:
+    """Start a subagent in the background, in the commit of the result. Its report arrives as mail."""
+    began = BackgroundStarted(
+        at=context.now,
+        id=spec.name,
+        command=read.description,
+        pid=0,
+        started=0.0,
+        output="",
+        authority=context.authority,
+        agent=spec.name,
+    )
+    writes = context.spawner.subagent_writes(spec, read.prompt, call=context.call, now=context.now)
+    text = (
+        f"[Background task {spec.name} started] Its report comes as a message when it has ended: go on with what does "
+        "not depend on it, or end your turn."
+    )
+    data: Json = {"agent": spec.name, "background": True}
+    return ToolOutcome(text, writes=writes, events=(began,), data=data)
 
 
 def _subagent_spec(arguments: _Task, context: CallContext) -> AgentSpec:

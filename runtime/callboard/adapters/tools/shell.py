@@ -4,10 +4,10 @@ The effect of a command is unknown, so it is never run twice: after a crash its 
 model is informed that the outcome is unknown. A background command is found again instead. Only the flag makes a
 command a background command; its text does not matter.
 
-`task_output` reads a background command's output so far, and `task_stop` ends the command. `bash_output` reads what is
-new since its last call: a file next to the output holds the part that each call got, so that a call that runs again
-after a crash gets the same part. They accept only the agent's own background commands. The engine sends the
-notification at the end.
+`task_output` reads a background command's output so far or waits for its end, and `task_stop` ends the command.
+`bash_output` reads what is new since its last call: a file next to the output holds the part that each call got, so
+that a call that runs again after a crash gets the same part. They accept only the agent's own background tasks, which
+may also be subagents (`background_agents.py`). The engine sends the notification at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import Field
 
 from callboard.adapters.processes.launcher import exit_code, find_process
 from callboard.adapters.processes.pids import is_same
+from callboard.adapters.tools.background_agents import agent_output, agent_stop
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed
 from callboard.core.keys import short_id
 from callboard.core.team.exit_status import LOST, exit_words, process_of
@@ -191,21 +192,24 @@ def _so_far(output: Path, most: int = 4_000) -> str:
 class TaskOutputInput(ToolInput):
     """Input of `task_output`."""
 
-    id: str = Field(description="The id of the background task, bg_...")
+    id: str = Field(description="The id of the background task")
     offset: int = Field(
         0,
         description="Byte to read from: the number that the last call told. Negative: that many bytes before the end.",
     )
+    block: bool = Field(False, description="Wait for the end, at most timeout_s.")
+    timeout_s: float = Field(30, gt=0, le=600, description="Seconds to wait with block.")
 
 
 class TaskOutput(TypedTool[TaskOutputInput]):
-    """Tool that reads a background command's output in parts."""
+    """Tool that reads a background command's output in parts, or the report of a subagent in the background."""
 
     def __init__(self) -> None:
         super().__init__(
             "task_output",
-            "Read what a background task has written so far, both streams in order, and whether it still runs. Long "
-            "output comes in parts: each tells the offset of the next. You are notified at the end: do not poll.",
+            "Read what a background task has written so far, both streams in order, and whether it still runs; of a "
+            "subagent, its report once it has ended. Long output comes in parts: each tells the offset of the next. "
+            "You are notified at the end: do not poll. With block it waits, for when you cannot go on without it.",
             TaskOutputInput,
             effect="read",
             concurrency="shared",
@@ -214,6 +218,13 @@ class TaskOutput(TypedTool[TaskOutputInput]):
 
     async def act(self, arguments: TaskOutputInput, context: CallContext) -> ToolOutcome:
         task = _task_named(arguments.id, context)
+        wait_s = arguments.timeout_s if arguments.block else 0
+        if task.agent:
+            return await agent_output(task, wait_s, context)
+        if wait_s and task.status == "running":
+            process = process_of(task.pid, task.started, task.boot, context.launcher.boot)
+            with anyio.move_on_after(wait_s):
+                await context.launcher.wait(*process, Path(task.output))
         part = await anyio.to_thread.run_sync(_part, Path(task.output), arguments.offset)
         status = _status(task, context.launcher.boot)
         if part is None:
@@ -262,6 +273,8 @@ class BashOutput(TypedTool[BashOutputInput]):
 
     async def act(self, arguments: BashOutputInput, context: CallContext) -> ToolOutcome:
         task = _task_named(arguments.id, context)
+        if task.agent:
+            return await agent_output(task, 0, context)
         output = Path(task.output)
         status = _status(task, context.launcher.boot)
         part = await anyio.to_thread.run_sync(partial(_new_part, output, context.call, status, bool(arguments.filter)))
@@ -316,22 +329,24 @@ def _write_look(output: Path, look: Json) -> None:
 class TaskStopInput(ToolInput):
     """Input of `task_stop`."""
 
-    id: str = Field(description="The id of the background task, bg_...")
+    id: str = Field(description="The id of the background task")
 
 
 class TaskStop(TypedTool[TaskStopInput]):
-    """Tool that ends a background command and all processes that it started."""
+    """Tool that ends a background command and all processes that it started, or a subagent in the background."""
 
     def __init__(self) -> None:
         super().__init__(
             "task_stop",
-            "End a background task with all that it started. Its output stays readable.",
+            "End a background task, a command or a subagent, with all that it started. Its output stays readable.",
             TaskStopInput,
             effect="reconcile",
         )
 
     async def act(self, arguments: TaskStopInput, context: CallContext) -> ToolOutcome:
         task = _task_named(arguments.id, context)
+        if task.agent:
+            return agent_stop(task, context)
         boot = context.launcher.boot
         if task.status != "running":
             return ToolOutcome(f"{task.id} has ended already: {_status(task, boot)}.")

@@ -228,7 +228,7 @@ class DemoTally:
                 self._seen[_STAGES.get(event.stage, event.stage)] += 1
             case AnswerTaken(kind="plan"):
                 self._seen[f"plan {event.status}"] += 1
-            case BackgroundEnded():
+            case BackgroundEnded(agent=""):
                 self._seen[f"background command {event.status}"] += 1
             case _:
                 pass

@@ -76,6 +76,10 @@ class ClientRun:
         self._changed = Notifier()
         self._opened = anyio.Event()
         self._ended = self._busy = self._stopped = False
+        self._resting = self._woken = self._owed = False
+        """Between the rest of the lead and the result of its turn; after the start of a turn that no message caused;
+        while subagents in the background will start another one."""
+        self._turn_began = 0.0
         self._failed: CallboardError | None = None
         self._deferred: Json | None = None
         """The call that a hook deferred: its id, name and input. The run ends, and the next process continues it."""
@@ -168,11 +172,6 @@ class ClientRun:
                 self._client.answer(request_id, response)
             finally:
                 del self._doing[request_id]
-
-    async def _next(self) -> Json | None:
-        """Wait for the next message and return it; None if there will be none."""
-        await self._changed.until(lambda: bool(self._messages) or self._ended)
-        return self._messages.popleft() if self._messages else None
 
     # Session
 
@@ -276,21 +275,45 @@ class ClientRun:
         )
 
     async def _converse(self, session: HostedSession, *, unfinished: bool) -> int:
-        """Answer each message until stdin ends; return the exit code of the last one.
+        """Answer each message, and report each turn that none caused, until stdin ends; return the last exit code.
 
         `unfinished`: an earlier process left a turn, which continues.
         """
         code = await self._continue(session) if unfinished else 0
-        while self._deferred is None and (message := await self._next()) is not None:
-            code = await self._turn(session, message)
+        while self._deferred is None:
+            await self._changed.until(lambda: bool(self._woken or self._messages or self._ended))
+            if self._woken:
+                code = await self._own_turn(session)
+            elif self._messages:
+                code = await self._turn(session, self._messages.popleft())
+            elif await self._is_over(session):
+                break
         return code
+
+    async def _own_turn(self, session: HostedSession) -> int:
+        """Report the end of a turn that no message caused, such as one after the end of a subagent."""
+        self._woken = False
+        return self._end_turn(*await self._finished(session))
+
+    async def _is_over(self, session: HostedSession) -> bool:
+        """Wait, after the end of stdin, for subagents in the background; return False if one has started a turn."""
+        if self._owed:
+            async with anyio.create_task_group() as group:
+
+                async def until_woken() -> None:
+                    await self._changed.until(lambda: self._woken)
+                    group.cancel_scope.cancel()
+
+                group.start_soon(until_woken)
+                await session.finished()
+                group.cancel_scope.cancel()
+        return not self._woken
 
     async def _continue(self, session: HostedSession) -> int:
         """Report the end of a turn that an earlier process left, and return its exit code.
 
         A message that comes before is part of that turn, and its result is the only one.
         """
-        began = anyio.current_time()
         self._begin_turn()
         ending: tuple[RunEnd, Json] | None = None
         async with anyio.create_task_group() as group:
@@ -304,7 +327,7 @@ class ClientRun:
             group.cancel_scope.cancel()
         if ending is None:
             return 0
-        return self._end_turn(*ending, began)
+        return self._end_turn(*ending)
 
     async def _apply_options(self, session: HostedSession) -> None:
         """Apply to a resumed session the deadline of requests and the model of this command line."""
@@ -324,7 +347,6 @@ class ClientRun:
         if not prompt.starts_turn and not prompt.wrong:
             await session.add_context(prompt.text)
             return 0
-        began = anyio.current_time()
         self._begin_turn()
         end = RunEnd(1, "", prompt.wrong, session.usage(), [])
         extra = Json()
@@ -335,13 +357,16 @@ class ClientRun:
             extra |= {"user_message_uuid": prompt.extras.uuid, "user_message_uuids": [prompt.extras.uuid]}
         if prompt.origin is not None:
             extra["origin"] = prompt.origin
-        return self._end_turn(end, extra, began)
+        return self._end_turn(end, extra)
 
     def _begin_turn(self) -> None:
         self._busy = True
         self._stopped = False
+        self._turn_began = anyio.current_time()
+        self._resting = False
         self._stream.new_turn()
         self._state("running")
+        self._stream.release()
 
     async def _finished(self, session: HostedSession) -> tuple[RunEnd, Json]:
         """Wait until the turn has ended, or a hook deferred its call. Return its end, and more fields of its result."""
@@ -353,13 +378,27 @@ class ClientRun:
                 group.cancel_scope.cancel()
 
             group.start_soon(until_deferred)
-            ending = await StructuredAnswer(session, self._schema).finished()
+            ending = await self._ending(session)
             group.cancel_scope.cancel()
         if ending is not None:
             return ending
         reason = "tool_deferred"
         extra: Json = {"stop_reason": reason, "terminal_reason": reason, "deferred_tool_use": self._deferred}
         return session.end_now(0, ""), extra
+
+    async def _ending(self, session: HostedSession) -> tuple[RunEnd, Json]:
+        """Wait for the end of the turn. Subagents in the background go on, unless its answer has a form."""
+        if self._schema is None:
+            return await session.rested(partial(self._rest, session)), {}
+        ending = await StructuredAnswer(session, self._schema).finished()
+        self._rest(session)
+        return ending
+
+    def _rest(self, session: HostedSession) -> None:
+        """Keep everything that happens from now on for the next turn."""
+        self._resting = True
+        self._owed = bool(session.subagents())
+        self._stream.hold()
 
     async def _defer(self, event_json: Json) -> None:
         """Leave the call of a `PreToolUse` event to a later process, and end the run; see `Defer`."""
@@ -373,18 +412,23 @@ class ClientRun:
         self._deferring.set()
         await anyio.sleep_forever()  # the call stays undecided in the journal; the end of the run cancels the hook
 
-    def _end_turn(self, end: RunEnd, extra: Json, began: float) -> int:
-        """Write the result of a turn that began at `began`, and return its exit code."""
+    def _end_turn(self, end: RunEnd, extra: Json) -> int:
+        """Write the result of a turn, and return its exit code."""
         code = end.exit_code
         by_client = code == INTERRUPTED and self._stopped
         code = 0 if code == NO_ANSWER else code  # a call that no one could allow was denied, and the turn continued
         if by_client:
             extra["is_error"] = False
         extra["queued_turn_count"] = len(self._messages)
-        self._stream.result(replace(end, exit_code=code), seconds=anyio.current_time() - began, **extra)
-        self._busy = False
-        if not self._messages:
-            self._state("idle")
+        seconds = anyio.current_time() - self._turn_began
+        self._stream.result(replace(end, exit_code=code), seconds=seconds, **extra)
+        self._busy = self._resting = False
+        if self._woken:
+            self._begin_turn()
+        else:
+            if not self._messages and not self._owed:
+                self._state("idle")
+            self._stream.release()
         return 0 if by_client else code
 
     async def _say(self, session: HostedSession, prompt: ClientPrompt) -> None:
@@ -437,12 +481,22 @@ class ClientRun:
         return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
-        """Stop a turn that begins after an interrupt, and note the judgement of calls."""
-        # The interrupt arrived before the turn had begun.
-        if agent == "lead" and isinstance(event, TurnBegan) and self._stopped:
-            self._stop_soon()
+        """Note a turn that no message caused, stop one after an interrupt, and note the judgement of calls."""
+        if agent == "lead" and isinstance(event, TurnBegan):
+            self._take_turn()
         if agent == "lead" and isinstance(event, CallJudged | TurnEnded):
             self._changed.notify()
+
+    def _take_turn(self) -> None:
+        """Note that a turn of the lead has begun."""
+        if self._resting:  # it is reported after the result of the last turn
+            self._woken = True
+        elif not self._busy and self._opened.is_set():
+            self._woken = True
+            self._begin_turn()
+        elif self._stopped:  # the interrupt arrived before the turn had begun
+            self._stop_soon()
+        self._changed.notify()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Write messages of hooks for the user to stderr."""

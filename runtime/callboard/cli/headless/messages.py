@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -205,6 +206,39 @@ def model_usage(usage: Usage, limits: ModelLimits | None) -> Json:
         "cacheReadInputTokens": usage.cache_read_input_tokens,
         "cacheCreationInputTokens": usage.cache_creation_input_tokens,
         "costUSD": usage.stated_cost,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """Model call that the service refused for good."""
+
+    text: str
+    error: str
+    """Kind of error, under the clients' names."""
+    status: int | None
+
+
+def synthetic_reply(text: str) -> Json:
+    """Return a reply that no model wrote."""
+    usage = usage_part(Usage())
+    body: Json = {"content": [{"type": "text", "text": text}], "stop_reason": "stop_sequence", "stop_sequence": ""}
+    return {
+        "id": str(uuid.uuid4()),
+        "type": "message",
+        "role": "assistant",
+        "model": "<synthetic>",
+        **body,
+        "usage": usage,
+    }
+
+
+def task_usage(seen: AgentProgress, now: float) -> Json:
+    """Return what an agent has used so far."""
+    return {
+        "total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens,
+        "tool_uses": seen.tool_uses,
+        "duration_ms": round(max(now - seen.began_at, 0.0) * 1000) if seen.began_at else 0,
     }
 
 

@@ -23,12 +23,15 @@ from callboard.cli.headless.messages import (
     SUMMARIES,
     AgentProgress,
     MessageWording,
+    RefusedCall,
     ending,
     model_usage,
     origin,
     plugins_json,
     result_block,
     session_parts,
+    synthetic_reply,
+    task_usage,
     usage_part,
 )
 from callboard.core.budgets.tree import used_up
@@ -67,7 +70,6 @@ from callboard.types.events import (
     TurnEnded,
 )
 from callboard.types.hook_events import HookToolResult
-from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, Fault, Json, Usage
 
 
@@ -100,6 +102,8 @@ class StreamJson:
         self._models: dict[str, Usage] = {}
         self._denials: list[Json] = []
         self._asking: dict[str, str] = {}
+        self._backgrounded = set[str]()
+        """Subagents for which no call waits."""
         self._errors: list[tuple[str, str]] = []
         """Agents whose turn failed, with the reason."""
         self._waited = 0.0
@@ -133,9 +137,7 @@ class StreamJson:
         self._session = session_id
         self._model = model
         self._mode = mode
-        early, self._early = self._early or [], None
-        for agent, seq, event in early:
-            self.on_event(agent, seq, event)
+        self.release()
 
     def choose(self, **chosen: str) -> None:
         """Set the `model` or the `permissionMode` with which the next turn begins.
@@ -176,6 +178,16 @@ class StreamJson:
         """Report that a new conversation begins."""
         self._emit({"type": "conversation_reset", "new_conversation_id": conversation})
 
+    def hold(self) -> None:
+        """Keep what happens from now on back until `release`: it belongs to the next turn."""
+        self._early = []
+
+    def release(self) -> None:
+        """Emit the messages of what was kept back."""
+        early, self._early = self._early or [], None
+        for agent, seq, event in early:
+            self.on_event(agent, seq, event)
+
     def newest_calls(self) -> int:
         """Return the number of calls in the lead's newest reply."""
         return len(self._seen("lead").calls)
@@ -204,7 +216,7 @@ class StreamJson:
         if refused is not None:
             subtype = "success"
             reason = "api_error"
-            self._emit({"type": "assistant", "message": _synthetic(refused.text), "error": refused.error})
+            self._emit({"type": "assistant", "message": synthetic_reply(refused.text), "error": refused.error})
         message: Json = {
             "type": "result",
             "subtype": subtype,
@@ -263,7 +275,7 @@ class StreamJson:
         seen.parent = self._maker(event.spec)
         kind = "teammate" if event.spec.kind == "teammate" else "local_agent"  # stays after its work
         details: Json = {"description": event.spec.role or agent, "task_type": kind, "tool_use_id": seen.parent}
-        details |= {"is_backgrounded": False} if kind == "local_agent" else {}
+        details |= {"is_backgrounded": agent in self._backgrounded} if kind == "local_agent" else {}
         self._system("task_started", task_id=agent, subagent_type=event.spec.agent_type, **details)
 
     def _stopped(self, event: AgentStopped, agent: str) -> None:
@@ -271,7 +283,7 @@ class StreamJson:
         if agent == "lead":
             return
         status = {"done": "completed", "stopped": "stopped"}.get(event.outcome, "failed")
-        used = _task_usage(seen, event.at)
+        used = task_usage(seen, event.at)
         state = {"completed": "completed", "stopped": "killed"}.get(status, "failed")
         self._system("task_updated", task_id=agent, patch={"status": state, "end_time": round(event.at * 1000)})
         details: Json = {"status": status, "summary": event.result, "output_file": "", "usage": used}
@@ -294,7 +306,7 @@ class StreamJson:
         if self._only("assistant"):
             self._emit_reply(event, agent)
         if agent != "lead" and event.calls and seen.spec is not None:
-            about: Json = {"task_id": agent, "tool_use_id": seen.parent, "usage": _task_usage(seen, event.at)}
+            about: Json = {"task_id": agent, "tool_use_id": seen.parent, "usage": task_usage(seen, event.at)}
             about |= {"description": seen.spec.role or agent, "subagent_type": seen.spec.agent_type}
             last = self._spoken.call({"tool_name": event.calls[-1].name})["tool_name"]
             self._system("task_progress", **about, last_tool_name=last)
@@ -429,10 +441,15 @@ class StreamJson:
             self._system("compact_boundary", agent, compact_metadata=about)
 
     def _background(self, event: BackgroundStarted, agent: str) -> None:
+        if event.agent:  # its own journal tells its start and its end
+            self._backgrounded.add(event.agent)
+            return
         details = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
         self._system("task_started", agent, task_id=event.id, **details)
 
     def _background_ended(self, event: BackgroundEnded, agent: str) -> None:
+        if event.agent:
+            return
         status = event.status if event.status in {"completed", "stopped"} else "failed"
         code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
         summary = f"{event.status.replace('_', ' ')}{code}"
@@ -559,36 +576,3 @@ class StreamJson:
         TurnEnded: _turn_ended,
     }
     """Method that emits the messages of an event. Other events have none."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedCall:
-    """Model call that the service refused for good."""
-
-    text: str
-    error: str
-    """Kind of error, under the clients' names."""
-    status: int | None
-
-
-def _synthetic(text: str) -> Json:
-    """Return a reply that no model wrote."""
-    usage = usage_part(Usage())
-    body: Json = {"content": [{"type": "text", "text": text}], "stop_reason": "stop_sequence", "stop_sequence": ""}
-    return {
-        "id": str(uuid.uuid4()),
-        "type": "message",
-        "role": "assistant",
-        "model": "<synthetic>",
-        **body,
-        "usage": usage,
-    }
-
-
-def _task_usage(seen: AgentProgress, now: float) -> Json:
-    """Return what an agent has used so far."""
-    return {
-        "total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens,
-        "tool_uses": seen.tool_uses,
-        "duration_ms": round(max(now - seen.began_at, 0.0) * 1000) if seen.began_at else 0,
-    }

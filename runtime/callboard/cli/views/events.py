@@ -358,10 +358,14 @@ def _held(agent: str, event: TaskHeld) -> Block:
 
 
 def _background(agent: str, event: BackgroundStarted) -> Block:
+    if event.agent:
+        return _progress(agent, f"subagent {event.agent} goes on in the background")
     return _progress(agent, f"background {event.id} started: {shorten(first_line(event.command), WIDTH)}")
 
 
-def _background_ended(agent: str, event: BackgroundEnded) -> Block:
+def _background_ended(agent: str, event: BackgroundEnded) -> Block | None:
+    if event.agent:  # the end of its life was shown
+        return None
     code = "" if event.exit_code is None else f" (exit {event.exit_code})"
     style: Style = "dim" if event.status == "completed" else "warn"
     return _progress(agent, f"background {event.id} {event.status.replace('_', ' ')}{code}", style)

@@ -160,14 +160,14 @@ def _still_at_work(count: int) -> str:
 
 
 def background_commands(session: OpenSession) -> list[str]:
-    """Return the background commands that still run, each with its agent."""
+    """Return the background commands that still run, each with its agent. Subagents are agents at work."""
     states = [(row.name, session.state(row.name)) for row in session.team() if row.life != "stopped"]
     return [
         f"{shorten(first_line(entry.began.command), _COMMAND)} ({name})"
         for name, state in states
         if state is not None
         for entry in state.work.background.values()
-        if entry.status == "running"
+        if entry.status == "running" and not entry.began.agent
     ]
 
 

@@ -116,7 +116,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class BackgroundCommand:
-    """A background command of this agent."""
+    """A background command or subagent of this agent."""
 
     began: BackgroundStarted
     status: Literal["running", "completed", "failed", "stopped", "timed_out", "lost"] = "running"

@@ -36,6 +36,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "read_notebook": _NOTEBOOK,
         "edit_notebook": _NOTEBOOK,
         "bash_output": MappingProxyType({"id": "bash_id"}),
+        "task_output": MappingProxyType({"id": "task_id", "timeout_s": "timeout"}),
+        "task_stop": MappingProxyType({"id": "task_id"}),
         "task": _AGENT,
         "spawn_teammate": _AGENT,
         "load_skill": MappingProxyType({"name": "skill"}),
@@ -360,6 +362,9 @@ def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> J
         case "ask_person":
             questions = cast("list[Json]", compatible.get("questions") or [])
             return {"questions": questions, "answers": cast("Json", result.data.get("answers") or {})}
+        case "task" if result.data.get("background"):
+            about = {name: compatible.get(name, "") for name in ("description", "prompt")}
+            return {"status": "async_launched", "isAsync": True, "agentId": result.data.get("agent", ""), **about}
         case "task":
             return {
                 "status": "completed",

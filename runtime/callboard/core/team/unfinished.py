@@ -5,7 +5,7 @@ The first row that applies decides:
     situation at the end of a turn with a held task             result
     ----------------------------------------------------------  -----------------------------------------------------
     the agent asked somebody in this turn, or waits for a       it keeps the task, and the lead is informed
-    person or for its own background command
+    person or for its own background task
     it was not reminded in this turn                            it is reminded, and the turn continues
     it was reminded, and one of its messages has no reply yet   it keeps the task, and the lead is woken and informed
     it was reminded                                             it releases the task, and the lead is informed
@@ -57,8 +57,10 @@ def kept_tasks_text(state: AgentState) -> str:
     waits = [*sorted(state.waits.replies)]
     if state.waits.questions:
         waits.append("an answer of the person")
-    if any(command.status == "running" for command in state.work.background.values()):
+    running = [task.began for task in state.work.background.values() if task.status == "running"]
+    if any(not began.agent for began in running):
         waits.append("its background command")
+    waits += [f"its subagent {began.agent}" for began in running if began.agent]
     tasks = names_of(state.work.tasks)
     return f"{state.me.name} still holds {tasks}, which is unfinished, and waits for {', '.join(waits)}."
 

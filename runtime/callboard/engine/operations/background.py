@@ -1,10 +1,10 @@
-"""Background commands, watched until their end or deadline.
+"""Background commands and subagents, watched until their end; commands also until their deadline.
 
-The commit that records the end also sends the notification.
+The commit that records the end also sends the notification, which has the report of a subagent.
 
 The journal is their registry. A process that takes over an agent watches the commands that the journal lists as
 running, by pid, start time and boot. If the process of a command is gone, the exit code that it left counts; without an
-exit code the command is reported as `lost`.
+exit code the command is reported as `lost`. A subagent is found by its name: its own journal has its end.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from pathlib import Path
 
 import anyio
 
+from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import sending
 from callboard.core.team.exit_status import LOST, exit_words, process_of, status_of
+from callboard.core.team.subagents import notification_text, report_status
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import notice
+from callboard.engine.operations.cleanup import child_stopped
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Write
 from callboard.types import events as ev
@@ -30,7 +33,9 @@ from callboard.types.records import AgentRow, Envelope
 async def watch(agent: AgentRuntime, step: st.WatchBackground) -> None:
     """Wait for the ends of background commands that no operation waits for."""
     for background_id in step.ids:
-        agent.start(Operation("bg", background_id), partial(_watch, agent, background_id))
+        began = agent.state.work.background[background_id].began
+        watching = partial(_watch_subagent, agent, began) if began.agent else partial(_watch, agent, background_id)
+        agent.start(Operation("bg", background_id), watching)
 
 
 async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
@@ -40,9 +45,21 @@ async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
 
 
 async def _end(agent: AgentRuntime, background_id: str) -> None:
-    """End all processes of a command, then record its end. No notification is sent, because the agent is ending."""
-    ended = await end_command(agent.host, agent.state.work.background[background_id].began)
-    await agent.record(ended, unless=lambda state: state.work.background[background_id].status != "running")
+    """End all processes of a command, or stop a subagent, and record the end.
+
+    No notification is sent, because the agent is ending.
+    """
+    began = agent.state.work.background[background_id].began
+    writes: list[Write] = []
+    if began.agent:
+        # It is stopped by mail, as all subagents of an agent that ends: nothing waits for it here.
+        ended = stopped_subagent(agent.host, began)
+        writes = child_stopped(agent.host, began.agent, f"{agent.name} has ended")
+    else:
+        ended = await end_command(agent.host, began)
+    await agent.record(
+        ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
+    )
 
 
 async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
@@ -73,6 +90,44 @@ async def end_command(host: SessionRuntime, began: ev.BackgroundStarted) -> ev.B
     code = await launcher.wait(pid, started, Path(began.output))
     status = "stopped" if alive else status_of(code)
     return ev.BackgroundEnded(at=host.clock.now(), id=began.id, status=status, exit_code=code)
+
+
+def stopped_subagent(host: SessionRuntime, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
+    """Return the record that a subagent in the background was stopped by its own agent."""
+    return ev.BackgroundEnded(at=host.clock.now(), id=began.id, status="stopped", agent=began.agent)
+
+
+async def _watch_subagent(agent: AgentRuntime, began: ev.BackgroundStarted) -> None:
+    """Wait for the end of a subagent in the background, and record it together with its report.
+
+    A call of `task_output` or `task_stop` for it records the end instead, and then the result of that call is the
+    report.
+    """
+    spawner = agent.spawner
+    assert spawner is not None, "a living agent has a spawner"
+    outcome, text = await spawner.ended(began.agent)
+
+    def is_recorded_elsewhere(state: AgentState) -> bool:
+        return state.work.background[began.id].status != "running" or _asked_about(state, began.id)
+
+    while agent.state.work.background[began.id].status == "running":
+        if _asked_about(agent.state, began.id):
+            await agent.change()
+            continue
+        now = agent.host.clock.now()
+        ended = ev.BackgroundEnded(at=now, id=began.id, status=report_status(outcome), agent=began.agent)
+        envelope = _sent_to(agent.row, began, ended, notification_text(began, outcome, text))
+        await agent.record(ended, writes=[sending(agent.host.session, envelope)], unless=is_recorded_elsewhere)
+
+
+def _asked_about(state: AgentState, background_id: str) -> bool:
+    """Return True if a call that records the end of a subagent in the background is in progress."""
+    return any(
+        call.stage == "started"
+        and call.call.name in ("task_output", "task_stop")
+        and call.call.input.get("id") == background_id
+        for call in state.calls
+    )
 
 
 def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
@@ -126,13 +181,23 @@ def notification(to: AgentRow, began: ev.BackgroundStarted, ended: ev.Background
     `lines`: the ends of its output, or the reason why the command was ended.
     """
     text = f"{began.id} {ended.status}, {LOST if ended.status == 'lost' else exit_words(ended.exit_code)}"
+    content = f"{text}\ncommand: {began.command}\nwhole output: task_output {began.id}\n{lines}".rstrip()
+    return _sent_to(to, began, ended, content)
+
+
+def parked_subagent(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, reason: str) -> Envelope:
+    """Return the envelope that informs an agent that its subagent was stopped with it."""
+    return _sent_to(to, began, ended, f"{began.id} {ended.status}\nsubagent: {began.command}\n{reason}")
+
+
+def _sent_to(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, content: str) -> Envelope:
     return Envelope(
         id=short_id("env", began.id, "ended"),
         sender="runtime",
         recipient=to.name,
         incarnation=to.incarnation,
         type="task_notification",
-        content=f"{text}\ncommand: {began.command}\nwhole output: task_output {began.id}\n{lines}".rstrip(),
+        content=content,
         cause=began.authority,
         metadata={"id": began.id, "status": ended.status, "exit_code": ended.exit_code},
         sent_at=ended.at,

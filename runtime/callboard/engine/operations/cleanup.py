@@ -74,28 +74,38 @@ def request_withdrawn(host: SessionRuntime, request_id: str, reason: str) -> lis
     return [Put(request_key(host.session, request_id), taken_back.encode(), expected=row[1])]
 
 
-def children_stopped(host: SessionRuntime, parent: str, reason: str, call: str = "") -> list[Write]:
+def children_stopped(
+    host: SessionRuntime, parent: str, reason: str, call: str = "", *, keep: Collection[str] = ()
+) -> list[Write]:
     """Return the writes that stop the living subagents of an agent, because nothing waits for their results.
 
-    `call`: only those of this call.
+    `call`: only those of this call. `keep`: names of those that go on.
     """
-    writes: list[Write] = []
-    for row in host.board.agents():
-        is_child = row.kind == "subagent" and row.parent == parent and row.life not in ("stopped", "crashed")
-        if is_child and (not call or row.name.endswith(subagent_suffix(call))):
-            envelope = Envelope(
-                id=short_id("env", row.name, row.incarnation, "orphan"),
-                sender="runtime",
-                recipient=row.name,
-                incarnation=row.incarnation,
-                type="command",
-                content=reason,
-                cause="tool",
-                metadata={"action": "stop"},
-                sent_at=host.clock.now(),
-            )
-            writes.append(sending(host.session, envelope))
-    return writes
+    children = [
+        row.name
+        for row in host.board.agents()
+        if row.kind == "subagent" and row.parent == parent and (not call or row.name.endswith(subagent_suffix(call)))
+    ]
+    return [write for name in children if name not in keep for write in child_stopped(host, name, reason)]
+
+
+def child_stopped(host: SessionRuntime, name: str, reason: str) -> list[Write]:
+    """Return the write that stops a subagent; none if it has ended. A second one changes nothing."""
+    match = host.board.agent(name)
+    if match is None or match[0].life in ("stopped", "crashed"):
+        return []
+    envelope = Envelope(
+        id=short_id("env", name, match[0].incarnation, "orphan"),
+        sender="runtime",
+        recipient=name,
+        incarnation=match[0].incarnation,
+        type="command",
+        content=reason,
+        cause="tool",
+        metadata={"action": "stop"},
+        sent_at=host.clock.now(),
+    )
+    return [sending(host.session, envelope)]
 
 
 def notify_lead(

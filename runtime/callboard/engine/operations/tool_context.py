@@ -67,7 +67,15 @@ async def commit_in(agent: AgentRuntime, call_id: str) -> str:
 def _task(bg: BackgroundCommand) -> BackgroundTask:
     began = bg.began
     return BackgroundTask(
-        began.id, began.command, began.pid, began.started, began.output, bg.status, bg.exit_code, began.boot
+        id=began.id,
+        command=began.command,
+        pid=began.pid,
+        started=began.started,
+        output=began.output,
+        status=bg.status,
+        exit_code=bg.exit_code,
+        boot=began.boot,
+        agent=began.agent,
     )
 
 

@@ -288,7 +288,7 @@ def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
             "command": background.began.command,
         }
         for id, background in agent.state.work.background.items()
-        if background.status == "running"
+        if background.status == "running" and not background.began.agent  # subagents are among the agents
     ]
     agents: list[Json] = [
         {"id": row.name, "type": row.kind, "status": row.life, "description": "", "agent_type": row.agent_type}

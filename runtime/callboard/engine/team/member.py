@@ -1,8 +1,5 @@
 """One agent of the session in this process: its life from its journal to its end, through crashes, or until a kill.
 
-This module also creates agents: a teammate as writes that commit with the tool's result, a subagent as a child to wait
-for. Both are idempotent: their ids are derived from the call, so that the same call after a crash finds the same agent.
-
 An agent whose code crashed continues from its journal, with back-off. After too many crashes it is parked. Each crash
 is an event in its journal, written here because the agent no longer runs. If its journal cannot be folded, only its row
 states that it is parked. The background commands of a parked agent end as at the end of a life. Otherwise no process
@@ -27,33 +24,28 @@ import structlog
 from callboard.core.agent.apply import fold
 from callboard.core.agent.authority import spoken
 from callboard.core.agent.rules.final_report import unreported_end
-from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.agent.state import AgentState
-from callboard.core.budgets.tree import beyond, fire_of, narrower, remaining
-from callboard.core.keys import agent_key, journal, short_id
-from callboard.core.mcp.tool_names import PREFIX, bounded
+from callboard.core.keys import agent_key, journal
+from callboard.core.mcp.tool_names import PREFIX
 from callboard.core.messaging.envelopes import sending
-from callboard.core.scheduling.permissions import in_turn, schedule_id
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.budgets.budgets import reached
 from callboard.engine.loop import live
 from callboard.engine.operations import model_call as thinking
-from callboard.engine.operations.background import end_command, notification
+from callboard.engine.operations.background import end_command, notification, parked_subagent, stopped_subagent
 from callboard.engine.operations.claim_task import take_up
 from callboard.engine.operations.cleanup import notify_lead, release_all
 from callboard.engine.operations.elicit import take_back_orphans
 from callboard.engine.operations.mcp_tools import bring, take_along, until_ready
 from callboard.engine.operations.prompt import set_prompt
 from callboard.engine.operations.receive import listen, receive_rest
-from callboard.engine.recall import load_spec, recall, spec_digest, spec_key
+from callboard.engine.recall import load_spec, recall
 from callboard.engine.runtime import SessionRuntime
 from callboard.engine.step_handlers import begin
+from callboard.engine.team.spawner import AgentSpawner
 from callboard.ports.store import Append, Put, Write
-from callboard.types import events as ev
-from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import Conflict, NobodyCanAct, SessionUnreadable, ToolRefused
+from callboard.types.errors import Conflict, NobodyCanAct, SessionUnreadable
 from callboard.types.events import (
     AgentCrashed,
     AgentResumed,
@@ -64,7 +56,7 @@ from callboard.types.events import (
     StopAsked,
 )
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import AgentRow, Budget, Envelope, Usage
+from callboard.types.records import AgentRow
 from callboard.types.steps import LifeDone
 
 T = TypeVar("T")
@@ -174,150 +166,6 @@ async def started(agent: AgentRuntime) -> None:
     spec = await load_spec(host.ports.store, host.session, row.spec)
     now = host.clock.now()
     await agent.record(AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation))
-
-
-WaitEnded = Callable[[str, int], Awaitable[tuple[str, str]]]
-"""Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
-
-
-class AgentSpawner:
-    """Creator of agents for one agent. Implements the port `Spawner`."""
-
-    def __init__(self, agent: AgentRuntime, wait_ended: WaitEnded) -> None:
-        self._agent = agent
-        self._wait_ended = wait_ended
-
-    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        return bounded(self._agent.host.types(agent_type, name, parent), parent)
-
-    def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | ev.BudgetReached:
-        """Return the spec with the budget of a new agent, and add the agent to the tree of budgets.
-
-        An existing agent keeps its budget.
-        """
-        host = self._agent.host
-        state = self._agent.state
-        row = host.board.agent(spec.name)
-        if spec.kind != "subagent":
-            self._refuse(spec)
-        self._refuse_depth()
-        cause = state.turn.cause if state.turn else ""
-        spec = self._within_turn(spec, cause)
-        granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), requested)
-        spec = spec.model_copy(update={"budget": granted, "charged_to": fire_of(cause) or spec.charged_to})
-        if row is not None and spec.kind == "subagent":  # the same call after a crash
-            return spec
-        own_room = remaining(host.budgets.path_of(state), host.awake.now())
-        over = beyond(requested, own_room)
-        if over:
-            limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
-            raise ToolRefused(f"budget: it is more than {state.me.name} has left itself ({limits}): give less, or none")
-        # Reserved before the agent exists. Otherwise two calls of one reply would each get the whole remaining budget
-        # (test_two_children_at_once_cannot_both_take_the_last_money).
-        refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
-        return spec if refused is None else reached(refused, host.clock.now())
-
-    def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
-        """Return the writes of row, spec and first envelope. A name whose life has ended gets a new incarnation."""
-        self._refuse(spec)
-        match = self._agent.host.board.agent(spec.name)
-        incarnation = match[0].incarnation + 1 if match else 1
-        return self._writes(spec, prompt, call, now=now, incarnation=incarnation, revision=match[1] if match else 0)
-
-    def _within_turn(self, spec: AgentSpec, cause: str) -> AgentSpec:
-        """Limit a new agent to the rights of its parent, and of the schedule whose turn starts it."""
-        unasked = spec.unasked or self._agent.state.me.unasked
-        bound = spec if unasked == spec.unasked else spec.model_copy(update={"unasked": unasked})
-        schedule = schedule_id(cause)
-        return in_turn(bound, self._agent.host.board.schedule_row(schedule)) if schedule else bound
-
-    def _depth(self) -> int:
-        """Return the depth of a new agent below the lead."""
-        match = self._agent.host.board.agent(self._agent.name)
-        return (match[0].depth if match else self._agent.row.depth) + 1
-
-    def _refuse_depth(self) -> None:
-        """Raise `ToolRefused` if the caller is too deep to start an agent."""
-        host = self._agent.host
-        depth = self._depth()
-        if depth > host.max_depth:
-            raise ToolRefused(
-                f"{self._agent.name} is {depth - 1} below the lead, and no agent may be deeper than "
-                f"{host.max_depth} (team.max_depth): do this piece yourself, or send_message to lead and ask for an "
-                "agent for it"
-            )
-
-    def _refuse(self, spec: AgentSpec) -> None:
-        """Raise `ToolRefused` if the teammate's name is taken, or the team is full."""
-        host = self._agent.host
-        match = host.board.agent(spec.name)
-        if match is not None and match[0].life != "stopped":
-            raise ToolRefused(f"there is a teammate {spec.name!r} already ({match[0].life}): choose another name")
-        living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
-        if len(living) >= host.max_agents:
-            resting = [row.name for row in living if row.kind == "teammate" and row.life == "idle"]
-            whom = f", for example {', '.join(resting[:3])}" if resting else ""
-            raise ToolRefused(
-                f"the team is full ({host.max_agents} agents, team.max_agents): give the work to one that is idle, or "
-                f"end one by request_shutdown first{whom}"
-            )
-
-    def _writes(
-        self, spec: AgentSpec, prompt: str, call: str, *, now: float, incarnation: int, revision: int
-    ) -> tuple[Write, ...]:
-        host = self._agent.host
-        parent = self._agent.state.me
-        row = AgentRow(
-            name=spec.name,
-            incarnation=incarnation,
-            kind=spec.kind,
-            role=spec.role,
-            agent_type=spec.agent_type,
-            parent=parent.name,
-            spec=spec_digest(spec),
-            created_at=now,
-            since=now,
-            depth=self._depth(),
-            worktree=worktree_in_use(spec),
-            earlier=self._used_before(spec.name),
-        )
-        envelope = Envelope(
-            # Derived from the call, so that the same call after a crash sends no second assignment.
-            id=short_id("env", call, "assignment"),
-            sender=parent.name,
-            recipient=spec.name,
-            incarnation=incarnation,
-            type="message",
-            content=prompt,
-            cause=spoken(self._agent.state),
-            caused_by=self._agent.state.turn.cause if self._agent.state.turn else "",
-            sender_incarnation=self._agent.state.identity.incarnation,
-            metadata={"assignment": True},
-            sent_at=now,
-        )
-        return (
-            Put(agent_key(host.session, spec.name), row.encode(), expected=revision),
-            Put(spec_key(host.session, row.spec), spec.encode()),
-            sending(host.session, envelope),
-        )
-
-    def _used_before(self, name: str) -> Usage:
-        """Return the usage of the ended lives of this name."""
-        found = self._agent.host.board.agent(name)
-        if found is None:
-            return Usage()
-        row = found[0]
-        return row.earlier.plus(row.totals.usage) if row.totals is not None else row.earlier
-
-    async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
-        """Run the child of this call until its end. It is created once, and found again after a crash."""
-        host = self._agent.host
-        if host.board.agent(spec.name) is None:
-            try:
-                await host.commit(*self._writes(spec, prompt, call, now=host.clock.now(), incarnation=1, revision=0))
-            except Conflict:
-                await host.refresh(agent_key(host.session, spec.name))
-        return await self._wait_ended(spec.name, 1)
 
 
 RESTARTS = 3
@@ -492,20 +340,26 @@ PARKED = "It was ended when you crashed again and again and were parked."
 async def end_commands(
     host: SessionRuntime, row: AgentRow, state: AgentState
 ) -> tuple[list[BackgroundEnded], list[Write]]:
-    """End the running commands.
+    """End the running commands and the subagents in the background.
 
     Return, for one commit, their records and a message that the agent reads when it is resumed.
     """
     running = [command.began for command in state.work.background.values() if command.status == "running"]
-    ended: dict[str, BackgroundEnded] = {}
+    commands = [began for began in running if not began.agent]
+    # The commit that parks its agent stops a subagent.
+    ended = {began.id: stopped_subagent(host, began) for began in running if began.agent}
     # The lead must learn of the crash even if a command does not end
     # (test_what_cannot_be_ended_holds_no_parking_up_and_is_still_said_to_run).
     with anyio.move_on_after(COMMANDS_GRACE):
         async with anyio.create_task_group() as group:
-            for began in running:
+            for began in commands:
                 group.start_soon(partial(_end, host, began, ended))
     records = [ended[command.id] for command in running if command.id in ended]
-    mail = [notification(row, command, ended[command.id], PARKED) for command in running if command.id in ended]
+    mail = [
+        (parked_subagent if command.agent else notification)(row, command, ended[command.id], PARKED)
+        for command in running
+        if command.id in ended
+    ]
     return records, [sending(host.session, envelope) for envelope in mail]
 
 

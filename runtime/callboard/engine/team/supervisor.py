@@ -14,11 +14,12 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from callboard.core.agent.state import AgentState
+from callboard.core.agent.state import AgentState, BackgroundCommand
 from callboard.core.decoding import read_envelope
 from callboard.core.keys import agent_key, mailbox, orders_key
 from callboard.core.messaging.dead_letters import over
 from callboard.core.team.open_work import StoppedCommand
+from callboard.core.team.subagents import in_background
 from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.broker import HostBroker
@@ -37,7 +38,7 @@ from callboard.engine.team.watchdogs import Deadlocks, Stalls
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put
 from callboard.types.errors import CallboardError, SessionUnreadable
-from callboard.types.events import StopAsked
+from callboard.types.events import BackgroundStarted, StopAsked
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
 from callboard.types.records import AgentRow, Request
@@ -53,6 +54,18 @@ class PastLife:
 
     row: AgentRow
     state: AgentState
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedWork:
+    """Work in the background that must end before a team counts as quiet."""
+
+    commands: bool
+    subagents: bool
+
+    def includes(self, task: BackgroundCommand | None) -> bool:
+        """Return True if this task must have ended."""
+        return self.subagents if task is not None and task.began.agent else self.commands
 
 
 class Team:
@@ -125,27 +138,35 @@ class Team:
             self.touched()
             await anyio.sleep_forever()
 
-    async def quiet(self, also: Callable[[], bool] = lambda: True, *, commands: bool = True) -> None:
+    async def quiet(
+        self, also: Callable[[], bool] = lambda: True, *, commands: bool = True, subagents: bool = True
+    ) -> None:
         """Return when one snapshot shows no work left and `also` holds, which is checked whenever a row changes.
 
-        A headless run then ends (docs/design.md, "Team"). `commands`: background commands must have ended too.
+        A headless run then ends (docs/design.md, "Team"). `commands`, `subagents`: those in the background must have
+        ended too.
         """
+        awaited = AwaitedWork(commands, subagents)
         while True:
             changes = self._activity.changes
             # The check awaits the store. If something happened meanwhile, its answer is outdated.
-            quiet = self._hosting and also() and await self._is_quiet(commands)
+            quiet = self._hosting and also() and await self._is_quiet(awaited)
             if quiet and changes == self._activity.changes:
                 return
             await self._activity.changed(changes)
 
     def commands(self) -> list[StoppedCommand]:
-        """Return the running background commands."""
+        """Return the running background commands, without subagents, which end by themselves."""
         return [
             StoppedCommand(command.began.id, agent.name, command.began.command)
             for agent in self._living()
             for command in agent.state.work.background.values()
-            if command.status == "running"
+            if command.status == "running" and not command.began.agent
         ]
+
+    def subagents(self) -> list[BackgroundStarted]:
+        """Return the running subagents for which no call waits."""
+        return [began for agent in self._living() for began in in_background(agent.state)]
 
     async def end_commands(self) -> Sequence[StoppedCommand]:
         """End all background commands and return them. None of them runs when this returns."""
@@ -411,26 +432,31 @@ class Team:
             if member.agent and member.awake and not member.ended.is_set()
         )
 
-    async def _is_quiet(self, commands: bool) -> bool:
+    async def _is_quiet(self, awaited: AwaitedWork) -> bool:
         if self.scheduler.waiting:
             return False
+        not_awaited = () if awaited.subagents else {task.agent for task in self.subagents()}
         for member in list(self.members.values()):
-            if member.ended.is_set():
+            if member.ended.is_set() or member.row.name in not_awaited:
                 continue
             agent = member.agent
             # An agent that waits for its restart still has work
             # (test_a_team_is_not_quiet_while_one_of_it_waits_for_its_restart).
-            if agent is None or not member.awake or not await self._rests(agent, commands):
+            if agent is None or not member.awake or not await self._rests(agent, awaited):
                 return False
         return not self.deadlocks.looking and await self.dead_letters.empty()
 
-    async def _rests(self, agent: AgentRuntime, commands: bool) -> bool:
+    async def _rests(self, agent: AgentRuntime, awaited: AwaitedWork) -> bool:
         """Return True if the agent is idle.
 
         An idle agent has no operation that anything waits for, an empty mailbox, and no ready task to claim.
         """
         state = agent.state
-        under_way = any(commands or operation.kind != "bg" for operation in agent.operations)
+        background = state.work.background
+        under_way = any(
+            operation.kind != "bg" or awaited.includes(background.get(operation.subject))
+            for operation in agent.operations
+        )
         if (
             state.turn is not None
             or state.lifecycle.stop
@@ -439,7 +465,7 @@ class Team:
             or under_way
         ):
             return False
-        if commands and any(command.status == "running" for command in state.work.background.values()):
+        if any(task.status == "running" and awaited.includes(task) for task in background.values()):
             return False  # after a resume no operation watches it yet
         if any(e.mode == "wake" for e in state.inbox.mail) or agent.facts().claimable:
             return False

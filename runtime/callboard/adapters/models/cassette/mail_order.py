@@ -115,7 +115,7 @@ class DeliveryRecorder:
             case ev.ToolFinished():
                 result = event.model_dump(mode="json", include={"content", "is_error", "data", "ends_turn"})
                 self._tape.keep("tool", event.call, {**result, "effect": self._effects.pop(event.call, "")})
-            case ev.BackgroundStarted():
+            case ev.BackgroundStarted(agent=""):
                 self._outputs[event.id] = event.output
             case ev.BackgroundEnded() if event.id in self._outputs:
                 value: Json = {"status": event.status, "exit_code": event.exit_code}

@@ -12,8 +12,10 @@ from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import CONTINUES
 from callboard.core.recovery.retry_policy import without_advice
+from callboard.core.team.subagents import in_background
 from callboard.core.team.unfinished import fates, kept_tasks_text
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.events import BackgroundStarted
 from callboard.types.messages import StateBlock
 from callboard.types.records import AgentRow, Envelope, Request, Task
 from callboard.types.schedules import Schedule
@@ -57,6 +59,11 @@ def farewell(
         envelope = _to_lead(state, lead, "idle_notification", text, now=now, status="unfinished")
         stuck = state.turn.reminded and not state.waits.fresh  # nobody will answer: the lead has to look at it
         return (envelope.model_copy(update={"mode": "wake"}) if stuck else envelope,)
+    if state.work.assignment and (begun := in_background(state)):
+        # Its report follows the reports of its subagents (test_a_teammate_reports_only_after_its_subagent).
+        names = ", ".join(task.id for task in begun)
+        text = f"{state.me.name} has not reported yet: it waits for its subagents ({names}).{last}"
+        return (_to_lead(state, lead, "idle_notification", text, now=now),)
     if state.work.assignment:
         text = spoken or "(it ended its turn without a word)"
         result = _to_lead(state, lead, "result", text, now=now, status="done")
@@ -146,8 +153,8 @@ def state_block(
     if gate.plan or gate.gate != "open":
         chosen = f"\nThe option that was chosen: {gate.choice}" if gate.choice else ""
         plan = f"{gate.status or gate.gate}: {gate.plan}{chosen}" if gate.plan else f"gate: {gate.gate}"
-    background = state.work.background.items()
-    running = [f"{i}: {b.began.command} ({b.status})" for i, b in background if b.status == "running"]
+    background = state.work.background.values()
+    running = [_background_line(task.began) for task in background if task.status == "running"]
     others = [row for row in team if row.name != state.me.name]
     living = [row for row in others if row.life != "stopped"]
     mates = [f"{row.name} ({row.role or row.agent_type}): {row.life}" for row in living]
@@ -165,6 +172,10 @@ def state_block(
         skills=state.work.skills,
         requests=tuple(_open_requests(state.me, requests)),
     )
+
+
+def _background_line(began: BackgroundStarted) -> str:
+    return f"{began.id}: {'subagent: ' if began.agent else ''}{began.command} (running)"
 
 
 def _open_requests(me: AgentSpec, requests: Sequence[Request]) -> Iterator[str]:

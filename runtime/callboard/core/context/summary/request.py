@@ -400,7 +400,7 @@ def _state_kept(state: StateBlock, held: Collection[str]) -> Iterator[RequiredIt
         name = entry.split(" ", 1)[0]
         yield RequiredItem("request", f"request: {name}", ((name,),), entry, mailed="you may answer)" in entry)
     for entry in state.background:
-        name = entry.split(":", 1)[0]
+        name = entry.split(": ", 1)[0]  # the name of a subagent of a plugin's type has a colon, too
         yield RequiredItem("background", f"background: {name}", ((name,),), entry)
 
 

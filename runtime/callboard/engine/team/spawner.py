@@ -1,0 +1,181 @@
+"""Creation of agents by an agent: teammates, and subagents that it waits for or that run in the background.
+
+A teammate and a subagent in the background are writes that commit with the tool's result; any other subagent is a child
+to wait for. All are idempotent: their ids are derived from the call, so that the same call after a crash finds the same
+agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from callboard.core.agent.authority import spoken
+from callboard.core.agent.rules.worktree import worktree_in_use
+from callboard.core.budgets.tree import beyond, fire_of, narrower, remaining
+from callboard.core.keys import agent_key, short_id
+from callboard.core.mcp.tool_names import bounded
+from callboard.core.messaging.envelopes import sending
+from callboard.core.scheduling.permissions import in_turn, schedule_id
+from callboard.engine.agent_runtime import AgentRuntime
+from callboard.engine.budgets.budgets import reached
+from callboard.engine.operations.cleanup import child_stopped
+from callboard.engine.recall import spec_digest, spec_key
+from callboard.ports.store import Put, Write
+from callboard.types import events as ev
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.errors import Conflict, ToolRefused
+from callboard.types.records import AgentRow, Budget, Envelope, Usage
+
+WaitEnded = Callable[[str, int], Awaitable[tuple[str, str]]]
+"""Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
+
+
+class AgentSpawner:
+    """Creator of agents for one agent. Implements the port `Spawner`."""
+
+    def __init__(self, agent: AgentRuntime, wait_ended: WaitEnded) -> None:
+        self._agent = agent
+        self._wait_ended = wait_ended
+
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
+        return bounded(self._agent.host.types(agent_type, name, parent), parent)
+
+    def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | ev.BudgetReached:
+        """Return the spec with the budget of a new agent, and add the agent to the tree of budgets.
+
+        An existing agent keeps its budget.
+        """
+        host = self._agent.host
+        state = self._agent.state
+        row = host.board.agent(spec.name)
+        if spec.kind != "subagent":
+            self._refuse(spec)
+        self._refuse_depth()
+        cause = state.turn.cause if state.turn else ""
+        spec = self._within_turn(spec, cause)
+        granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), requested)
+        spec = spec.model_copy(update={"budget": granted, "charged_to": fire_of(cause) or spec.charged_to})
+        if row is not None and spec.kind == "subagent":  # the same call after a crash
+            return spec
+        own_room = remaining(host.budgets.path_of(state), host.awake.now())
+        over = beyond(requested, own_room)
+        if over:
+            limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
+            raise ToolRefused(f"budget: it is more than {state.me.name} has left itself ({limits}): give less, or none")
+        # Reserved before the agent exists. Otherwise two calls of one reply would each get the whole remaining budget
+        # (test_two_children_at_once_cannot_both_take_the_last_money).
+        refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
+        return spec if refused is None else reached(refused, host.clock.now())
+
+    def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
+        """Return the writes of row, spec and first envelope. A name whose life has ended gets a new incarnation."""
+        self._refuse(spec)
+        match = self._agent.host.board.agent(spec.name)
+        incarnation = match[0].incarnation + 1 if match else 1
+        return self._writes(spec, prompt, call, now=now, incarnation=incarnation, revision=match[1] if match else 0)
+
+    def _within_turn(self, spec: AgentSpec, cause: str) -> AgentSpec:
+        """Limit a new agent to the rights of its parent, and of the schedule whose turn starts it."""
+        unasked = spec.unasked or self._agent.state.me.unasked
+        bound = spec if unasked == spec.unasked else spec.model_copy(update={"unasked": unasked})
+        schedule = schedule_id(cause)
+        return in_turn(bound, self._agent.host.board.schedule_row(schedule)) if schedule else bound
+
+    def _depth(self) -> int:
+        """Return the depth of a new agent below the lead."""
+        match = self._agent.host.board.agent(self._agent.name)
+        return (match[0].depth if match else self._agent.row.depth) + 1
+
+    def _refuse_depth(self) -> None:
+        """Raise `ToolRefused` if the caller is too deep to start an agent."""
+        host = self._agent.host
+        depth = self._depth()
+        if depth > host.max_depth:
+            raise ToolRefused(
+                f"{self._agent.name} is {depth - 1} below the lead, and no agent may be deeper than "
+                f"{host.max_depth} (team.max_depth): do this piece yourself, or send_message to lead and ask for an "
+                "agent for it"
+            )
+
+    def _refuse(self, spec: AgentSpec) -> None:
+        """Raise `ToolRefused` if the teammate's name is taken, or the team is full."""
+        host = self._agent.host
+        match = host.board.agent(spec.name)
+        if match is not None and match[0].life != "stopped":
+            raise ToolRefused(f"there is a teammate {spec.name!r} already ({match[0].life}): choose another name")
+        living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
+        if len(living) >= host.max_agents:
+            resting = [row.name for row in living if row.kind == "teammate" and row.life == "idle"]
+            whom = f", for example {', '.join(resting[:3])}" if resting else ""
+            raise ToolRefused(
+                f"the team is full ({host.max_agents} agents, team.max_agents): give the work to one that is idle, or "
+                f"end one by request_shutdown first{whom}"
+            )
+
+    def _writes(
+        self, spec: AgentSpec, prompt: str, call: str, *, now: float, incarnation: int, revision: int
+    ) -> tuple[Write, ...]:
+        host = self._agent.host
+        parent = self._agent.state.me
+        row = AgentRow(
+            name=spec.name,
+            incarnation=incarnation,
+            kind=spec.kind,
+            role=spec.role,
+            agent_type=spec.agent_type,
+            parent=parent.name,
+            spec=spec_digest(spec),
+            created_at=now,
+            since=now,
+            depth=self._depth(),
+            worktree=worktree_in_use(spec),
+            earlier=self._used_before(spec.name),
+        )
+        envelope = Envelope(
+            # Derived from the call, so that the same call after a crash sends no second assignment.
+            id=short_id("env", call, "assignment"),
+            sender=parent.name,
+            recipient=spec.name,
+            incarnation=incarnation,
+            type="message",
+            content=prompt,
+            cause=spoken(self._agent.state),
+            caused_by=self._agent.state.turn.cause if self._agent.state.turn else "",
+            sender_incarnation=self._agent.state.identity.incarnation,
+            metadata={"assignment": True},
+            sent_at=now,
+        )
+        return (
+            Put(agent_key(host.session, spec.name), row.encode(), expected=revision),
+            Put(spec_key(host.session, row.spec), spec.encode()),
+            sending(host.session, envelope),
+        )
+
+    def _used_before(self, name: str) -> Usage:
+        """Return the usage of the ended lives of this name."""
+        found = self._agent.host.board.agent(name)
+        if found is None:
+            return Usage()
+        row = found[0]
+        return row.earlier.plus(row.totals.usage) if row.totals is not None else row.earlier
+
+    async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
+        """Run the child of this call until its end. It is created once, and found again after a crash."""
+        host = self._agent.host
+        if host.board.agent(spec.name) is None:
+            try:
+                await host.commit(*self._writes(spec, prompt, call, now=host.clock.now(), incarnation=1, revision=0))
+            except Conflict:
+                await host.refresh(agent_key(host.session, spec.name))
+        return await self._wait_ended(spec.name, 1)
+
+    def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
+        if self._agent.host.board.agent(spec.name) is not None:
+            return ()
+        return self._writes(spec, prompt, call, now=now, incarnation=1, revision=0)
+
+    async def ended(self, name: str) -> tuple[str, str]:
+        return await self._wait_ended(name, 1)
+
+    def stop_writes(self, name: str) -> tuple[Write, ...]:
+        return tuple(child_stopped(self._agent.host, name, f"{self._agent.name} stopped it"))
