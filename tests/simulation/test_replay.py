@@ -324,6 +324,48 @@ agents:
     assert (end.exit_code, end.why, end.text) == (0, "", "Stopped.")
 
 
+BESIDE = """
+agents:
+  lead:
+    - reply:
+        - tool_use:
+            name: task
+            input: {{description: Look, prompt: Look, agent_type: explore, run_in_background: true}}
+    - when: {{result_of: task}}
+      capture: {{id: 'Background task (\\S+) started'}}
+      reply:
+        - tool_use: {{name: {then}}}
+    - when: {{contains: its report}}
+      reply: I have its report.
+    - otherwise: true
+      reply: Going on.
+  'explore-*':
+    - reply:
+        - tool_use: {{name: bash, input: {{command: 'date +%s%N'}}}}
+    - latency_ms: {latency_ms}
+      reply: Nothing to be seen.
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "latency_ms", "text"),
+    [
+        ("glob, input: {pattern: '*'}", 50, "I have its report."),
+        ("task_output, input: {id: '${id}', block: true}", 50, "Going on."),
+        ("task_stop, input: {id: '${id}'}", 100_000, "Going on."),
+    ],
+    ids=["mail", "output", "stop"],
+)
+async def test_a_subagent_in_the_background_is_replayed(place: Place, then: str, latency_ms: int, text: str) -> None:
+    recorded = await place.record(BESIDE.format(then=then, latency_ms=latency_ms))
+    assert (recorded.exit_code, recorded.text) == (0, text)
+    replayed = await place.replay()
+    assert (replayed.exit_code, replayed.why, replayed.text) == (0, "", text)
+    assert [(one.name, one.steps, one.what) for one in replayed.agents] == [
+        (one.name, one.steps, one.what) for one in recorded.agents
+    ]
+
+
 async def test_a_conversation_of_several_prompts_is_replayed_prompt_by_prompt(place: Place) -> None:
     talk = "agents:\n  lead:\n    - reply: One.\n    - reply: Two.\n"
     recorded = await place.record(talk, "first", "second")

@@ -67,6 +67,10 @@ class ToolSpec:
         }
 
 
+AGENT_TYPES = "\n\nAgent types:\n"
+"""Text between the description of a tool that starts agents and the list of agent types."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """Outcome of a tool call. `content` is a text, or blocks in the form of the API (text, image)."""

@@ -18,16 +18,20 @@ import anyio.to_thread
 from callboard.adapters.models.cassette.format import Placeholders, read_header
 from callboard.adapters.models.cassette.mail_order import PATIENCE, DeliveryOrder, DeliveryRecorder
 from callboard.adapters.models.cassette.recorder import Cassette, CassetteModel, Recording, RecordingModel, Tape
-from callboard.adapters.models.cassette.wrappers import (
+from callboard.adapters.models.cassette.tool_results import (
     WORKTREE_TOOLS,
-    RecordedLauncher,
-    RecordedServers,
     RecordedTool,
-    ReplayedApprover,
-    ReplayedLauncher,
+    ReplayedStopTool,
     ReplayedStoreTool,
     ReplayedTool,
     ReplayedWorktreeTool,
+    as_listed,
+)
+from callboard.adapters.models.cassette.wrappers import (
+    RecordedLauncher,
+    RecordedServers,
+    ReplayedApprover,
+    ReplayedLauncher,
     TapedArchive,
     TapedDice,
     TapedJudge,
@@ -171,9 +175,12 @@ class Replayed:
                 await host.commit(sending(host.session, envelope))
 
     def _as_recorded(self, ports: Services) -> Services:
-        """Return the ports without tools that the recorded version did not have: no recorded request lists them."""
+        """Return the ports with the tools that the recorded requests list, as they list them.
+
+        The recorded version may have had fewer tools, or described them otherwise.
+        """
         listed = self.tape.listed_tools()
-        tools = {name: tool for name, tool in ports.tools.items() if name in listed}
+        tools = {name: as_listed(tool, listed[name]) for name, tool in ports.tools.items() if name in listed}
         return replace(ports, tools=tools) if listed else ports
 
     def _with_servers(self, ports: Services) -> Services:
@@ -189,6 +196,8 @@ class Replayed:
             return ReplayedStoreTool(tool, self.tape, self.course)
         if self.live_tools or tool.spec.name == "task":
             return tool
+        if tool.spec.name == "task_stop":
+            return ReplayedStopTool(tool, self.tape, self.course)
         replayed = ReplayedWorktreeTool if tool.spec.name in WORKTREE_TOOLS else ReplayedTool
         return replayed(tool, self.tape)
 

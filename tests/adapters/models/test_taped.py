@@ -15,23 +15,22 @@ import pytest
 from callboard.adapters.models.cassette.format import Placeholders
 from callboard.adapters.models.cassette.mail_order import DeliveryOrder, DeliveryRecorder
 from callboard.adapters.models.cassette.recorder import Cassette, Recording
+from callboard.adapters.models.cassette.tool_results import RecordedTool, ReplayedStoreTool, ReplayedTool, as_listed
 from callboard.adapters.models.cassette.wrappers import (
-    RecordedTool,
     ReplayedApprover,
     ReplayedLauncher,
-    ReplayedStoreTool,
-    ReplayedTool,
     TapedArchive,
     TapedJudge,
     TapedSurroundings,
 )
 from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.tools.control import SubagentTool
 from callboard.core.agent.state import Delivery
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.context.reminders import ReminderFacts
 from callboard.ports.environment import PermissionQuery
 from callboard.ports.store import Put, Write
-from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
+from callboard.ports.tool import AGENT_TYPES, CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.testing import AllowAll, MemoryArchive
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
@@ -342,3 +341,12 @@ def test_what_the_runtime_knew_at_a_compaction_is_known_again(tapes: CassetteRun
     _, course = tapes.replay()
     assert course.known_state("lead", 1, 0, now) == then
     assert course.known_state("lead", 1, 1, now) == now
+
+
+def test_a_tool_is_listed_as_recorded_except_for_the_agent_types() -> None:
+    spec = ToolSpec("task", f"Now.{AGENT_TYPES}- new: one", {"type": "object", "required": ["a"]}, "attach")
+    listing: Json = {"name": "task", "description": f"Then.{AGENT_TYPES}- old: one", "input_schema": {"type": "object"}}
+    tool = as_listed(SubagentTool(spec), listing)
+    assert tool.spec.description == f"Then.{AGENT_TYPES}- new: one"
+    assert tool.spec.input_schema == {"type": "object"}
+    assert as_listed(SubagentTool(spec), {"description": "Now.", "input_schema": spec.input_schema}).spec is spec

@@ -28,7 +28,7 @@ from callboard.core.skills.substitution import commands_in
 from callboard.core.team.subagents import report_text
 from callboard.core.tool_access import tools_for
 from callboard.ports.store import Put
-from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
+from callboard.ports.tool import AGENT_TYPES, CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.events import BackgroundStarted, BudgetReached, CompactAsked
@@ -121,7 +121,7 @@ def control_tools(types: Mapping[str, str] | None = None, *, asks_in_call: bool 
 def listed(types: Mapping[str, str] | None) -> str:
     """Return the agent types for the end of a description, in a fixed order; empty if there are none."""
     lines = [f"- {name}: {' '.join(when.split())}" for name, when in sorted((types or {}).items())]
-    return "\n\nAgent types:\n" + "\n".join(lines) if lines else ""
+    return AGENT_TYPES + "\n".join(lines) if lines else ""
 
 
 def _compact(arguments: _Compact, context: CallContext) -> ToolOutcome:

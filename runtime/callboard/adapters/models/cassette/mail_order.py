@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -207,11 +207,18 @@ class DeliveryOrder:
 
     async def turn_of(self, call: str) -> None:
         """Wait until the calls that changed the board before this one have changed it again, or no more events come."""
-        while call in self._board and self._board[0] != call and not (self._left or self._tape.told):
+        await self._wait_for(lambda: call not in self._board or self._board[0] == call)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not (condition() or self._left or self._tape.told):
             if self._clock.now() >= self._until:
                 self._left = True
             with anyio.move_on_after(max(0.0, self._until - self._clock.now())):
                 await self._changed.changed(self._changed.changes)
+
+    async def played(self, agent: str) -> None:
+        """Wait until an agent has made all its recorded calls, or no more events come."""
+        await self._wait_for(lambda: self._tape.has_played(agent))
 
     async def stopped(self, output: Path) -> None:
         """Wait until the agent itself has ended the background command with this output."""

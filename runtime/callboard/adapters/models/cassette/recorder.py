@@ -2,16 +2,19 @@
 
 An exchange is identified by agent, purpose, ordinal and attempt, so agents may run in any order. A replay compares each
 request with the recorded one, stops at the first difference and reports it. `Tape` contains the rest of a run that no
-model decides: results of tools, answers, random draws and deliveries (recorded and replayed by
-`callboard.adapters.models.cassette.wrappers` and `callboard.adapters.models.cassette.mail_order`).
+model decides: results of tools, answers, random draws and deliveries (recorded and replayed by `tool_results`,
+`wrappers` and `mail_order` of this package).
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, cast, get_args
+
+import anyio
 
 from callboard.adapters.models.cassette.format import (
     ComparableRequest,
@@ -212,16 +215,18 @@ class Cassette:
                 self._take(line, packing)
             except (KeyError, TypeError, ValueError, AttributeError) as error:  # a line of another shape
                 raise SettingsError(f"the cassette is damaged: {error!r}", f"{path}:{number}") from error
+        self._stopped = frozenset(agent for _, value in self.all_of("changes") for agent in stopped_in(value))
 
     @property
     def model(self) -> str:
         """Return the recorded model."""
         return str(self.header["model"])
 
-    def listed_tools(self) -> frozenset[str]:
-        """Return the names of all tools that the recorded requests list."""
+    def listed_tools(self) -> Mapping[str, Json]:
+        """Return all tools that the recorded requests list, by name."""
         lists = {recorded.tools for calls in self._calls.values() for _, recorded, _ in calls}
-        return frozenset(str(tool.get("name")) for text in lists for tool in json.loads(text or "[]"))
+        tools = [tool for text in sorted(lists) for tool in json.loads(text or "[]")]
+        return {str(tool.get("name")): cast("Json", self.places.show(tool)) for tool in tools}
 
     def exchange(self, request: ModelRequest) -> tuple[ComparableRequest, Json]:
         """Return the recorded exchange of this call.
@@ -242,6 +247,19 @@ class Cassette:
         fitting = [place for place in unplayed if recorded[place][0] == request.attempt] or [len(recorded) - 1]
         self._played.add((key, fitting[0]))
         return recorded[fitting[0]][1:]
+
+    def is_cut_off(self, request: ModelRequest) -> bool:
+        """Return True if the recording has no such call because its agent was stopped in the background before."""
+        return request.agent in self._stopped and (request.agent, request.purpose, request.ordinal) not in self._calls
+
+    def has_played(self, agent: str) -> bool:
+        """Return True if an agent has made all its recorded calls."""
+        return all(
+            (key, place) in self._played
+            for key, recorded in self._calls.items()
+            if key[0] == agent
+            for place in range(len(recorded))
+        )
 
     def fault(self, message: str) -> CallFault:
         """Return the fault that ends the turn of an agent that deviated from the recording.
@@ -319,6 +337,13 @@ class Cassette:
         return ", ".join(parts) or "no calls"
 
 
+def stopped_in(changes: Json) -> Sequence[str]:
+    """Return the subagents in the background that a recorded call stopped. `changes`: those of the call."""
+    events = cast("Sequence[Json]", changes.get("events", ()))
+    ends = [event for event in events if event.get("t") == "background_ended" and event.get("status") == "stopped"]
+    return [str(event["agent"]) for event in ends if event.get("agent")]
+
+
 class CassetteModel:
     """Model that plays a cassette. Needs no key, no network and no time."""
 
@@ -331,6 +356,8 @@ class CassetteModel:
 
         Raises `CallFault` of kind `invalid` if the replay deviates from the recording.
         """
+        if self._cassette.is_cut_off(request):
+            await anyio.sleep_forever()  # until the stop, as in the recording
         recorded, outcome = self._cassette.exchange(request)
         current = self._asking[request.agent].recorded_form(request)
         if current.digest != recorded.digest:
