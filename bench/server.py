@@ -6,7 +6,10 @@
 check that both sides sent the same history. The service checks nothing else; the rehearsal is the strict one.
 
 A LABEL may have options: `name+200ms` waits this long before each reply; `name+500agents` asks the agent that received
-"Go." to start this many subagents, which then do the steps.
+"Go." to start this many subagents, which then do the steps; `name+50mates` the same with teammates; `name+500held`
+answers none of them before this many have asked; `name+200000window` is a model with this window, which writes
+summaries, and whose conversation ends after STEPS calls, whatever its history still holds; `name+files` reads another
+file in each step.
 """
 
 from __future__ import annotations
@@ -15,23 +18,33 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
 
 FILE = "notes.txt"
 """File that each call reads; the bench creates it in the workspace."""
+FILES = "notes-{:05}.txt"
+"""File that a call reads with the option `files`, by the number of the call."""
 
 WORDS = ("I read ", "the next ", "part of ", "the notes ", "and go on.")
 LARGEST_REQUEST = 64 * 1024 * 1024
 
+SUMMARY = b"answer with the summary and nothing else"
+"""Part of each request of Callboard for a summary."""
+DEFAULT_WINDOW = 1_000_000
+
 SEEN: web.AppKey[dict[str, dict[str, int]]] = web.AppKey("seen", dict)
+GATES: web.AppKey[dict[str, asyncio.Barrier]] = web.AppKey("gates", dict)
+MANY_REQUESTS = {f"anthropic-ratelimit-requests-{name}": "100000" for name in ("limit", "remaining")}
+"""Headers that allow a client to send many requests at once, without increasing their number step by step."""
 
 
 def event(name: str, **data: object) -> bytes:
     return f"event: {name}\ndata: {json.dumps({'type': name, **data}, separators=(',', ':'))}\n\n".encode()
 
 
-def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
+def events(number: int, *, last: bool, tokens: int, file: str = FILE) -> Iterator[bytes]:
     """Return one reply: a short text, and a call unless it is the last."""
     usage = {"input_tokens": tokens, "output_tokens": 1}
     yield event(
@@ -54,7 +67,7 @@ def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
     if not last:
         call: dict[str, object] = {"type": "tool_use", "id": f"toolu_{number:024}", "name": "read_file", "input": {}}
         yield event("content_block_start", index=1, content_block=call)
-        for part in ('{"pa', 'th": ', f'"{FILE}"}}'):
+        for part in ('{"pa', 'th": ', f'"{file}"}}'):
             yield event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": part})
         yield event("content_block_stop", index=1)
     stop = {"stop_reason": "end_turn" if last else "tool_use", "stop_sequence": None}
@@ -62,15 +75,18 @@ def events(number: int, *, last: bool, tokens: int) -> Iterator[bytes]:
     yield event("message_stop")
 
 
-def fan_out(agents: int) -> Iterator[bytes]:
-    """Return a reply that starts this many subagents."""
+def fan_out(agents: int, *, mates: bool = False) -> Iterator[bytes]:
+    """Return a reply that starts this many subagents or teammates."""
+    tool = "spawn_teammate" if mates else "task"
     message: dict[str, object] = {"id": "msg_fan_out", "type": "message", "role": "assistant", "content": []}
     usage = {"input_tokens": 10, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     yield event("message_start", message={**message, "model": "claude-opus-4-8", "stop_reason": None, "usage": usage})
     for number in range(agents):
-        call: dict[str, object] = {"type": "tool_use", "id": f"toolu_{number:024}", "name": "task", "input": {}}
+        call: dict[str, object] = {"type": "tool_use", "id": f"toolu_{number:024}", "name": tool, "input": {}}
         yield event("content_block_start", index=number, content_block=call)
-        given = json.dumps({"description": f"Part {number}", "prompt": "Do your part.", "agent_type": "explore"})
+        task = {"description": f"Part {number}", "prompt": "Do your part.", "agent_type": "explore"}
+        mate = {"name": f"mate-{number}", "role": "waits", "prompt": "Hello."}
+        given = json.dumps(mate if mates else task)
         yield event("content_block_delta", index=number, delta={"type": "input_json_delta", "partial_json": given})
         yield event("content_block_stop", index=number)
     yield event("message_delta", delta={"stop_reason": "tool_use", "stop_sequence": None}, usage={"output_tokens": 40})
@@ -81,13 +97,32 @@ async def messages(request: web.Request) -> web.StreamResponse:
     body = await request.read()
     label = request.match_info["label"]
     results = body.count(b'"tool_result"')  # count without parsing, so that mostly the client works
-    request.app[SEEN][label] = {"results": results, "bytes": len(body)}
+    summary = SUMMARY in body
+    done = request.app[SEEN].get(label, {}).get("replies", 0)
+    request.app[SEEN][label] = {"results": results, "bytes": len(body), "replies": done + (not summary)}
     await asyncio.sleep(option(label, "ms") / 1_000)
-    agents = option(label, "agents") if b'"text":"Go."' in body or b'"text": "Go."' in body else 0
-    response = web.StreamResponse(headers={"content-type": "text/event-stream", "request-id": f"req_{results:024}"})
+    from_lead = b'"text":"Go."' in body or b'"text": "Go."' in body
+    mates = option(label, "mates")
+    agents = option(label, "agents") + mates if from_lead else 0
+    held = option(label, "held")
+    if held and not from_lead:
+        gate = request.app[GATES].setdefault(label, asyncio.Barrier(held))
+        await gate.wait()
+    headers = {"content-type": "text/event-stream", "request-id": f"req_{results:024}"}
+    if held:
+        reset = datetime.now(UTC) + timedelta(minutes=1)
+        headers |= {**MANY_REQUESTS, "anthropic-ratelimit-requests-reset": reset.isoformat()}
+    response = web.StreamResponse(headers=headers)
     await response.prepare(request)
-    last = results >= int(request.match_info["steps"]) or (agents > 0 and results > 0)
-    parts = fan_out(agents) if agents and not last else events(results, last=last, tokens=len(body) // 4)
+    steps = int(request.match_info["steps"])
+    number = done if option(label, "window") else results
+    last = summary or (results > 0 if agents else number >= steps)
+    file = FILES.format(number) if "+files" in label else FILE
+    parts = (
+        fan_out(agents, mates=mates > 0)
+        if agents and not last
+        else events(number, last=last, tokens=len(body) // 4, file=file)
+    )
     for part in [b"".join(parts)] if "+" in label else parts:  # with many agents the server must be fast
         await response.write(part)
     await response.write_eof()
@@ -107,7 +142,7 @@ async def model(request: web.Request) -> web.Response:
             "id": request.match_info["model"],
             "display_name": request.match_info["model"],
             "created_at": "2026-01-01T00:00:00Z",
-            "max_input_tokens": 1_000_000,
+            "max_input_tokens": option(request.match_info["label"], "window") or DEFAULT_WINDOW,
             "max_tokens": 128_000,
         }
     )
@@ -124,6 +159,7 @@ async def seen(request: web.Request) -> web.Response:
 async def serve() -> None:
     app = web.Application(client_max_size=LARGEST_REQUEST)
     app[SEEN] = {}
+    app[GATES] = {}
     app.router.add_post("/{steps}/{label}/v1/messages", messages)
     app.router.add_post("/{steps}/{label}/v1/messages/count_tokens", count_tokens)
     app.router.add_get("/{steps}/{label}/v1/models/{model}", model)

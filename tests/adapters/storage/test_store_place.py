@@ -158,7 +158,7 @@ async def test_one_commit_too_large_for_the_disk_does_not_fail_the_others(tmp_pa
 
         async def append(name: str, size: int) -> None:
             try:
-                await store.commit(Append("s", name.encode() + bytes(size)))
+                await store.commit(Append("s", name.encode() + os.urandom(size)))
             except StoreFull:
                 refused.append(name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import anyio
@@ -18,27 +19,29 @@ class TestSqliteStore(StoreConformance):
         return await open_store(place / "state")
 
 
-@pytest.mark.parametrize("shrink", [10, 20], ids=["the first checkpoint restarts the log", "it only copies the log"])
+@pytest.mark.parametrize(
+    "shrink", [40_960, 81_920], ids=["the first checkpoint restarts the log", "it only copies the log"]
+)
 async def test_a_program_that_reads_the_database_slows_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shrink: int
 ) -> None:
-    monkeypatch.setattr(writer, "CHECKPOINT_PAGES", 10)
-    monkeypatch.setattr(writer, "SHRINK_PAGES", shrink)
+    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 40_960)
+    monkeypatch.setattr(writer, "SHRINK_BYTES", shrink)
     monkeypatch.setattr(writer, "NOT_AGAIN", 3_600.0)
     log = tmp_path / "s" / "callboard.db-wal"
     store = await open_store(tmp_path / "s")
-    await store.commit(Append("s", b"x" * 50_000 if shrink == 10 else b"x"))
+    await store.commit(Append("s", os.urandom(50_000) if shrink == 40_960 else b"x"))
     reader = apsw.Connection(str(tmp_path / "s" / "callboard.db"))
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM record").fetchall()
     with anyio.fail_after(writer.BUSY_MS / 1_000):  # a single busy wait would take as long
         for _ in range(30):
-            await store.commit(Append("s", b"x" * 20_000))
+            await store.commit(Append("s", os.urandom(20_000)))
     length = log.stat().st_size
     assert length > 500_000, "the reader stops the log from being reset"
     reader.close()
     for _ in range(30):
-        await store.commit(Append("s", b"x" * 20_000))
+        await store.commit(Append("s", os.urandom(20_000)))
     assert log.stat().st_size > length + 500_000, "no other checkpoint is tried for a while, which would reset the log"
     await store.aclose()
 

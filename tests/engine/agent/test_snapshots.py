@@ -6,8 +6,9 @@ import pytest
 from tests.engine.agent.test_one_agent import Echo, Person
 from tests.engine.team.team_world import spawn, team_world
 
+from callboard.core.agent import snapshot
 from callboard.core.agent.apply import apply, fold
-from callboard.core.agent.snapshot import EVERY, dump, load
+from callboard.core.agent.snapshot import dump, load
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import journal, snapshot_key
 from callboard.engine.recall import events_of, recall
@@ -47,8 +48,11 @@ async def test_every_state_of_a_team_survives_being_dumped_and_loaded() -> None:
                 assert load(dump(state)) == state
 
 
-async def test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over() -> None:
-    steps = EVERY // 6 + 20
+async def test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot, "EVERY", 200)
+    steps = 60
     model = ScriptedModel({"lead": [use("list_tasks") for _ in range(steps)]})
     world = team_world(model, spec={"stuck_after": 0})
     async with world.session() as team:

@@ -17,6 +17,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
+from callboard.adapters.storage.packing import unpack
 from callboard.core.keys import DATABASE, rows_prefix, session_key, workspace_folder
 from callboard.types.lazy_dataclass import dataclass
 
@@ -82,11 +83,11 @@ def _rows(store: sqlite3.Connection, prefix: str) -> tuple[NamedRow, ...]:
     Keys are ASCII here: `~` sorts after all characters that may follow.
     """
     query = (
-        "SELECT key, value FROM row WHERE key > ?1 AND key < ?1 || '~' AND value IS NOT NULL"
+        "SELECT key, value, crc FROM row WHERE key > ?1 AND key < ?1 || '~' AND value IS NOT NULL"
         " AND instr(substr(key, length(?1) + 1), '/') = 0 ORDER BY revision DESC LIMIT ?2"
     )
-    pairs = cast("list[tuple[str, bytes]]", store.execute(query, (prefix, _MOST)).fetchall())
-    return tuple(NamedRow(key.removeprefix(prefix), _fields(value)) for key, value in pairs)
+    found = cast("list[tuple[str, bytes, int]]", store.execute(query, (prefix, _MOST)).fetchall())
+    return tuple(NamedRow(key.removeprefix(prefix), _fields(unpack(value, crc)[0])) for key, value, crc in found)
 
 
 def _fields(value: bytes) -> Mapping[str, Any]:

@@ -19,8 +19,9 @@ from callboard.types.late_pattern import late_pattern
 RULES = 10
 """Version of the rules by which events change a state (`apply`). Raise it with each change that makes another state
 from the same events; otherwise snapshots would keep the effects of the old rules."""
-EVERY = 500
-"""Events between two snapshots of a small view: the most that a resume folds, apart from the newest turn."""
+EVERY = 2_000
+"""Events between two snapshots of a small view: the most that a resume after a crash folds, apart from the newest turn.
+A process that ends in order leaves nothing to fold."""
 PER_VIEW = 200_000
 """Tokens of the view for which snapshots are `EVERY` events farther apart. The cost of writing a snapshot is
 proportional to the view, and its share of a step must not grow. A resume that folds the events must not take much

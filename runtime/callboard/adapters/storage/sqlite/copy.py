@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 
+from callboard.adapters.storage.packing import unpack
 from callboard.adapters.storage.sqlite import schema
 from callboard.adapters.storage.sqlite.place import DATABASE
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
@@ -90,20 +91,24 @@ def _copied(source: apsw.Connection, target: apsw.Connection) -> SalvageResult:
         for place, record_id, crc, data in _rows(source, "record", "place", "id, crc, data"):
             stream = names.get(place >> SEQ_BITS)
             seq = place & _SEQ
-            if stream is None or data is None or record_crc(stream, seq, record_id, data) != crc:
+            if stream is None or data is None:
+                continue
+            original, checksum = unpack(data, crc)
+            if record_crc(stream, seq, record_id, original) != checksum:
                 continue
             values = (place, record_id, crc, data)
             run(target, "INSERT OR IGNORE INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)", values)
             numbers.setdefault(place >> SEQ_BITS, []).append(seq)
             counts["records"] += 1
         for _, key, revision, crc, value in _rows(source, "row", "rowid", "key, revision, crc, value"):
-            if value is not None and row_crc(key, revision, value) != crc:
+            original, checksum = (None, crc) if value is None else unpack(value, crc)
+            if original is not None and row_crc(key, revision, original) != checksum:
                 continue
             values = (key, revision, crc, value)
             run(target, "INSERT OR IGNORE INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?)", values)
-            counts["rows"] += value is not None
-            if value is not None and key.startswith("snap/"):
-                _number_on(target, key.removeprefix("snap/"), value)
+            counts["rows"] += original is not None
+            if original is not None and key.startswith("snap/"):
+                _number_on(target, key.removeprefix("snap/"), original)
         try:
             leases = run(source, "SELECT name, number FROM lease")
         except apsw.Error:

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import apsw
 
+from callboard.adapters.storage.packing import unpack
 from callboard.adapters.storage.sqlite import place, schema
 from callboard.adapters.storage.sqlite.faults import is_cut_short, translated
 from callboard.adapters.storage.sqlite.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
@@ -290,12 +291,14 @@ def scan(connection: apsw.Connection) -> Iterator[ChecksumMismatch]:
     ):
         stream = names.get(record_place >> SEQ_BITS, "?")
         seq = record_place & ((1 << SEQ_BITS) - 1)
-        if record_crc(stream, seq, record_id, data) != crc:
+        original, checksum = unpack(data, crc)
+        if record_crc(stream, seq, record_id, original) != checksum:
             yield ChecksumMismatch(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=record_place)
     for key, revision, crc, value in each(
         connection, "SELECT key, revision, crc, value FROM row WHERE value IS NOT NULL"
     ):
-        if row_crc(key, revision, value) != crc:
+        original, checksum = unpack(value, crc)
+        if row_crc(key, revision, original) != checksum:
             yield ChecksumMismatch(f"key {key}", key, key=key)
 
 

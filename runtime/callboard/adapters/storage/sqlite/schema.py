@@ -21,7 +21,7 @@ from callboard.adapters.storage.sqlite.sql import pragma, run
 from callboard.types.errors import WorkspaceUnusable
 
 APPLICATION = 0x43424431  # "CBD1", in the file's header: identifies Callboard's files
-VERSION = 1
+VERSION = 2
 SEQ_BITS = 40
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for another program that holds its locks."""
@@ -35,11 +35,20 @@ TABLES = (
     "CREATE TABLE lease (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE TABLE damaged (number INTEGER PRIMARY KEY, place TEXT, what TEXT, found TEXT, data BLOB) STRICT",
 )
-"""Tables of version 1, with exactly the text that SQLite stores."""
+"""Tables of versions 1 and 2, with exactly the text that SQLite stores."""
 
 Upgrade = Callable[[apsw.Connection], None]
-UPGRADES: Mapping[int, Upgrade] = MappingProxyType({})
+
+
+def _allow_packed(_connection: apsw.Connection) -> None:
+    """Change no table: version 2 only tells older versions that they cannot read all values (`packing`)."""
+
+
+UPGRADES: Mapping[int, Upgrade] = MappingProxyType({1: _allow_packed})
 """Upgrade from each older version to the next one. Run in one transaction, by a process that is alone on the store."""
+PAGE_BYTES = 1_024
+"""Size of a page of a new database. A commit writes each page that it touches as a whole to the log: a small page
+halves that (docs/decisions/0042-small-writes.md). Older databases keep the size of their pages."""
 
 
 def record_crc(stream: str, seq: int, record_id: str | None, data: bytes) -> int:
@@ -125,6 +134,7 @@ def create(folder: Path) -> None:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(draft))
     try:
+        run(connection, f"PRAGMA page_size = {PAGE_BYTES}")
         run(connection, f"PRAGMA application_id = {APPLICATION}")
         run(connection, "PRAGMA journal_mode = WAL")
         run(connection, "BEGIN")  # no `with connection`: on a full disk its failed rollback would hide the cause

@@ -11,6 +11,7 @@ from dataclasses import field
 
 import apsw
 
+from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
 from callboard.adapters.storage.sqlite.sql import run
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
@@ -66,6 +67,7 @@ def read(connection: apsw.Connection, stream: str, after: int, limit: int | None
     records: list[Record] = []
     for place, record_id, crc, data in rows:
         seq = place & _SEQ
+        data, crc = unpack(data, crc)
         if record_crc(stream, seq, record_id, data) != crc:
             raise ChecksumMismatch(f"record {seq} of stream {stream}", f"{stream}#{seq}", place=place)
         records.append(Record(seq, data))
@@ -122,7 +124,10 @@ def next_fence(connection: apsw.Connection, lease: str) -> int:
 
 
 def _row(key: str, revision: int, crc: int, value: bytes | None) -> Row:
-    if value is not None and row_crc(key, revision, value) != crc:
+    if value is None:
+        return Row(key, None, revision)
+    value, crc = unpack(value, crc)
+    if row_crc(key, revision, value) != crc:
         raise ChecksumMismatch(f"key {key}", key, key=key)
     return Row(key, value, revision)
 
@@ -228,10 +233,11 @@ class Transaction:
             raise Conflict(write.stream, write.expected, current)
         seq = current + 1
         data = bytes(write.record)
+        stored, crc = pack(data, record_crc(write.stream, seq, write.id, data), SMALLEST_RECORD)
         run(
             self.connection,
             "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)",
-            ((number << SEQ_BITS) | seq, write.id, record_crc(write.stream, seq, write.id, data), data),
+            ((number << SEQ_BITS) | seq, write.id, crc, stored),
         )
         self.touched.streams.add(write.stream)
         return seq
@@ -250,11 +256,12 @@ class Transaction:
         revision = self._number()
         if value is None and not rows:
             return revision
+        stored, crc = (None, 0) if value is None else pack(value, row_crc(key, revision, value), SMALLEST_ROW)
         run(
             self.connection,
             "INSERT INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
             "SET revision = excluded.revision, crc = excluded.crc, value = excluded.value",
-            (key, revision, 0 if value is None else row_crc(key, revision, value), value),
+            (key, revision, crc, stored),
         )
         self.touched.keys.add(key)
         return revision

@@ -36,10 +36,10 @@ T = TypeVar("T")
 
 BATCH = 256
 """Most jobs in one transaction. Limits how long the first job waits for the last."""
-CHECKPOINT_PAGES = 1_000
-"""Pages in the log (4 KiB each) at which it is copied into the database."""
-SHRINK_PAGES = 16_000
-"""Pages in the log at which a checkpoint restarts it from its beginning, if no reader needs it."""
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""Bytes of pages in the log at which it is copied into the database."""
+SHRINK_BYTES = 16 * CHECKPOINT_BYTES
+"""Bytes of pages in the log at which a checkpoint restarts it from its beginning, if no reader needs it."""
 NOT_AGAIN = 60.0
 """Seconds without another checkpoint after a reader blocked one: each costs two syncs, and the reader may be a program
 of the user that runs for hours.
@@ -109,6 +109,7 @@ class Writer:
         self._patience = hooks.patience
         self._queue = ClosableQueue[Job[Any] | _Stop | _Look]()
         self._log_pages = 0
+        self._page_bytes = pragma(connection, "page_size")
         self._not_before = 0.0
         self._file = folder / DATABASE
         self._identity = _identity(self._file)
@@ -264,9 +265,10 @@ class Writer:
     def _tidy_log(self) -> None:
         """Copy a long log into the database, without waiting for other processes: the log contains all commits."""
         now = time.monotonic()
-        if self._log_pages < CHECKPOINT_PAGES or now < self._not_before:
+        length = self._log_pages * self._page_bytes
+        if length < CHECKPOINT_BYTES or now < self._not_before:
             return
-        mode = apsw.SQLITE_CHECKPOINT_RESTART if self._log_pages > SHRINK_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+        mode = apsw.SQLITE_CHECKPOINT_RESTART if length > SHRINK_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
         # A checkpoint never waits for a reader, which may be a program of the user that runs for hours.
         self._connection.set_busy_timeout(0)
         try:

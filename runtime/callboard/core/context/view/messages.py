@@ -222,6 +222,24 @@ class _Chunk:
         return self.others[reader]
 
 
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    """Message in a snapshot, without what follows from its blocks."""
+
+    id: int
+    role: Literal["user", "assistant"]
+    blocks: tuple[ViewBlock, ...]
+    turn: str = ""
+
+
+def _saved(messages: Messages) -> tuple[SavedMessage, ...]:
+    return tuple(SavedMessage(message.id, message.role, message.blocks, message.turn) for message in messages)
+
+
+def _restored(saved: Iterable[SavedMessage]) -> Messages:
+    return Messages.of(make_message(message.id, message.role, message.blocks, message.turn) for message in saved)
+
+
 @dataclass(slots=True, eq=False, repr=False)  # no field is set again; `frozen` would cost time at each step
 class Messages(Sequence[ViewMessage]):
     """Messages in ascending order of their ids. Create with `Messages.of`, then grow.
@@ -432,12 +450,11 @@ class Messages(Sequence[ViewMessage]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Serialise as a list of messages in a snapshot."""
+        saved = handler(tuple[SavedMessage, ...])
         return core_schema.no_info_after_validator_function(
-            Messages.of,
-            handler(tuple[ViewMessage, ...]),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                tuple[ViewMessage, ...], return_schema=handler(tuple[ViewMessage, ...])
-            ),
+            _restored,
+            saved,
+            serialization=core_schema.plain_serializer_function_ser_schema(_saved, return_schema=saved),
         )
 
     # Internals
