@@ -6,7 +6,7 @@ An open session is a handle that knows the current state of the session's agents
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -45,15 +45,14 @@ class OpenSession(SessionHandle, ABC):
         board: RowCache,
         clock: Clock,
         model: str,
-        agent_types: Mapping[str, str] | None = None,
+        agent_types: Callable[[], Mapping[str, str]] = dict[str, str],
         level: int | None = None,
     ) -> None:
         super().__init__(row, store, board, clock)
         self.places = places
-        self.agent_types: Mapping[str, str] = agent_types or {}
+        self._agent_types = agent_types
         self.voice = Voice()
         """Manner of the lead's answers; the default if another process hosts the session."""
-        """Name -> description of each available agent type; empty if another process hosts the session."""
         self.level = level
         """Sandbox level of its commands, 0 to 3; None if another process hosts the session."""
         self.model = model
@@ -65,6 +64,11 @@ class OpenSession(SessionHandle, ABC):
         """Start time (Unix seconds). Requests that expired earlier do not count as unanswered."""
         self._bypasses = False
         self._ended_usage = EndedAgentsSum(board, Usage(), lambda usage, row: usage.plus(self._usage_of(row)))
+
+    @property
+    def agent_types(self) -> Mapping[str, str]:
+        """Return name -> description of each agent type; empty if another process hosts the session."""
+        return self._agent_types()
 
     @property
     def workspace(self) -> Path:

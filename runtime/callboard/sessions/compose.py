@@ -21,7 +21,7 @@ import platformdirs
 
 from callboard.adapters.extensions.memory import Memories, MemoryPlaces
 from callboard.adapters.extensions.stages import load_stage
-from callboard.adapters.system.archive import SharedTranscripts
+from callboard.adapters.system.archive import Mirror, SharedTranscripts
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.roots import RootCache
 from callboard.config.settings import LoadedSettings, pipelines_of
@@ -208,16 +208,21 @@ def damaged_rows(store: Store, session: str = "") -> tuple[str, ...]:
     return tuple(key for key in keys if not session or session_of(key) == session)
 
 
-def shared_transcripts(places: WorkspacePaths, loaded: LoadedSettings, session: str) -> SharedTranscripts | None:
-    """Return the places of transcripts for other programs; None if the settings turn them off."""
-    if not loaded.settings.paths.shared_transcripts:
+def shared_transcripts(
+    places: WorkspacePaths, loaded: LoadedSettings, session: str, *, mirror: Mirror | None = None
+) -> SharedTranscripts | None:
+    """Return the places of transcripts for other programs; None if the settings turn them off.
+
+    `mirror` gets all that is added to them: with it they are written in any case.
+    """
+    if not loaded.settings.paths.shared_transcripts and mirror is None:
         return None
     folder = claude_folder(Path.home(), os.environ)
-    shared = SharedTranscripts(folder, places.workspace, session)
+    shared = SharedTranscripts(folder, places.workspace, session, mirror=mirror)
     days = loaded.settings.cleanup_days
     if days is not None:
         shared.remove_old(places.data, SystemClock().now() - days * 86_400)
-    return shared if days != 0 else None
+    return shared if days != 0 or mirror is not None else None
 
 
 # The model

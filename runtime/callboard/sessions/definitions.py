@@ -139,6 +139,11 @@ class Definitions:
             self._news = tuple(_news(differences[0], self.types))
         return tuple(lines)
 
+    def look_again(self) -> tuple[str, ...]:
+        """Read the files again as the workspace is now, and return a line for the person on each change."""
+        workspace = self.files.workspace
+        return self.look(None if workspace is None else standing(workspace, self.config))
+
     def _take(self, now: Trust) -> list[str]:
         """Use changed content of the workspace if a person trusted it.
 
@@ -246,16 +251,11 @@ async def keep_reading(definitions: Definitions, tell: Callable[[str], None]) ->
             if now == marks:
                 continue
             marks = now
-            for line in await anyio.to_thread.run_sync(_look, definitions):
+            for line in await anyio.to_thread.run_sync(definitions.look_again):
                 log.info("files changed", what=line)
                 tell(line)
     finally:
         watch.close()
-
-
-def _look(definitions: Definitions) -> tuple[str, ...]:
-    workspace = definitions.files.workspace
-    return definitions.look(None if workspace is None else standing(workspace, definitions.config))
 
 
 def library_of(

@@ -67,8 +67,10 @@ class HostingFacts:
 
     refused: tuple[str, ...]
     """Files of agents, skills and plugins that are not used as they are, a line each."""
-    agent_types: Mapping[str, str]
-    """Name -> description of each agent type that the session can start."""
+    agent_types: Callable[[], Mapping[str, str]]
+    """Function that returns name -> description of each agent type that the session can start now."""
+    reread: Callable[[], object]
+    """Blocking function that reads the files of agents, skills and commands now, also those of plugins."""
     level: int
     """Sandbox level of its commands, 0 to 3."""
     cut_short: bool = False
@@ -117,6 +119,7 @@ class HostedSession(OpenSession):
         self._backups = facts.backups
         self.plugins = facts.plugins
         self.refused_plugins = facts.refused_plugins
+        self._reread = facts.reread
         self._denied = denied
         configuration = (*prepared.loaded.notes, *model_notes(wiring.chosen))
         self._notes = (*(f"configuration: {note}" for note in configuration), *facts.refused)
@@ -130,6 +133,10 @@ class HostedSession(OpenSession):
         self._stopped: tuple[StoppedCommand, ...] = ()
         self._chosen_mode: PermissionMode | None = None
         """Permission mode that this resume sets for the lead; None: the lead keeps its own."""
+
+    async def reread_files(self) -> None:
+        """Read the files of agents, skills and commands now; otherwise they are read soon after a change."""
+        await anyio.to_thread.run_sync(self._reread)
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         return self._team.state(name, incarnation)

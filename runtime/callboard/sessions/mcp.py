@@ -7,11 +7,10 @@ and end with it; servers of a workspace connect once a person has trusted it.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -24,20 +23,15 @@ from callboard.adapters.tools.mcp import server_tools
 from callboard.core.mcp.limits import limits_of
 from callboard.engine.operations.mcp_tools import hidden_tools
 from callboard.engine.toolbox import Toolbox
-from callboard.ports.mcp import PromptSource, Servers
+from callboard.ports.mcp import PromptSource
 from callboard.ports.tool import Tool
 from callboard.sessions.definitions import Definitions
+from callboard.sessions.late_servers import LateServers, Running
 from callboard.sessions.options import McpOptions
 from callboard.sessions.prepare import PreparedSession
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerStatus
-
-
-class Running(Servers, Protocol):
-    """Servers that are held during a block."""
-
-    def running(self) -> AbstractAsyncContextManager[None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,8 @@ async def find_servers(
     for definition in types.values():
         notes += _inline(definition, prepared.places.workspace, prepared.loaded.environment)[1]
     if not configured.entries and not options.bridges and not any(map(_brings, types.values())):
-        return SessionServers(notes=tuple(notes))
+        late = LateServers(partial(_manager, prepared, options, configured)) if options.bridge_of is not None else None
+        return SessionServers(late, tuple(notes))
     manager = await anyio.to_thread.run_sync(_manager, prepared, options, configured)
     return SessionServers(manager, tuple(notes), types, prepared.places.workspace, prepared.loaded.environment)
 
@@ -149,6 +144,7 @@ def _manager(prepared: PreparedSession, options: McpOptions, configured: Configu
         limits=limits_of(prepared.loaded.environment, prepared.loaded.settings.mcp),
         held=configured.held,
         bridges=options.bridges,
+        bridge_of=options.bridge_of,
     )
 
 

@@ -75,8 +75,9 @@ from callboard.sessions.compose import (
 )
 from callboard.sessions.definitions import Definitions, agent_types, keep_reading, library_of, plugins_in_force
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
+from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import hold_lease, watch_take_over
-from callboard.sessions.mcp import Running, SessionServers, find_servers, running
+from callboard.sessions.mcp import SessionServers, find_servers, running
 from callboard.sessions.options import (
     ExtensionOptions,
     HostingOptions,
@@ -195,7 +196,8 @@ def _facts(definitions: Definitions, launcher: ShellLauncher, backups: FileBacku
     refused = tuple((note.path, note.reason) for note in definitions.plugin_notes if note.verdict == "refused")
     return HostingFacts(
         (),
-        definitions.descriptions(),
+        definitions.descriptions,
+        definitions.look_again,
         launcher.level,
         backups=backups,
         plugins=definitions.files.plugins,
@@ -382,7 +384,7 @@ def _build_ports(
             (places.state, places.config),
             run=partial(patiently, prepared.store),
             skills=skills.folders(),
-            shared=shared_transcripts(places, prepared.loaded, prepared.row.id)
+            shared=shared_transcripts(places, prepared.loaded, prepared.row.id, mirror=options.hosting.mirror)
             if options.hosting.persistent and not prepared.replay
             else None,
         ),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.hooks import HookEntry
+from callboard.adapters.system.archive import Mirror
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import TrustPrompt
 from callboard.engine.rate_limits.limiter import KeyLimiters
@@ -159,6 +160,8 @@ class McpOptions:
     """True if the first prompt waits until each server has connected or failed, even if a person may answer."""
     bridges: Mapping[str, Bridge] = field(default_factory=dict[str, Bridge])
     """MCP servers that run in the client of this run, by name."""
+    bridge_of: Callable[[str], Bridge] | None = None
+    """Function that reaches a server in the client that is named later; None: no client can add servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,8 @@ class HostingOptions:
     """True if files are copied before tools change them, so that `rewind_files` can restore them."""
     debug: bool = False
     """True if the log has lines of the debug level, and is copied to stderr."""
+    mirror: Mirror | None = None
+    """Function that gets the lines of the transcripts as they are written; None: nothing does."""
     persistent: bool = True
     """False if the session is kept in memory only, and ends with the process."""
     commands_at_rest: CommandsAtRest = "wait"

@@ -336,6 +336,17 @@ def test_a_rehearsal_is_served_until_it_is_ended(command: Command) -> None:
         (["run", "--from-pr", "12", "x"], "not linked to pull requests"),
         (["run", "--disable-slash-commands", "x"], "a prompt that begins with `/` runs one"),
         (["plugin", "uninstall", "x"], "no plugin is installed"),
+        (["plugin", "details", "x"], "counts the parts of each plugin"),
+        (["plugin", "install", "x", "--scope", "project"], "in all workspaces"),
+        (["plugin", "marketplace", "update"], "read a marketplace again"),
+        (["plugins", "remove", "x"], "no plugin is installed"),
+        (["mcp", "add-from-claude-desktop"], "callboard mcp add-json NAME JSON"),
+        (["mcp", "login", "sentry"], "--header"),
+        (["init"], "Write an AGENTS.md"),
+        (["commit"], "callboard run"),
+        (["stats"], "callboard cost"),
+        (["explaim"], 'callboard run "explaim'),
+        (["run", "--remote-control", "x"], "callboard attach"),
     ],
 )
 def test_what_people_type_for_claude_code_gets_an_answer_that_helps(
@@ -344,3 +355,14 @@ def test_what_people_type_for_claude_code_gets_an_answer_that_helps(
     ran = command.run_inline(*line)
     assert ran.code == 2
     assert answer in ran.err
+
+
+def test_commands_have_the_other_names_of_claude_code(command: Command) -> None:
+    assert command.run_inline("upgrade").out.startswith("callboard ")
+    assert command.run_inline("config", "ls").code == 0
+    assert "there is no marketplace" in command.run_inline("plugins", "marketplace", "ls").out
+    (command.workspace / ".mcp.json").write_text('{"mcpServers": {"a": {"command": "a"}}}')
+    assert command.run_inline("trust", "--yes").code == 0
+    ran = command.run_inline("mcp", "reset-project-choices")
+    assert ran.out == f"no longer trusted: {command.workspace}\n"
+    assert json.loads(command.run_inline("trust", "show", "--json").out)[0]["trusted"] is False

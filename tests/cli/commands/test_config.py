@@ -78,7 +78,7 @@ def test_the_names_of_claude_code_stand_for_the_settings_here(command: Command) 
         "memory": {"write": "off"},
     }
     ran = command.run_inline("config", "set", "theme", "dark")
-    assert (ran.code, ran.err) == (2, "callboard: theme: concerns the screen of another program\n")
+    assert (ran.code, ran.err) == (2, "callboard: theme: concerns the screen of Claude Code, and has no effect here\n")
     ran = command.run_inline("config", "set", "autoMemoryEnabled", "perhaps")
     assert ran.code == 2
     assert "true or false is expected" in ran.err

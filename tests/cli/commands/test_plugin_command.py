@@ -67,6 +67,11 @@ def test_a_marketplace_names_folders_and_repositories(command: Command, tmp_path
     entries = json.loads(command.run("plugin", "list", "--json").out)
     assert [entry["name"] for entry in entries] == ["far@m", "near@m"]
     assert not Path(entries[0]["path"], ".git").exists()
+    (market / "plugins" / "near" / "agents" / "guide.md").write_text("---\nname: guide\ndescription: Leads\n---\nGo.\n")
+    ran = command.run_inline("plugin", "update", "near", "--yes")
+    assert (ran.code, f"installed near@m 1.0.0: enabled, from {market}" in ran.out) == (0, True), ran.err
+    ran = command.run_inline("plugin", "update")
+    assert ran.out.count("installed already, with exactly these files") == 2, ran.err
     out = command.run("plugin", "install", "out", "--marketplace", str(market))
     assert (out.code, "leads out of" in out.err) == (2, True)
     unknown = command.run("plugin", "install", "neer", "--marketplace", str(market))

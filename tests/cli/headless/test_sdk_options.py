@@ -113,9 +113,9 @@ OPTIONS = {
     "effort": "test_the_request_has_what_the_options_say",
     "output_format": "test_the_request_has_what_the_options_say",
     "enable_file_checkpointing": "test_files_are_rewound_to_a_message",
-    "session_store": "refused: transcripts are not sent to a store",
-    "session_store_flush": "refused: transcripts are not sent to a store",
-    "load_timeout_ms": "refused: transcripts are not sent to a store",
+    "session_store": "test_a_store_gets_the_transcripts",
+    "session_store_flush": "test_a_store_gets_the_transcripts",
+    "load_timeout_ms": "test_a_store_gets_the_transcripts",
     "task_budget": "refused: use --max-budget-usd or --max-turns",
     "client_app": "the package's own",
 }
@@ -504,15 +504,25 @@ async def test_a_client_controls_its_session(bench: ServedBench) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in OPTIONS.items() if row.startswith("refused: ")])
 async def test_options_without_effect_say_so(bench: ServedBench, name: str) -> None:
-    values: dict[str, Any] = {
-        "session_store": sdk.InMemorySessionStore(),
-        "task_budget": {"total": 50_000},
-    }
-    more = {name: values[name]} if name in values else {name: 5, "session_store": values["session_store"]}
-    if name == "session_store_flush":
-        more[name] = "eager"
-    try:
-        await bench.ask("hello", sandbox={"enabled": True}, **more)
-    except sdk.ProcessError:
-        assert "session_store" in more
+    values: dict[str, Any] = {"task_budget": {"total": 50_000}}
+    await bench.ask("hello", sandbox={"enabled": True}, **{name: values[name]})
     assert any(OPTIONS[name].removeprefix("refused: ") in line for line in bench.told)
+
+
+@pytest.mark.parametrize("flush", ["batched", "eager"])
+async def test_a_store_gets_the_transcripts(bench: ServedBench, flush: str) -> None:
+    store = sdk.InMemorySessionStore()
+    bench.env["CLAUDE_CONFIG_DIR"] = str(bench.workspace.parent / ".claude")
+    helper = {"helper": sdk.AgentDefinition(description="Helps", prompt="You help.", tools=["Glob"])}
+    chosen = {"session_store": store, "session_store_flush": flush, "load_timeout_ms": 5_000}
+    first = result_of(await bench.ask("delegate", agents=helper, **chosen))
+    key = {"project_key": sdk.project_key_for_directory(str(bench.workspace)), "session_id": first.session_id}
+    entries = await store.load(key)
+    assert next(entry["type"] for entry in entries if entry["type"] in ("user", "assistant")) == "user"
+    assert any(name.startswith("subagents/") for name in await store.list_subkeys(key))
+    again = result_of(await bench.ask("hello", resume=first.session_id, **chosen))
+    assert again.session_id == first.session_id
+    later = await store.load(key)
+    assert later[: len(entries)] == entries
+    assert "All done." in json.dumps(later[len(entries) :])
+    assert len({entry["uuid"] for entry in later if "uuid" in entry}) == sum("uuid" in entry for entry in later)

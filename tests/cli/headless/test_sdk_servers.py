@@ -164,9 +164,8 @@ async def test_servers_are_added_and_removed_in_a_session(bench: Bench, tmp_path
     server.write_text(SERVER)
     entry = {"type": "stdio", "command": sys.executable, "args": [str(server)]}
     call = {"tool_use": {"name": "call_tool", "input": {"name": "mcp__calc__add", "input": {"a": 2, "b": 40}}}}
-    bench.scenario.write_text(
-        json.dumps({"agents": {"lead": [{"reply": [call]}, {"otherwise": True, "reply": "Done."}]}})
-    )
+    steps = [{"when": {"contains": "add them"}, "reply": [call]}, {"otherwise": True, "reply": "Done."}]
+    bench.scenario.write_text(json.dumps({"agents": {"lead": steps}}))
     options = bench.options(mcp_servers={"own": calculator()}, allowed_tools=["mcp__calc"])
 
     async def set_servers(client: Any, servers: dict[str, Any]) -> Any:
@@ -180,15 +179,22 @@ async def test_servers_are_added_and_removed_in_a_session(bench: Bench, tmp_path
             "gone": {"command": "false"},
         }
         result = await set_servers(client, {"calc": entry, **wrong})
-        assert (result["added"], result["removed"]) == (["calc", "gone"], [])
+        assert (result["added"], result["removed"]) == (["calc", "here", "gone"], [])
         assert set(result["errors"]) == {"own", "here", "bad", "gone"}
         await client.query("add them")
         said = await collect(client)
         assert "The sum is 42" in str(said)
-        assert await set_servers(client, {"calc": entry}) == {"added": [], "removed": ["gone"], "errors": {}}
+        assert await set_servers(client, {"calc": entry}) == {"added": [], "removed": ["here", "gone"], "errors": {}}
         assert (await set_servers(client, {}))["removed"] == ["calc"]
         assert [one["name"] for one in (await client.get_mcp_status())["mcpServers"]] == ["own"]
-    async with sdk.ClaudeSDKClient(bench.options()) as client:
+    async with sdk.ClaudeSDKClient(bench.options(allowed_tools=["mcp__calc"])) as client:
         assert await set_servers(client, {}) == {"added": [], "removed": [], "errors": {}}
-        with pytest.raises(Exception, match="name one when it starts"):
-            await set_servers(client, {"calc": entry})
+        with pytest.raises(Exception, match="the session has no MCP servers"):
+            await client.toggle_mcp_server("calc", enabled=False)
+        await client.query("first")
+        await collect(client)
+        assert await set_servers(client, {"calc": entry}) == {"added": ["calc"], "removed": [], "errors": {}}
+        await client.query("add them")
+        said = await collect(client)
+        assert "The sum is 42" in str(said)
+        assert (await set_servers(client, {}))["removed"] == ["calc"]

@@ -123,7 +123,7 @@ def _typed(text: str, pattern: str) -> Callable[[PtyScreen], None]:
 
 
 def _first(screen: PtyScreen) -> None:
-    screen.wait(r"1 starting")
+    screen.wait(r"1 idle")
 
 
 def _team(screen: PtyScreen) -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
-from callboard.cli.views.status import StatusPart, fitted, next_of, next_words
+import anyio
+
+from callboard.cli.slash.registry import COMMANDS
+from callboard.cli.views.status import StatusPart, fitted, lives_words, next_of, next_words
 from callboard.types.schedules import Schedule
 
 NOON = datetime(2026, 12, 1, 12, 0).astimezone().timestamp()
@@ -79,3 +84,16 @@ def test_tokens_and_cost_are_kept_at_80_columns() -> None:
 def test_wide_characters_count_two_columns() -> None:
     assert fitted([StatusPart("漢字", 0), StatusPart("x", 1)], 7) == "漢字"
     assert fitted([StatusPart("漢字", 0), StatusPart("x", 1)], 8) == "漢字 | x"
+
+
+def test_agents_and_a_lead_without_a_prompt_are_listed_calmly() -> None:
+    types = {"explore": "Finds things in the workspace and points to them. Reads only. For every question", "x": "y"}
+    console = SimpleNamespace(session=SimpleNamespace(agent_types=types))
+    shown = anyio.run(COMMANDS["agents"].act, console, "")
+    assert [line.text for line in shown.fit(60)] == [
+        "explore  Finds things in the workspace and points to them.",
+        "         Reads only. For every question",
+        "x        y",
+    ]
+    rows = [SimpleNamespace(name="lead", life="starting"), SimpleNamespace(name="a", life="starting")]
+    assert lives_words(cast("Any", SimpleNamespace(living=lambda: rows))) == "1 idle, 1 starting"

@@ -222,6 +222,10 @@ def test_an_unknown_command_is_told_with_the_nearest_names() -> None:
     assert "Did you mean /api:deploy or /web:deploy?" in unknown_command("deploy", known)
     assert "Did you mean /review?" in unknown_command("reveiw", known)
     assert unknown_command("zzz", known).startswith("there is no command /zzz. To send it")
+    assert unknown_command("compact", known) == (
+        "there is no command /compact here. Use it at the prompt line: `callboard -c`, then /compact"
+    )
+    assert "Write an AGENTS.md" in unknown_command("init", known)
 
 
 def test_at_most_six_stand_at_the_beginning() -> None:

@@ -131,8 +131,8 @@ SIMPLE: Mapping[str, tuple[Address, Callable[[object], object | None], str]] = M
 RESTRICTING = frozenset({"disableSkillShellExecution"})
 """Fields that also count in an untrusted workspace, if they switch something off."""
 
-_SCREEN = "concerns the screen of another program"
-_ACCOUNT = "concerns the accounts of another program"
+_SCREEN = "concerns the screen of Claude Code, and has no effect here"
+_ACCOUNT = "concerns the account or the updates of Claude Code, and has no effect here"
 _OTHER_SERVICE = "concerns a service without the Messages API"
 _MANAGED = "counts in managed settings only"
 QUIET: Mapping[str, str] = MappingProxyType(

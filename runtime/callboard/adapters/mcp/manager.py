@@ -12,7 +12,7 @@ all its processes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, cast
@@ -50,14 +50,16 @@ class Manager:
         limits: McpLimits | None = None,
         held: Mapping[str, tuple[ServerState, str]] | None = None,
         bridges: Mapping[str, Bridge] | None = None,
+        bridge_of: Callable[[str], Bridge] | None = None,
     ) -> None:
         """Store the servers.
 
         `held`: those that must not be connected -> `off` or `untrusted`, and the reason. `bridges`: those of servers
-        whose transport is `sdk`, by name.
+        whose transport is `sdk`, by name. `bridge_of`: the bridge of such a server that is added later.
         """
         self._around = ConnectionContext(place, limits or McpLimits(), self._clashes, self._moved)
         self._bridges: Mapping[str, Bridge] = bridges if bridges is not None else {}
+        self._bridge_of = bridge_of
         self._changed = Notifier()
         self._tools: Mapping[str, Tool] | None = None
         self._group: TaskGroup | None = None
@@ -176,7 +178,10 @@ class Manager:
     # Private parts
 
     def _new(self, entry: ServerEntry) -> ServerConnection:
-        return ServerConnection(entry, self._around, self._bridges.get(entry.name))
+        bridge = self._bridges.get(entry.name)
+        if bridge is None and entry.transport == "sdk" and self._bridge_of is not None:
+            bridge = self._bridge_of(entry.name)
+        return ServerConnection(entry, self._around, bridge)
 
     def _hold(self, link: ServerConnection) -> None:
         """Start the task that owns the server, if the manager is running."""

@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 Run = Callable[[Callable[[], None]], Awaitable[None]]
 
+Mirror = Callable[[str, Sequence[bytes]], None]
+"""Function that gets the path of a copy of a transcript, and the lines that were added to it."""
+
 _ENDS = 5
 """Number of first and of last lines of a background command's output in its notification."""
 _LINE = 500
@@ -40,8 +43,9 @@ class SharedTranscripts:
     The lead's is `projects/FOLDER/SESSION.jsonl`, those of the other agents are `SESSION/subagents/agent-NAME.jsonl`.
     """
 
-    def __init__(self, claude: Path, workspace: Path, session: str) -> None:
-        """`claude`: the folder `~/.claude`, or that of `CLAUDE_CONFIG_DIR`."""
+    def __init__(self, claude: Path, workspace: Path, session: str, *, mirror: Mirror | None = None) -> None:
+        """`claude`: the folder `~/.claude`, or that of `CLAUDE_CONFIG_DIR`. `mirror` gets what is added to a copy."""
+        self.mirror = mirror
         self._folder = claude / "projects" / project_name(str(workspace.resolve()))
         self._session = session
 
@@ -148,20 +152,25 @@ class FileArchive:
         copy = self._shared.copy_of(Path(path))
         try:
             await anyio.to_thread.run_sync(partial(copy.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
-            await self._append(str(copy), first, lines, anyio.to_thread.run_sync)
+            new = await self._append(str(copy), first, lines, anyio.to_thread.run_sync)
         except (OSError, StoreFull) as failed:
             # The copy is a courtesy to other programs: no session stops for it
             # (test_a_copy_that_cannot_be_written_stops_nothing).
             self._shared = None
             log.warning("transcripts are no longer copied", path=str(copy), error=str(failed))
+            return
+        if new and self._shared.mirror is not None:
+            self._shared.mirror(str(copy), new)
 
-    async def _append(self, path: str, first: int, lines: Sequence[bytes], run: Run) -> None:
+    async def _append(self, path: str, first: int, lines: Sequence[bytes], run: Run) -> Sequence[bytes]:
+        """Add the lines that the file does not have, and return them."""
         if path not in self._lines:
             self._lines[path] = await anyio.to_thread.run_sync(_whole_lines, Path(path))
-        new = b"".join(lines[max(0, self._lines[path] - first) :])
+        new = lines[max(0, self._lines[path] - first) :]
         if new:
-            await run(partial(_append, Path(path), new))
+            await run(partial(_append, Path(path), b"".join(new)))
         self._lines[path] = max(self._lines[path], first + len(lines))
+        return new
 
     async def aside(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work)

@@ -99,6 +99,10 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"is_flag": True, "help": "With stream-json input: also emit the texts of subagents."},
     ),
     (
+        ("--session-mirror",),
+        {"is_flag": True, "help": "With stream-json input: also emit the lines of the transcripts, for a store."},
+    ),
+    (
         ("--permission-prompts",),
         {"type": click.Choice(["host", "none"]), "help": "With stream-json input: `none` sends no requests to it."},
     ),
@@ -127,6 +131,11 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--debug-file",), {"metavar": "FILE"}, "each session has its log in the state folder"),
     (("--append-subagent-system-prompt",), {"metavar": "TEXT"}, "--append-system-prompt reaches every agent"),
     (("--prompt-suggestions",), {"is_flag": True}, _LATER),
+    (
+        ("--exclude-dynamic-system-prompt-sections",),
+        {"is_flag": True},
+        "the system prompt of a session never changes; what changes is in its messages",
+    ),
     (("--ide",), {"is_flag": True}, "no editor is connected"),
     (("--chrome",), {"is_flag": True}, "no browser is connected; an MCP server can drive one"),
     (("--no-chrome",), {"is_flag": True}, "no browser is connected"),
@@ -148,10 +157,9 @@ _REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--remote",), {"metavar": "TASK"}, "sessions run on this machine: omit the option"),
     (("--teleport",), {"is_flag": True}, "sessions run on this machine: use --resume ID"),
     (
-        ("--session-mirror",),
+        ("--remote-control",),
         {"is_flag": True},
-        "transcripts are not sent to a store of the client: omit the session store, or copy the files of "
-        "`callboard sessions`",
+        "sessions run on this machine; `callboard attach` follows one from another terminal",
     ),
     (
         ("--await-claim",),
@@ -240,7 +248,7 @@ def ignored_options(values: Mapping[str, Any]) -> Iterator[str]:
     client = values.get("input_format") == "stream-json"
     for name in (
         *("--replay-user-messages", "--include-hook-events", "--permission-prompt-tool", "--permission-prompts"),
-        "--forward-subagent-text",
+        *("--forward-subagent-text", "--session-mirror"),
     ):
         if values.get(_key(name)) and not client:
             yield f"{name} is ignored: it requires --input-format stream-json"

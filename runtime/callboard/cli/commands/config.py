@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from callboard.cli.commands.known_names import KnownNamesGroup
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -24,7 +25,7 @@ _TRUST = click.option("--trust", is_flag=True, help="Show the result for a trust
 _ALL = click.option("--all", "all_", is_flag=True, help="Also show settings with built-in values, and all models.")
 
 
-@click.group()
+@click.group(cls=KnownNamesGroup, aliases={"ls": "list", "rm": "remove"})
 def config() -> None:
     """Get, set and list settings.
 

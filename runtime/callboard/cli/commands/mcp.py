@@ -1,4 +1,4 @@
-"""`mcp list|get|add|add-json|remove|test|serve`: the MCP servers of sessions, and this runtime as a server.
+"""Commands of `mcp`: the MCP servers of sessions, and this runtime as a server.
 
 The SDK is imported only when a server is contacted. Values of variables and headers are never shown. This module also
 converts the arguments of `mcp add` into an entry of `.mcp.json`.
@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from callboard.cli.commands.client_options import json_object
+from callboard.cli.commands.known_names import KnownNamesGroup
 from callboard.cli.commands.options import (
     Invocation,
     as_json,
@@ -25,6 +26,7 @@ from callboard.cli.commands.options import (
     with_plugins,
 )
 from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.commands.trust import revoke
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.servers import call_block, entry_block, entry_json, server_json, servers_table, test_block
 from callboard.sessions.inspect.mcp_servers import (
@@ -52,7 +54,18 @@ _SCOPE = click.option(
 _REPLACE = click.option("--replace", is_flag=True, help="Replace an existing entry of that name.")
 
 
-@click.group()
+_NO_OAUTH = "Callboard signs in to no server: give a key with --header, or the variables that the server reads"
+
+
+@click.group(
+    cls=KnownNamesGroup,
+    aliases={"rm": "remove", "ls": "list"},
+    elsewhere={
+        "add-from-claude-desktop": "copy the entry from claude_desktop_config.json: callboard mcp add-json NAME JSON",
+        "login": _NO_OAUTH,
+        "logout": _NO_OAUTH,
+    },
+)
 def mcp() -> None:
     """List, add, remove and test MCP servers, or serve Callboard as one."""
 
@@ -161,6 +174,18 @@ def remove(invocation: Invocation, /, *, name: str, scope: str | None) -> None:
     refuse_tools("Removing a server")
     place: Scope | None = scope_of(scope) if scope is not None else None
     _show(invocation, name, remove_server(invocation.workspace, name, place), "removed from")
+
+
+@mcp.command("reset-project-choices")
+@everywhere
+@click.pass_context
+def reset_project_choices(ctx: click.Context, /) -> None:
+    """Ask again before the servers of this workspace's .mcp.json are used.
+
+    The same as `trust revoke`: trust covers everything that the workspace brings, so hooks and agents are asked about
+    again, too.
+    """
+    ctx.invoke(revoke, workspaces=())
 
 
 @mcp.command()

@@ -1,4 +1,4 @@
-"""`plugin install|list|validate|enable|disable|remove`, `plugin marketplace add|list|remove`: the plugins of a person.
+"""Commands of `plugin` and `plugin marketplace`: the plugins of a person.
 
 Nothing in a plugin is run by these commands. Before an installation, everything in the plugin that sessions would run
 is shown in full, and a person confirms it.
@@ -16,6 +16,7 @@ import anyio
 import click
 
 from callboard.adapters.extensions.installed_plugins import InstalledPlugin
+from callboard.cli.commands.known_names import KnownNamesGroup
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
@@ -36,6 +37,7 @@ from callboard.sessions.inspect.plugins import (
     remove_plugin,
     staged_plugin,
     switch_plugin,
+    update_sources,
 )
 from callboard.types.errors import UsageError
 
@@ -43,15 +45,16 @@ _QUESTION = "Install exactly this? [y/N] "
 _PARTS = ("agents", "skills", "commands")
 
 
-class PluginGroup(click.Group):
-    """Commands for plugins. `uninstall` is `remove`, as in Claude Code."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name."""
-        return super().get_command(ctx, "remove" if cmd_name == "uninstall" else cmd_name)
-
-
-@click.group(cls=PluginGroup, invoke_without_command=True)
+@click.group(
+    cls=KnownNamesGroup,
+    aliases={"uninstall": "remove", "rm": "remove", "i": "install", "ls": "list"},
+    elsewhere={
+        "details": "`callboard plugin list` counts the parts of each plugin; `plugin validate FOLDER` checks one",
+        "init": "a plugin is a folder with .claude-plugin/plugin.json; `plugin validate FOLDER` checks it",
+        "new": "a plugin is a folder with .claude-plugin/plugin.json; `plugin validate FOLDER` checks it",
+    },
+    invoke_without_command=True,
+)
 @everywhere
 @click.pass_context
 def plugin(ctx: click.Context, /) -> None:
@@ -93,9 +96,10 @@ def _list(invocation: Invocation, *, json_: bool) -> None:
     "--marketplace", default="", metavar="SOURCE", help="File, folder or git URL of a list; SOURCE is a name."
 )
 @click.option("-y", "--yes", is_flag=True, help="Install it without confirmation.")
+@click.option("-s", "--scope", default="user", hidden=True)
 @everywhere
 @click.pass_obj
-def install(invocation: Invocation, /, *, source: str, marketplace: str, yes: bool) -> int:
+def install(invocation: Invocation, /, *, source: str, marketplace: str, yes: bool, scope: str) -> int:
     """Install the plugin of SOURCE: a folder, a git repository, or NAME@MARKETPLACE.
 
     A repository is an address (https, ssh), a path, or OWNER/REPOSITORY of GitHub, with `#` and a branch, tag or commit
@@ -103,8 +107,30 @@ def install(invocation: Invocation, /, *, source: str, marketplace: str, yes: bo
     before you confirm. Your sessions load the plugin from then on; one of the same name is replaced.
     """
     refuse_tools("Installing a plugin")
+    if scope != "user":
+        raise UsageError(
+            "--scope: a plugin is installed for you, in all workspaces: install it without --scope. `callboard config "
+            "add enabled_plugins` of a workspace switches it there"
+        )
     source = f"{source}@{marketplace}" if marketplace else source
     return anyio.run(_install, invocation, source, yes)
+
+
+@plugin.command()
+@click.argument("name", required=False)
+@click.option("-y", "--yes", is_flag=True, help="Install the new files without confirmation.")
+@everywhere
+@click.pass_obj
+def update(invocation: Invocation, /, *, name: str | None, yes: bool) -> int:
+    """Install a plugin again from its source, or all plugins that Callboard installed.
+
+    Changed content is shown before you confirm, as at the installation.
+    """
+    refuse_tools("Updating a plugin")
+    codes = [anyio.run(_install, invocation, source, yes) for source in update_sources(invocation.workspace, name)]
+    if not codes:
+        _say(invocation, "no plugin is installed", "")
+    return max(codes, default=0)
 
 
 @plugin.command()
@@ -157,7 +183,11 @@ def remove(invocation: Invocation, /, *, name: str) -> None:
         terminal.result(f"removed {removed.name}")
 
 
-@plugin.group()
+@plugin.group(
+    cls=KnownNamesGroup,
+    aliases={"rm": "remove", "ls": "list"},
+    elsewhere={"update": "nothing is to be updated: `plugin install` and `plugin update` read a marketplace again"},
+)
 def marketplace() -> None:
     """Add, list and remove marketplaces: lists of plugins."""
 

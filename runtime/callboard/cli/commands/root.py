@@ -89,6 +89,7 @@ class RootGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module."""
+        cmd_name = _NAMES.get(cmd_name, cmd_name)
         entry = COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
         if entry is None:
             return None
@@ -113,7 +114,7 @@ class RootGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command. Raises `click.UsageError` with the nearest names."""
-        if args[0] not in COMMANDS and args[0] not in _HIDDEN:
+        if args[0] not in COMMANDS and args[0] not in _HIDDEN and args[0] not in _NAMES:
             _unknown(args[0], ctx)
         return super().resolve_command(ctx, args)
 
@@ -127,10 +128,19 @@ class RootGroup(click.Group):
 
 
 _SIGN_IN = "Callboard has no sign-in: set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, and see `callboard doctor`"
+_NAMES: Mapping[str, str] = {"upgrade": "update", "plugins": "plugin"}
+"""Other names of commands, as in Claude Code -> names."""
 _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("auth", "login", "logout", "setup-token"), _SIGN_IN),
     "install": "Callboard is installed already; `callboard update` says how",
     "migrate-installer": "Callboard is installed already; `callboard update` says how",
+    "auto-mode": "no model decides about permissions here: `callboard policy` explains and tests the rules",
+    "commit": 'to run it as a prompt: callboard run "Commit my changes"',
+    "export": "`callboard sessions` names the session; its transcript is in ~/.claude/projects",
+    "init": 'to run it as a prompt: callboard run "Write an AGENTS.md for this project"',
+    "project": "`callboard sessions` lists the sessions of this workspace",
+    "stats": "use `callboard cost` for a session, and ccusage for all: it reads ~/.claude/projects",
+    "ultrareview": 'to run it as a prompt: callboard run "Review my changes"',
     "remote-control": "sessions run on this machine; `callboard attach` follows one from another terminal",
 }
 """Commands of Claude Code that Callboard does not have -> what to do instead."""
@@ -141,8 +151,7 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
         raise click.UsageError(f"there is no command {name!r}. {_ELSEWHERE[name]}", ctx)
     near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    quoted = f' To run it as a prompt: callboard run "{name} …".' if not near else ""
-    raise click.UsageError(f"there is no command {name!r}.{hint}{quoted}", ctx)
+    raise click.UsageError(f'there is no command {name!r}.{hint} To run it as a prompt: callboard run "{name} …".', ctx)
 
 
 def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:

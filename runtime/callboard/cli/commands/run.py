@@ -509,6 +509,7 @@ def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> 
         asks=values["permission_prompt_tool"] == "stdio" and values["permission_prompts"] != "none",
         prompt_tool=_prompt_tool(values),
         forwards=bool(values["forward_subagent_text"]),
+        mirrors=bool(values["session_mirror"]),
         betas=split_list([values["betas"] or ""]),
         may_bypass=may_bypass,
         schema=json_object(schema, "--json-schema") if schema else None,

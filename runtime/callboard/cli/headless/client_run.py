@@ -194,8 +194,15 @@ class ClientRun:
             wishes.options,
             workspace=replace(wishes.options.workspace, gate=gate),
             permissions=replace(wishes.options.permissions, attended=asks, asks_in_call=asks),
-            mcp=replace(wishes.options.mcp, wait=True, bridges=bridges),
-            hosting=replace(wishes.options.hosting, commands_at_rest="leave", checkpoints=wishes.checkpoints),
+            mcp=replace(
+                wishes.options.mcp, wait=True, bridges=bridges, bridge_of=partial(partial, carried, self._client)
+            ),
+            hosting=replace(
+                wishes.options.hosting,
+                commands_at_rest="leave",
+                checkpoints=wishes.checkpoints,
+                mirror=self._mirror if wishes.mirrors else None,
+            ),
         )
         if self._initialize is not None:
             request = self._initialize[1]
@@ -510,6 +517,10 @@ class ClientRun:
 
     def _write(self, message: Json) -> None:
         self._terminal.record(json.dumps(message))
+
+    def _mirror(self, path: str, lines: Sequence[bytes]) -> None:
+        entries = [json.loads(line) for line in lines]
+        self._write({"type": "transcript_mirror", "filePath": path, "entries": entries})
 
     def _tell(self, text: str) -> None:
         self._terminal.terminal_print(block(f"callboard: {text}", "warn"))

@@ -15,15 +15,15 @@ from typing import Any, cast
 
 from callboard import __version__
 from callboard.adapters.mcp.config import inline_servers
-from callboard.cli.headless.initialize import commands_listed, models_json
-from callboard.cli.headless.messages import server_json
+from callboard.cli.headless.initialize import agents_listed, commands_listed, models_json
+from callboard.cli.headless.messages import plugins_json, server_json
 from callboard.ports.mcp import Servers
 from callboard.sessions.hosted import HostedSession
 from callboard.types.agent_spec import ThinkingChoice
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.mcp import ServerStatus
+from callboard.types.mcp import ServerEntry, ServerStatus
 from callboard.types.records import Json
 
 _UNCHANGED = object()
@@ -157,6 +157,21 @@ class Control:
         """Return the skills and commands, which are read again whenever their files change."""
         return {"skills": commands_listed(self.session)}
 
+    async def reload_plugins(self, request: Json) -> Json:
+        """Read the agents, skills and commands again, also those of plugins. Hooks and servers stay as they were."""
+        if request.get("add_plugins"):
+            raise UsageError("plugins are named when the session starts: start another session with them")
+        session = self.session
+        await session.reread_files()
+        listed = plugins_json(session.plugins, session.refused_plugins)
+        return {
+            "commands": commands_listed(session),
+            "agents": agents_listed(session),
+            "plugins": listed["plugins"],
+            "mcpServers": (await self.mcp_status({}))["mcpServers"],
+            "error_count": len(listed.get("plugin_errors", ())),
+        }
+
     async def rename_session(self, request: Json) -> Json:
         """Give the session a name for lists."""
         title = request.get("title")
@@ -235,7 +250,9 @@ class Control:
         """Start to connect a server, and return the reason by its name if its entry is refused."""
         fields = cast("Json", entry) if isinstance(entry, dict) else {}
         if fields.get("type") == "sdk":
-            return {name: "a server in the client is named when the session starts"}
+            await servers.add(ServerEntry(name, "sdk", "run", "(the client)"))
+            self.added[name] = entry
+            return {}
         _, read = inline_servers([{name: fields}], "mcp_set_servers", self.session.places.workspace, dict(os.environ))
         if not read.entries:
             return {name: "; ".join(note.reason for note in read.notes) or "its entry is not that of a server"}
@@ -246,7 +263,7 @@ class Control:
 
     def _servers(self) -> Servers:
         if self.session.servers is None:
-            raise UsageError("this session has no MCP servers: name one when it starts, then others can be added")
+            raise UsageError("this session has no MCP servers, and none can be added")
         return self.session.servers
 
     async def get_context_usage(self, _: Json) -> Json:
@@ -334,7 +351,7 @@ _HANDLERS: Mapping[str, Callable[[Control, Json], Awaitable[Any]]] = MappingProx
         "rewind_files": Control.rewind_files,
         "register_repo_root": _never("a session works in one workspace: start another with --cwd"),
         "mcp_set_servers": Control.mcp_set_servers,
-        "reload_plugins": _never("plugins are loaded when the session starts: start another session"),
+        "reload_plugins": Control.reload_plugins,
         "background_tasks": _never("a running call stays in the foreground: the model can start it in the background"),
         "seed_read_state": _never("an agent edits a file only after it has read it: let it read the file"),
         "read_file": _never("files are read by your program itself, in the folder of the session"),

@@ -161,10 +161,9 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 def initialize_response(session: HostedSession, request: Json) -> Json:
     """Return the response to an `initialize`."""
-    agents = [{"name": name, "description": about} for name, about in session.agent_types.items()]
     response: Json = {
         "commands": commands_listed(session),
-        "agents": agents,
+        "agents": agents_listed(session),
         "output_style": session.voice.named,
         "available_output_styles": list(session.voice.styles),
         "models": models_json(session),
@@ -178,6 +177,11 @@ def initialize_response(session: HostedSession, request: Json) -> Json:
     if request.get("mcpServers"):
         response["mcp_servers_applied"] = True
     return response
+
+
+def agents_listed(session: HostedSession) -> list[Json]:
+    """Return the agent types of a session, as clients list them."""
+    return [{"name": name, "description": about} for name, about in session.agent_types.items()]
 
 
 def commands_listed(session: HostedSession) -> list[Json]:

@@ -38,6 +38,8 @@ class ClientOptions:
     """True if files are copied before tools change them, so that the client can have them restored."""
     forwards: bool = False
     """True if the texts of subagents are reported too."""
+    mirrors: bool = False
+    """True if the client gets the lines of the transcripts, for a store of its own."""
     betas: tuple[str, ...] = ()
     """Beta features of the service that the client requests."""
     quiet_states: bool = False

@@ -103,8 +103,7 @@ async def agents(console: SlashContext, arguments: str) -> Block:
     types = console.session.agent_types
     if not types:
         return block("another process hosts the session: callboard agents list", "dim")
-    width = max(map(len, types))
-    return Block(tuple(Line(f"{name:<{width}}  {shorten(first_line(about), 90)}") for name, about in types.items()))
+    return _beside([(name, shorten(first_line(about), 90)) for name, about in types.items()])
 
 
 async def compact(console: SlashContext, arguments: str) -> Block:
@@ -517,13 +516,18 @@ async def _help(console: SlashContext, arguments: str) -> Block:
             for entry in console.session.commands()
         ]
         rows += _LINES
-    return Block(_help_lines(rows, 0), fit=partial(_help_lines, rows))
+    return _beside(rows)
 
 
-def _help_lines(rows: Sequence[tuple[str, str]], width: int) -> tuple[Line, ...]:
-    """Return what can be typed beside its effect. `width`: columns of the screen; 0: as many as needed.
+def _beside(rows: Sequence[tuple[str, str]]) -> Block:
+    """Return names with a text beside each, such as what can be typed and its effect."""
+    return Block(_beside_lines(rows, 0), fit=partial(_beside_lines, rows))
 
-    On a narrow screen, a long command has a line of its own, and each effect stays in its column.
+
+def _beside_lines(rows: Sequence[tuple[str, str]], width: int) -> tuple[Line, ...]:
+    """Return names with a text beside each. `width`: columns of the screen; 0: as many as needed.
+
+    On a narrow screen, a long name has a line of its own, and each text stays in its column.
     """
     column = max(len(typed) for typed, _ in rows)
     if not width or column + 2 + max(columns(does) for _, does in rows) <= width:
@@ -540,7 +544,7 @@ def _help_lines(rows: Sequence[tuple[str, str]], width: int) -> tuple[Line, ...]
 
 
 _TYPED = 24
-"""Columns of the commands in the list on a narrow screen."""
+"""Columns of the names on a narrow screen."""
 _ABOUT = 72
 """Limit of the characters of a skill's description in the list."""
 _LINES = (

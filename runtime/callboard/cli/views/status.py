@@ -57,8 +57,8 @@ def status_words(session: OpenSession) -> str:
 
 
 def lives_words(session: OpenSession) -> str:
-    """Return `2 working, 1 idle`."""
-    lives = Counter(row.life for row in session.living())
+    """Return `2 working, 1 idle`. A lead without a prompt is idle: it starts with the first one."""
+    lives = Counter("idle" if (row.name, row.life) == ("lead", "starting") else row.life for row in session.living())
     return ", ".join(f"{number} {life}" for life, number in lives.items()) or "no agents yet"
 
 

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from typing import cast
 
+from callboard.core.skills.missing_commands import MISSING_COMMANDS
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
@@ -237,8 +238,10 @@ def first_name(text: str) -> str:
     return "" if match is None or match["name"] in _ROOT_FOLDERS else match["name"]
 
 
-def unknown_command(name: str, command_names: Iterable[str]) -> str:
-    """Return the message for a command that does not exist, with the nearest names."""
+def unknown_command(name: str, command_names: Collection[str]) -> str:
+    """Return the message for a command that does not exist: what to do instead, or the nearest names."""
+    if name in MISSING_COMMANDS and name not in command_names:
+        return f"there is no command /{name} here. {MISSING_COMMANDS[name]}"
     names = sorted(set(command_names))
     last = name.rpartition(":")[2].lower()
     alike = [name for name in names if name.rpartition(":")[2].lower() == last]

@@ -18,7 +18,7 @@ from dataclasses import replace
 from callboard.core.agent.changes import lacks_submit_plan
 from callboard.core.agent.decide import PROMPT, REMINDERS
 from callboard.core.context.reminders import reminders
-from callboard.core.mcp.catalog import listed_tools
+from callboard.core.mcp.catalog import CALL, listed_tools
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.mcp_tools import news, offer, reaches, until_ready
@@ -89,6 +89,7 @@ def look_round(agent: AgentRuntime) -> None:
 
 
 async def _look(agent: AgentRuntime) -> None:
+    await _offer_first_servers(agent)
     host = agent.host
     state = agent.state
     now = host.clock.now()
@@ -103,6 +104,15 @@ async def _look(agent: AgentRuntime) -> None:
         due = host.ports.script.reminders(agent.name, state.identity.incarnation, state.turns.count, due)
     if due:
         await agent.note(*(InjectionQueued(at=now, injection=injection) for injection in due))
+
+
+async def _offer_first_servers(agent: AgentRuntime) -> None:
+    """Compose the prompt again if it was composed before the session had any server: it cannot reach their tools."""
+    if agent.host.ports.script is not None or not reaches(agent.host, agent.state.me):
+        return
+    in_use = await _in_use(agent)
+    if in_use is not None and f'"{CALL}"'.encode() not in in_use[1]:
+        await _record(agent, await _composed(agent, None))
 
 
 _HEARD = frozenset({"prompt", "scheduled", "message", "broadcast", "result", "question", "answer"})

@@ -324,6 +324,14 @@ async def remove_plugin(workspace: Path, name: str) -> InstalledPlugin:
         return plugin
 
 
+def update_sources(workspace: Path, name: str | None) -> list[str]:
+    """Return the sources from which a plugin, or each plugin, is installed again. Raises `UsageError`."""
+    plugins = own_plugins(find_places(workspace, writable=False).config)
+    names = sorted(plugins) if name is None else [_installed(plugins, name)]
+    # The source of a plugin of a marketplace is that of the marketplace.
+    return [f"{full.partition('@')[0]}@" * ("@" in full) + plugins[full].source for full in names]
+
+
 @asynccontextmanager
 async def _changing(
     workspace: Path, tell: Callable[[str], None] = lambda _line: None

@@ -226,14 +226,16 @@ const checks = {
     await session.setMaxThinkingTokens(null, 'omitted');
     await session.applyFlagSettings({ permissions: { defaultMode: 'default' } });
     assert((await session.reloadSkills()).skills.length);
+    const reloaded = await session.reloadPlugins();
+    assert.deepEqual([reloaded.plugins, reloaded.mcpServers, reloaded.error_count], [[], [], 0]);
+    assert(reloaded.agents.some((one) => one.name === 'explore'));
     assert.equal(await session.readFile('x'), null);
     const turn = say('wait long');
     await new Promise((resolve) => { setTimeout(resolve, 1500); });
     assert.deepEqual((await session.interrupt()).still_queued, []);
     assert.equal(last(await turn).is_error, false);
     for (const [call, reason] of [
-      [() => session.setMcpServers({ x: { command: 'true' } }), 'name one when it starts'],
-      [() => session.reloadPlugins(), 'start another session'],
+      [() => session.reloadPlugins({ addPlugins: [{ type: 'local', path: '/x' }] }), 'when the session starts'],
       [() => session.backgroundTasks(), 'foreground'],
       [() => session.seedReadState('x', 1), 'read the file'],
       [() => session.stopTask('nobody'), 'no agent'],
@@ -245,6 +247,10 @@ const checks = {
       [() => session.readMcpResource('x', 'ui://x'), 'control request'],
       [() => session.setMcpPermissionModeOverride('x', null), 'control request'],
     ]) await assert.rejects(call, (error) => error.message.includes(reason), reason);
+    const late = createSdkMcpServer({ name: 'late', tools: [tool('one', 'One', {}, async () => ({ content: [] }))] });
+    assert.deepEqual((await session.setMcpServers({ late })).added, ['late']);
+    assert.deepEqual((await session.mcpServerStatus()).map((one) => one.status), ['connected']);
+    assert.deepEqual((await session.setMcpServers({})).removed, ['late']);
     end();
   },
   async servers_hooks_and_schemas_work() {
