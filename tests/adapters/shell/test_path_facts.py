@@ -9,8 +9,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.adapters.shell.paths import PathJudge
+from callboard.adapters.shell.paths import PathJudge, PathJudges
 from callboard.core.permissions.values import PathFact, PathQuery
+from callboard.ports.tool import Folders
 
 _NAMES = st.sampled_from(["a", "b"])
 _PARTS = st.lists(st.one_of(_NAMES, st.sampled_from(["..", ".", ""])), min_size=1, max_size=5)
@@ -89,3 +90,24 @@ def test_a_folder_of_the_judges_own_that_is_a_link_stands_for_what_it_leads_to(t
     assert (judge.root, list(judge.readable)) == (str(real / "in"), [str(real / "state/results")])
     assert _fact_of(judge, str(real / "state/x")).place == "own"
     assert _fact_of(judge, str(tmp_path / "link/state/x")).place == "own"
+
+
+def test_agents_of_one_folder_share_a_judge_but_not_what_they_may_read(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    state = tmp_path / "state"
+    for folder in (root, state / "results" / "alice", state / "results" / "bob", tmp_path / "skills", tmp_path / "t"):
+        folder.mkdir(parents=True)
+    (root / "link").symlink_to(state / "results" / "bob")
+    judges = PathJudges()
+
+    def folders(name: str) -> Folders:
+        return Folders(root, state / "results" / name, tmp_path / "t", (state,), None, (tmp_path / "skills",))
+
+    asked = ["a", "link/x", f"{state}/results/alice/1", f"{state}/results/bob/1", f"{state}/db", f"{tmp_path}/skills/s"]
+    for name, other in (("alice", "bob"), ("bob", "alice")):
+        mine = folders(name)
+        shared = judges.judge_for(mine, mine.readable)
+        alone = PathJudge(root, readable=mine.readable, own=mine.own_state, loaded=mine.skills)
+        assert [_fact_of(shared, text) for text in asked] == [_fact_of(alone, text) for text in asked]
+        assert _fact_of(shared, f"{state}/results/{name}/1").place != "own"
+        assert _fact_of(shared, f"{state}/results/{other}/1").place == "own"

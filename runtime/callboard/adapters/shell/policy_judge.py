@@ -22,7 +22,7 @@ import anyio.to_thread
 from callboard.adapters.git.premise import git_is_quiet
 from callboard.adapters.git.settings import remotes_of
 from callboard.adapters.shell.parser import BashParser
-from callboard.adapters.shell.paths import PathJudge
+from callboard.adapters.shell.paths import PathJudge, PathJudges
 from callboard.core.approvals.plan_gate import SUBMIT
 from callboard.core.messaging.authority import for_person
 from callboard.core.permissions import globs
@@ -146,6 +146,7 @@ class PolicyJudge:
         self._sandbox = sandbox
         self._scheduled = scheduled or TurnRights()
         self._parser = BashParser()
+        self._judges = PathJudges()
         self._paths: dict[Folders, PathJudge] = {}
         self._network_open = network_open
         self._git_trusted = git_trusted or _nobody
@@ -239,9 +240,7 @@ class PolicyJudge:
 
     def _paths_of(self, folders: Folders) -> PathJudge:
         if folders not in self._paths:
-            self._paths[folders] = PathJudge(
-                folders.root, readable=folders.readable, own=folders.own_state, loaded=folders.skills, git=folders.git
-            )
+            self._paths[folders] = self._judges.judge_for(folders, folders.readable)
         return self._paths[folders]
 
 

@@ -13,12 +13,12 @@ import errno
 import os
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
-from callboard.adapters.shell.paths import PathJudge
+from callboard.adapters.shell.paths import PathJudges
 from callboard.adapters.system.regular_files import open_beneath, open_folder
 from callboard.core.permissions.gitignore import folded
 from callboard.core.permissions.values import PathQuery
@@ -84,12 +84,15 @@ def _close_all(held: Mapping[Path, int]) -> None:
 class FileRoots:
     """Parts of an agent's folders that file tools may use. `Folders` never change, so this is computed once."""
 
-    def __init__(self, folders: Folders, *, write: bool = False, roots: Roots | None = None) -> None:
-        readable = () if write else folders.readable
+    def __init__(
+        self, folders: Folders, *, write: bool = False, roots: Roots | None = None, judges: PathJudges | None = None
+    ) -> None:
         self._folders = folders
         self._write = write
         self._roots = roots or Roots()
-        self._judge = PathJudge(folders.root, readable=readable, own=folders.own_state, loaded=folders.skills)
+        readable = () if write else folders.readable
+        # Commands may use git's own folder, file tools may not.
+        self._judge = (judges or PathJudges()).judge_for(replace(folders, git=None), readable)
         self._root = Path(self._judge.root)
         self._bases = (self._root, *(Path(path) for path in self._judge.readable))
 
@@ -154,6 +157,7 @@ class RootCache:
 
     def __init__(self, workspace: Path | None = None) -> None:
         self._roots = Roots()
+        self._judges = PathJudges()
         if workspace is not None:
             with contextlib.suppress(OSError):  # the first use reports the error
                 os.close(self._roots.open(workspace))
@@ -180,7 +184,9 @@ class RootCache:
     def _of(self, folders: Folders, *, write: bool) -> FileRoots:
         ground = self._known.get((folders, write))
         if ground is None:
-            ground = self._known[folders, write] = FileRoots(folders, write=write, roots=self._roots)
+            ground = self._known[folders, write] = FileRoots(
+                folders, write=write, roots=self._roots, judges=self._judges
+            )
         return ground
 
 
