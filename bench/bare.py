@@ -1,13 +1,15 @@
-"""Baseline of `step.py` and `start.py`: a short agent loop on the vendor's SDK, with streaming and one tool.
+"""Baseline of `step.py`, `start.py` and `fanout.py`: a short streaming agent loop on the vendor's SDK, with one tool.
 
-`python bench/bare.py` works in the current folder against `ANTHROPIC_BASE_URL` until the model makes no call. This loop
-stores nothing, asks for no permission, and recovers from no fault.
+`python bench/bare.py [AGENTS]` works in the current folder against `ANTHROPIC_BASE_URL` until the model makes no call.
+With AGENTS it runs that many loops at once on one client, and prints their cost as JSON. This loop stores nothing, asks
+for no permission, and recovers from no fault.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +50,26 @@ def result(call: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
 
 
-async def main() -> None:
-    history: list[Any] = [{"role": "user", "content": "Read the notes, part by part."}]
+async def loop(client: AsyncAnthropic, prompt: str) -> None:
+    history: list[Any] = [{"role": "user", "content": prompt}]
+    while True:
+        blocks = await reply(client, history)
+        history.append({"role": "assistant", "content": blocks})
+        calls = [block for block in blocks if block["type"] == "tool_use"]
+        if not calls:
+            return
+        history.append({"role": "user", "content": [result(call) for call in calls]})
+
+
+async def main(agents: int) -> None:
     async with AsyncAnthropic(max_retries=0) as client:
-        while True:
-            blocks = await reply(client, history)
-            history.append({"role": "assistant", "content": blocks})
-            calls = [block for block in blocks if block["type"] == "tool_use"]
-            if not calls:
-                return
-            history.append({"role": "user", "content": [result(call) for call in calls]})
+        if not agents:
+            await loop(client, "Read the notes, part by part.")
+        else:
+            from process_cost import printed_cost
+
+            await printed_cost(loop(client, "Do your part.") for _ in range(agents))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from hosting import cpu, resident
+from process_cost import printed_cost
 
 TOOL = {
     "name": "read_file",
@@ -62,18 +60,8 @@ async def agent(client: aiohttp.ClientSession, url: str) -> None:
 
 
 async def main(url: str, agents: int) -> None:
-    size = resident()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-        began, used = time.monotonic(), cpu()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(agents):
-                group.create_task(agent(client, url))
-    told = {
-        "wall": time.monotonic() - began,
-        "cpu": cpu() - used,
-        "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - size,
-    }
-    sys.stdout.write(json.dumps(told) + "\n")
+        await printed_cost(agent(client, url) for _ in range(agents))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import anyio
+from process_cost import cpu, resident
 
 from callboard.ports.model import Delta
 from callboard.sessions.open import open_session
@@ -40,17 +41,6 @@ class Calls:
 
     def on_delta(self, agent: str, delta: Delta) -> None: ...
     def on_mail(self, envelope: Envelope) -> None: ...
-
-
-def cpu() -> float:
-    """Return the CPU seconds of this process so far, user and system, for all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def resident() -> int:
-    """Return the KiB of resident memory of this process (man 5 proc_pid_statm)."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 async def main(model: str, flags: dict[str, object]) -> None:

@@ -3,7 +3,7 @@
 A step is one model call and one `read_file` of 2 KB. Both sides are child processes that take turns, so that load
 affects both. The median of each length counts, minus a run of one step, which removes the start-up. Both sides must
 send the whole history to the server; otherwise there is no ratio. Exit with 1 if Callboard costs more than `BOUND` of
-the bare loop at either length, or grows faster.
+the bare loop at either length, or grows faster. `--peers PYTHON` adds other frameworks (`peers.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import urllib.request
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import child
+import peers
 from bare import MODEL
 from server import FILE
 
@@ -47,11 +49,15 @@ class Server:
     port: int
 
     def base_url(self, steps: int, label: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{steps}/{label}"
+        return f"http://127.0.0.1:{self.port}/{steps}/{_word(label)}"
 
     def seen(self, label: str) -> dict[str, int]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{label}/seen", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{_word(label)}/seen", timeout=10) as answer:
             return json.load(answer)
+
+
+def _word(label: str) -> str:
+    return label.replace(" ", "-")
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,11 @@ def ours(folder: Path, steps: int) -> tuple[list[str], dict[str, str]]:
         "CALLBOARD_CONTEXT__PIPELINE": "[]",
         "CALLBOARD_LIMITS__STUCK_AFTER": "1000000",  # the check stays on, but the same call may repeat without limit
     }
+
+
+def peer(command: list[str], folder: Path, steps: int) -> tuple[list[str], dict[str, str]]:
+    """Return the command of another framework."""
+    return command, {}
 
 
 def measure(sides: Mapping[str, Command], server: Server) -> list[Side]:
@@ -168,13 +179,16 @@ def verdict(baseline: Side, candidate: Side) -> int:
 
 def main() -> int:
     head = ["client CPU", *(f"ms/step, {steps} steps" for steps in LENGTHS), "growth, us/step", "last request, MB"]
+    others: dict[str, Command] = {
+        name: partial(peer, command) for name, command in peers.commands(peers.asked_for(__doc__)).items()
+    }
     with serving() as server:
         try:
-            baseline, candidate = measure({"bare": bare, "ours": ours}, server)
+            baseline, candidate, *more = measure({"bare": bare, "ours": ours, **others}, server)
         except (NotComparable, child.ChildFailed) as missing:
             print(f"no ratio: {missing}")
             return 1
-    print(child.table(head, [shown(baseline), shown(candidate)]))
+    print(child.table(head, [shown(side) for side in (baseline, candidate, *more)]))
     return verdict(baseline, candidate)
 
 
