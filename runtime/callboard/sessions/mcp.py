@@ -17,9 +17,8 @@ import anyio.to_thread
 
 from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
-from callboard.adapters.extensions.mcp_prompts import ServerPrompts
 from callboard.adapters.mcp.config import Configured, ServerSources, inline_servers, read_servers
-from callboard.adapters.tools.mcp import server_tools
+from callboard.adapters.tools.mcp import ServerPrompts, server_tools
 from callboard.core.mcp.limits import limits_of
 from callboard.engine.operations.mcp_tools import hidden_tools
 from callboard.engine.toolbox import Toolbox

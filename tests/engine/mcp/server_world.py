@@ -9,9 +9,8 @@ from functools import partial
 
 from tests.engine.agent.test_one_agent import Echo
 
-from callboard.adapters.extensions.mcp_prompts import ServerPrompts
 from callboard.adapters.mcp.memory import MemoryServers
-from callboard.adapters.tools.mcp import server_tools
+from callboard.adapters.tools.mcp import ServerPrompts, server_tools
 from callboard.core.mcp.catalog import Deferral
 from callboard.engine.operations.mcp_tools import hidden_tools
 from callboard.engine.runtime import SessionRuntime

@@ -26,7 +26,7 @@ from callboard.cli.headless.client import Client, ClientApprover, PromptTool
 from callboard.cli.headless.control import Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
-from callboard.cli.headless.messages import ClientPrompt, ClientSpoken, TranslatedEvents, client_prompt
+from callboard.cli.headless.messages import ClientPrompt, ClientSpoken, TranslatedEvents, client_prompt, mirror_json
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.terminal.keyboard import PersonGate
@@ -519,8 +519,7 @@ class ClientRun:
         self._terminal.record(json.dumps(message))
 
     def _mirror(self, path: str, lines: Sequence[bytes]) -> None:
-        entries = [json.loads(line) for line in lines]
-        self._write({"type": "transcript_mirror", "filePath": path, "entries": entries})
+        self._write(mirror_json(path, lines))
 
     def _tell(self, text: str) -> None:
         self._terminal.terminal_print(block(f"callboard: {text}", "warn"))

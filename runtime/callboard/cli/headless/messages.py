@@ -98,6 +98,11 @@ UNTOLD: Mapping[str, Any] = MappingProxyType({"apiKeySource": "none"})
 """Fields of `system/init` that are the same for every session."""
 
 
+def mirror_json(path: str, lines: Sequence[bytes]) -> Json:
+    """Return the message with new lines of the transcript at a path, for a store of the client."""
+    return {"type": "transcript_mirror", "filePath": path, "entries": [json.loads(line) for line in lines]}
+
+
 def plugins_json(plugins: Sequence[Plugin], refused: Sequence[tuple[str, str]]) -> Json:
     """Return the plugins of a session, as `system/init` lists them.
 
