@@ -46,6 +46,7 @@ def broken_in_team(evidence: Evidence, post: Post, outside: Wilderness, now: flo
         _order(evidence),
         _effects(evidence, outside),
         _orphans(evidence, outside, now),
+        _reports(evidence),
     )
     return [fault for check in checks for fault in check]
 
@@ -189,6 +190,20 @@ def _orphans(evidence: Evidence, outside: Wilderness, now: float) -> Iterator[st
     for one in evidence.requests:
         if one.status == "pending" and one.asked_by in over:
             yield f"{one.id} waits for an answer to {one.asked_by}, who is over"
+
+
+def _reports(evidence: Evidence) -> Iterator[str]:
+    """A subagent in the background ends once for its caller, and what it has to say arrives there once."""
+    for life in evidence.lives:
+        ends = Counter(event.id for event in life.events if isinstance(event, ev.BackgroundEnded))
+        for name, task in life.state.work.background.items():
+            if not task.began.agent or life.state.lifecycle.renew:
+                continue
+            if ends[name] != 1:
+                yield f"{name} ended {ends[name]} times for {life.name}"
+            letters = {one.seq for one in life.mail if one.id == short_id("env", name, "ended")}
+            if len(letters) != 1 and (task.status != "stopped" or letters):
+                yield f"{life.name} was told {len(letters)} times that {name} has {task.status}"
 
 
 def _asked(life: Life) -> Iterator[tuple[ToolCall, ev.ModelReplied]]:

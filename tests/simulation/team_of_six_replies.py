@@ -139,7 +139,9 @@ _WRITING: tuple[Make, ...] = (
     lambda draw, said, me: _call("send_message", to=draw.choice((*MATES, "lead")), content=f"hello {draw.random()}"),
     lambda draw, said, me: _call("broadcast", content=f"news {draw.random()}"),
     lambda draw, said, me: _passed_on(draw, HOPS, me),
-    lambda draw, said, me: _call("task", description="d", prompt="p", agent_type="explore"),
+    lambda draw, said, me: _call(
+        "task", description="d", prompt="p", agent_type="explore", run_in_background=draw.random() < 0.5
+    ),
     lambda draw, said, me: _call("claim_task", task_id=found_id("task", said)),
     lambda draw, said, me: _call("list_tasks"),
     lambda draw, said, me: _call("ask_person", question="which?"),

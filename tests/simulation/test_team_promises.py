@@ -176,6 +176,19 @@ def a_subagent_has_no_caller(left: Left) -> str:
     return f"subagent {_row(left, 'subagent', name='explore-x')} has no caller"
 
 
+def a_report_never_arrives(left: Left) -> str:
+    life = left.life(_reports)
+    report = _reports(life)[0]
+    left.put(life, mail=[one for one in life.mail if one is not report])
+    return f"{life.name} was told 0 times that {report.metadata['id']} has"
+
+
+def _reports(life: Life) -> Sequence[Envelope]:
+    """What subagents in the background had to say."""
+    tasks = life.state.work.background
+    return [one for one in life.mail if (task := tasks.get(str(one.metadata.get("id")))) and task.began.agent]
+
+
 def _row(left: Left, kind: str, **update: object) -> str:
     old = first(row for row in left.evidence.rows if row.kind == kind)
     new = old.model_copy(update=update)
@@ -280,6 +293,7 @@ BREAKS = (
     a_mate_is_spawned_twice,
     a_subagent_is_left,
     a_subagent_has_no_caller,
+    a_report_never_arrives,
     an_ended_agent_waits_for_an_answer,
 )
 

@@ -221,6 +221,14 @@ class Spawner(Protocol):
         """Run (or find again) the subagent of this call until it ends, and return (outcome, final text)."""
         ...
 
+    async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
+        """Run the subagent of this call as `subagent` does; None once a person has moved it to the background."""
+        ...
+
+    def move_to_background(self, call: str) -> bool:
+        """Let a call that attends its subagent go on without it; return False if it attends none."""
+        ...
+
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         """Return the row, spec and first envelope of a subagent, to be committed with the tool's result.
 

@@ -277,6 +277,18 @@ class HostedSession(OpenSession):
         end = self.end()
         return replace(end, open=self.open_work(await unmerged(self._host.ports.worktrees, self.id)))
 
+    def move_to_background(self, use_id: str = "") -> bool:
+        """Let the lead's calls go on without the subagents for which they wait; return False if there is none.
+
+        `use_id`: only the call with this id of the model service.
+        """
+        lead = self._team.agent("lead")
+        if lead is None or lead.spawner is None:
+            return False
+        calls = [item.call.id for item in lead.state.calls if not use_id or item.call.use_id == use_id]
+        moved = [lead.spawner.move_to_background(call) for call in calls]
+        return any(moved)
+
     def subagents(self) -> Sequence[str]:
         """Return the names of the subagents that work in the background."""
         return [began.agent for began in self._team.subagents()]

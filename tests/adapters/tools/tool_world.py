@@ -114,6 +114,9 @@ class MemorySpawner:
         self.started.setdefault(call, spec)
         return self.answers.get(prompt, ("done", f"did: {prompt}"))
 
+    async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
+        return await self.subagent(spec, prompt, call=call)
+
 
 @dataclass
 class MemorySkills:

@@ -570,6 +570,32 @@ async def test_a_subagent_in_the_background_ends_in_a_turn_with_a_result_of_its_
     assert not order[order.index("ResultMessage") + 1 : order.index("init", 1)].count("UserMessage")
 
 
+async def test_a_client_moves_a_subagent_to_the_background(stage: Stage) -> None:
+    await stage.play(
+        use("task", description="look", prompt="look", agent_type="explore"),
+        {"when": {"not_contains": "its report"}, "reply": "MOVED"},
+        {"when": {"contains": "its report"}, "reply": "FINISHED"},
+        agents={"*": [{"reply": "DONE", "latency_ms": 1_500}]},
+    )
+    kinds, results = list[str](), list[str]()
+    async with sdk.ClaudeSDKClient(stage.options()) as client:
+        request: dict[str, Any] = {"subtype": "background_tasks"}
+        await client.query("look")
+        async for message in client.receive_messages():
+            kinds.append(getattr(message, "subtype", ""))
+            if isinstance(message, sdk.TaskStartedMessage):
+                other = await client._query._send_control_request({**request, "tool_use_id": "toolu_other"})
+                assert other["backgrounded"] is False
+                moved = await client._query._send_control_request({**request, "tool_use_id": message.tool_use_id})
+                assert moved["backgrounded"] is True
+            if isinstance(message, sdk.ResultMessage):
+                results.append(str(message.result))
+                if len(results) == 2:
+                    break
+    assert results == ["MOVED", "FINISHED"]
+    assert kinds.index("task_started") < kinds.index("task_updated") < kinds.index("success")
+
+
 # test_verbatim_prompts
 
 

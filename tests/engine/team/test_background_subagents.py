@@ -138,6 +138,27 @@ async def test_a_team_is_not_quiet_before_the_report_was_read_unless_subagents_d
 
 
 @virtual
+async def test_a_call_that_waits_is_moved_to_the_background() -> None:
+    call = ("task", {key: value for key, value in LOOK[1].items() if key != "run_in_background"})
+    model = Subagents({"lead": [use(*call), say("launched"), say("thanks")]})
+    async with world_of(model).session() as team:
+        await team.prompt("go")
+        await until(team, "lead", "waiting")
+        lead = team.team.agent("lead")
+        assert lead is not None
+        assert lead.spawner is not None
+        (waiting_call,) = lead.state.calls
+        assert lead.spawner.move_to_background(waiting_call.call.id)
+        await said(team, "launched")
+        assert not lead.spawner.move_to_background(waiting_call.call.id)
+        assert row(team, child_of(team)).life == "working"
+        model.door.set()
+        await team.quiet()
+        assert (team.state("lead").turns.last_text, reports_in(model)) == ("thanks", 1)
+        assert len([r for r in model.requests if r.agent == child_of(team)]) == 1
+
+
+@virtual
 async def test_output_that_was_waited_for_is_the_report_and_no_mail_brings_it_again() -> None:
     model = Subagents({"lead": [use(*LOOK), waiting, say("found")]})
     async with world_of(model).session() as team:

@@ -216,7 +216,10 @@ class SubagentTool:
             return spec
         if read.run_in_background or spec.background:
             return _in_background(spec, read, context)
-        outcome, text = await context.spawner.subagent(spec, read.prompt, call=context.call)
+        ended = await context.spawner.attend(spec, read.prompt, call=context.call)
+        if ended is None:
+            return _in_background(spec, read, context)
+        outcome, text = ended
         data: Json = {"agent": spec.name, "outcome": outcome}
         return ToolOutcome(report_text(outcome, text), is_error=outcome != "done", data=data)
 

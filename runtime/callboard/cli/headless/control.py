@@ -196,6 +196,14 @@ class Control:
         await self.session.command("stop", to=name)
         return {}
 
+    async def background_tasks(self, request: Json) -> Json:
+        """Let calls that wait for a subagent go on without it: the one with `tool_use_id`, or all."""
+        use_id = str(request.get("tool_use_id") or "")
+        moved = self.session.move_to_background(use_id)
+        if not moved and not use_id:
+            raise UsageError("no call waits for a subagent in the foreground; a command that runs there stays there")
+        return {"backgrounded": moved}
+
     async def mcp_status(self, _: Json) -> Json:
         """Return the current state of the MCP servers."""
         servers = self.session.servers
@@ -352,7 +360,7 @@ _HANDLERS: Mapping[str, Callable[[Control, Json], Awaitable[Any]]] = MappingProx
         "register_repo_root": _never("a session works in one workspace: start another with --cwd"),
         "mcp_set_servers": Control.mcp_set_servers,
         "reload_plugins": Control.reload_plugins,
-        "background_tasks": _never("a running call stays in the foreground: the model can start it in the background"),
+        "background_tasks": Control.background_tasks,
         "seed_read_state": _never("an agent edits a file only after it has read it: let it read the file"),
         "read_file": _never("files are read by your program itself, in the folder of the session"),
         "get_settings": _never("`callboard settings --json` prints the settings"),

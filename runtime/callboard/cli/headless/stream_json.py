@@ -443,6 +443,8 @@ class StreamJson:
     def _background(self, event: BackgroundStarted, agent: str) -> None:
         if event.agent:  # its own journal tells its start and its end
             self._backgrounded.add(event.agent)
+            if self._seen(event.agent).began_at:
+                self._system("task_updated", task_id=event.agent, patch={"is_backgrounded": True})
             return
         details = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
         self._system("task_started", agent, task_id=event.id, **details)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import anyio
+
 from callboard.core.agent.authority import spoken
 from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.budgets.tree import beyond, fire_of, narrower, remaining
@@ -36,6 +38,8 @@ class AgentSpawner:
     def __init__(self, agent: AgentRuntime, wait_ended: WaitEnded) -> None:
         self._agent = agent
         self._wait_ended = wait_ended
+        self._attended: dict[str, anyio.CancelScope] = {}
+        """Calls that wait for their subagents, each with the scope of the wait."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         return bounded(self._agent.host.types(agent_type, name, parent), parent)
@@ -161,13 +165,33 @@ class AgentSpawner:
 
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
         """Run the child of this call until its end. It is created once, and found again after a crash."""
+        await self._create(spec, prompt, call)
+        return await self._wait_ended(spec.name, 1)
+
+    async def _create(self, spec: AgentSpec, prompt: str, call: str) -> None:
         host = self._agent.host
         if host.board.agent(spec.name) is None:
             try:
                 await host.commit(*self._writes(spec, prompt, call, now=host.clock.now(), incarnation=1, revision=0))
             except Conflict:
                 await host.refresh(agent_key(host.session, spec.name))
-        return await self._wait_ended(spec.name, 1)
+
+    async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
+        await self._create(spec, prompt, call)
+        scope = self._attended[call] = anyio.CancelScope()
+        try:
+            with scope:
+                return await self._wait_ended(spec.name, 1)
+        finally:
+            del self._attended[call]
+        return None
+
+    def move_to_background(self, call: str) -> bool:
+        """Let the call go on without its subagent; return False if it waits for none."""
+        scope = self._attended.get(call)
+        if scope is not None:
+            scope.cancel()
+        return scope is not None
 
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         if self._agent.host.board.agent(spec.name) is not None:
