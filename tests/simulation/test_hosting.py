@@ -24,6 +24,20 @@ agents:
     - when: {contains: Look at the roof}
       reply: It holds.
 """
+BESIDE = """
+agents:
+  lead:
+    - reply:
+        - tool_use:
+            name: task
+            input: {description: look, prompt: look, agent_type: general, run_in_background: true}
+    - when: {contains: "its report"}
+      reply: I have it.
+    - {reply: I wait., repeat: forever}
+  'general-*':
+    - reply: [{tool_use: {name: bash, input: {command: "echo began >> began.txt; sleep 100000"}}}]
+    - reply: It holds.
+"""
 PLANNING = ("--permission-mode", "plan")
 BACKGROUND = """
 agents:
@@ -109,3 +123,21 @@ def test_a_background_command_outlives_kill_9_and_is_told_exactly_once(command: 
     assert (again.code, again.out) == (0, "It is over.\n"), again.err
     assert (command.workspace / "over.txt").read_text() == "over\n"
     assert left_behind(command) == []
+
+
+def test_a_subagent_in_the_background_goes_on_after_kill_9_and_is_told_exactly_once(
+    command: Command,
+) -> None:
+    rules = ("--permission-mode", "bypassPermissions")
+    with started(command, "run", "-v", *rules, "--model", command.scenario(BESIDE), "Go.") as host:
+        host.wait_for("goes on in the background")
+        until((command.workspace / "began.txt").exists, "the subagent works")
+        host.signal(signal.SIGKILL)
+        host.end()
+    for _ in range(2):
+        ran = command.run("resume")
+        assert (ran.code, ran.out) == (0, "I have it.\n"), ran.err
+    assert (command.workspace / "began.txt").read_text() == "began\n", "the call is not run again"
+    mail = json.loads(command.run("inbox", "lead", "--all", "--json").out)
+    reports = [one for one in mail if one["type"] == "task_notification"]
+    assert len(reports) == 1, mail
