@@ -139,5 +139,5 @@ def test_a_subagent_in_the_background_goes_on_after_kill_9_and_is_told_exactly_o
         assert (ran.code, ran.out) == (0, "I have it.\n"), ran.err
     assert (command.workspace / "began.txt").read_text() == "began\n", "the call is not run again"
     mail = json.loads(command.run("inbox", "lead", "--all", "--json").out)
-    reports = [one for one in mail if one["type"] == "task_notification"]
+    reports = [one for one in mail if one["envelope"]["type"] == "task_notification"]
     assert len(reports) == 1, mail
