@@ -187,6 +187,19 @@ async def test_output_of_a_subagent_that_works_says_so_and_a_wait_ends_at_its_li
 
 
 @virtual
+async def test_the_caller_finds_it_in_the_list_of_the_team_while_it_works() -> None:
+    model = Subagents({"lead": [use(*LOOK), use("list_team"), say("launched"), use("list_team"), say("thanks")]})
+    async with world_of(model).session() as team:
+        await team.prompt("go")
+        await said(team, "launched")
+        line = f"{child_of(team)}: find it [your subagent in the background]"
+        assert str(model.requests[-1].messages).count(line) == 1
+        model.door.set()
+        await team.quiet()
+        assert str(model.requests[-1].messages).count(line) == 1
+
+
+@virtual
 async def test_output_can_be_read_again_after_the_report() -> None:
     model = Subagents({"lead": [use(*LOOK), say("launched"), output_of, say("read again")]}, shut=False)
     async with world_of(model).session() as team:

@@ -317,6 +317,8 @@ def _list_team(arguments: _Nothing, context: CallContext) -> ToolOutcome:
     board = tasks.by_id(context.board.tasks())
     rows = team(context)
     lines = [_member_line(row, board, context) for row in rows]
+    running = [task for task in context.background.values() if task.agent and task.status == "running"]
+    lines += [f"{task.id}: {task.command} [your subagent in the background]" for task in running]
     return ToolOutcome("\n".join(lines), data={"team": [row.model_dump(mode="json") for row in rows]})
 
 
