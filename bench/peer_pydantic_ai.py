@@ -5,7 +5,6 @@ is one agent that works until the model makes no call; otherwise it runs that ma
 JSON.
 The interpreter needs `pydantic-ai-slim[anthropic]`.
 """
-# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 
