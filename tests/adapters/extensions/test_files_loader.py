@@ -279,7 +279,7 @@ def test_what_a_skill_grants_is_read_and_a_field_that_is_none_told(places: Exten
     assert library.load("git").allowed == ("Bash(rm:*)",)
 
 
-@pytest.mark.parametrize("name", ["a b", "../x", "ä", "x" * 65, "a/b"])
+@pytest.mark.parametrize("name", ["a b", "../x", "x" * 65, "a/b"])
 def test_a_name_that_is_none_gives_way_to_the_folders(places: ExtensionPaths, name: str) -> None:
     library = _skill(places, f"---\nname: '{name}'\ndescription: d\n---\nx\n")
     assert [shown.name for shown in library.catalogue()] == ["git"]
@@ -395,3 +395,13 @@ def test_no_text_stops_the_loading_of_the_others(places: ExtensionPaths, text: s
 )
 def test_a_list_of_words_is_written_in_two_ways(value: object, expected: tuple[str, ...]) -> None:
     assert word_list(value) == expected
+
+
+def test_names_in_other_scripts_and_with_blanks_are_used(places: ExtensionPaths) -> None:
+    assert places.workspace is not None
+    for path in ("commands/审查.md", "commands/zwei Worte.md", "skills/prüfen/SKILL.md"):
+        _write(places.workspace / ".claude" / path, "Do it.\n")
+    assert {"审查", "zwei-Worte", "prüfen"} <= set(load_skills(places).items)
+    agents = _agent(places, "---\nname: 审查员\ndescription: d\n---\nx\n", ".claude/agents/reviewer.md")
+    assert list(agents.items) == ["reviewer"]
+    assert [(note.field, note.verdict) for note in agents.notes] == [("name", "honored")]

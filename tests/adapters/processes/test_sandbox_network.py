@@ -185,6 +185,7 @@ FAILURES = [
     ("dial tcp: lookup modules.example.org: no such host", "no network"),
     ("touch: cannot touch '/usr/x': Read-only file system", "only your folder"),
     ("cat: HOME/.netrc: No such file or directory", "hides HOME/.netrc"),
+    ("fatal: 'HOME/.netrc' does not appear to be a git repository", "hides HOME/.netrc"),
     ("assert 1 == 2", ""),
     ("FileNotFoundError: No such file or directory: '/work/missing'", ""),
 ]
@@ -205,6 +206,7 @@ def test_a_failure_that_looks_like_the_sandboxs_is_told_apart(tmp_path: Path, ou
 LANDLOCK_FAILURES = [
     ("npm error code EACCES\nnpm error syscall mkdir\nnpm error path HOME/.npm", True),
     ("bash: line 1: HOME/notes: Permission denied", True),
+    ("error: remote unpack failed: unable to create temporary object directory\nTo HOME/remote.git", True),
     ("bash: line 1: WORK/run.sh: Permission denied", False),
     ("bash: ./run.sh: Permission denied", False),
     ("HOME/notes: 3 errors", False),

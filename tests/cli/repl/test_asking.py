@@ -137,6 +137,10 @@ def test_an_edit_of_the_workspace_is_named_once_and_relative_to_it() -> None:
     assert frame_of(edit, home="/ws/a/").title == "alice wants to edit b.py"
     assert frame_of(edit, home="/w").title == "alice wants to edit /ws/a/b.py"
     assert frame_of(edit, home="/ws").about == ()
+    relative = edit.model_copy(
+        update={"payload": {**edit.payload, "input": {"path": "a/b.py", "old_text": "1", "new_text": "2"}}}
+    )
+    assert frame_of(relative, home="/ws").about == (), "the agent named the file relative to its folder"
     by_schedule = edit.model_copy(update={"cause": "schedule"})
     assert [line.text for line in frame_of(by_schedule, home="/ws").about] == ["in a turn that a schedule began"]
     protected = edit.model_copy(update={"payload": {**edit.payload, "why": "a/b.py is protected", "rule": "P"}})

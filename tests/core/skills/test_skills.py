@@ -201,6 +201,8 @@ def test_which_commands_a_message_begins_with(text: str, names: tuple[str, ...] 
         ("/fix", "fix"),
         ("  /web:ui:deploy now", "web:ui:deploy"),
         ("/mcp__s__p a b", "mcp__s__p"),
+        ("/审查 das", "审查"),
+        ("/prüfen", "prüfen"),
         ("/etc/hosts is wrong", ""),
         ("/tmp is full", ""),
         ("/home", ""),

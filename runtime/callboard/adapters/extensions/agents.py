@@ -238,6 +238,8 @@ def _name(reading: AgentFields) -> str | None:
     if not written and reading.plugin:
         written = Path(reading.path).stem
     name = written if AGENT_TYPE.fullmatch(written) else read_name(written)
+    if not name and written.isalpha():  # in another script: ids of agents have ASCII letters
+        name = read_name(Path(reading.path).stem)
     if ":" in written or written.startswith("-") or not AGENT_TYPE.fullmatch(name):
         reading.refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
         return None

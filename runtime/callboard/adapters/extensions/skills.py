@@ -51,7 +51,7 @@ from callboard.types.skills import CommandKind, Effort, PersonCommand, SkillText
 Shown = Literal["on", "name-only", "user-invocable-only", "off"]
 """Visibility of a skill: complete; only its name in the catalogue; only for the user; hidden."""
 
-_NAME = late_pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_NAME = late_pattern(r"\w[\w.-]{0,63}")
 _NO_POWERSHELL = "it asks for PowerShell, which is not there"
 _RESERVED = "synced"
 """Folder name that Claude Code reserves."""
@@ -356,8 +356,12 @@ def _name(reading: AgentFields, otherwise: str, kind: CommandKind) -> str | None
         reading.ignored("name", f"{text} is not a valid name: the folder's name counts")
     if _NAME.fullmatch(otherwise):
         return otherwise
-    reading.refused("name", "write letters, digits, dots and hyphens, at most 64")
-    return None
+    short = "-".join(otherwise.split(" "))
+    if not _NAME.fullmatch(short):
+        reading.refused("name", "write letters, digits, dots and hyphens, at most 64")
+        return None
+    reading.ignored("name", f"{otherwise!r} is read as {short}: write letters, digits, dots and hyphens")
+    return short
 
 
 def _description(reading: AgentFields, body: str, paths: Sequence[str], longest: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import posixpath
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
@@ -102,7 +103,7 @@ def about_line(request: Request, home: str) -> tuple[Line, ...]:
     folder = str(held.get("folder") or "")
     further = [_WORD.get(request.cause, "on unknown authority")] if request.cause != "person" else []
     further += [f"in {_one_line(folder)}"] if folder and folder != home else []
-    if _repeats_title(held, reason):
+    if _repeats_title(held, reason, folder or home):
         return (Line(", ".join(further), "dim"),) if further else ()
     parts = [f"rule {rule}", *further] if rule else further
     lines = _text(reason, "", "")
@@ -110,10 +111,11 @@ def about_line(request: Request, home: str) -> tuple[Line, ...]:
     return tuple(Line(line.text, "dim") for line in (*lines[:-1], Line(last)) if line.text.strip())
 
 
-def _repeats_title(held: Json, reason: str) -> bool:
-    """Return True if the reason only says that the file of the title is changed."""
+def _repeats_title(held: Json, reason: str, folder: str) -> bool:
+    """Return True if the reason only says that the file of the title is changed. `folder`: that of relative paths."""
     _, field = _TITLES.get(str(held.get("tool")), ("", ""))
-    return bool(field) and reason == f"it changes {_fields(held).get(field)}"
+    path = str(_fields(held).get(field, ""))
+    return bool(field) and reason in (f"it changes {path}", f"it changes {posixpath.normpath(f'{folder}/{path}')}")
 
 
 _TITLES: Mapping[str, tuple[str, str]] = {

@@ -109,7 +109,7 @@ def describe(hosts: Sequence[str]) -> str:
     if not hosts:
         return ""
     if ANY in hosts:
-        return "An approval gives it the whole network of this machine: any host, and services of the machine itself"
+        return "An approval opens the network: any host, and services of this machine"
     return f"An approval lets it reach {', '.join(hosts)}, and no other host"
 
 

@@ -200,7 +200,7 @@ _ROOT_FOLDERS = frozenset(
     )
 )
 """Folders at the root of Linux and macOS: a person may begin a sentence with one."""
-_NAMED = late_pattern(r"/(?P<name>[A-Za-z0-9_][\w.:@-]*)(?=\s|\Z)")
+_NAMED = late_pattern(r"/(?P<name>\w[\w.:@-]*)(?=\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,14 @@ _NO_NETWORK = late_pattern(
 )
 _READ_ONLY = late_pattern(r"read-only file ?system|\bEROFS\b", re.IGNORECASE)
 _MISSING = late_pattern(
-    r"no such file|not found|permission denied|cannot (?:open|access|stat)|\bENOENT\b|\bEACCES\b", re.IGNORECASE
+    r"no such file|not found|permission denied|cannot (?:open|access|stat)|\bENOENT\b|\bEACCES\b|"
+    r"does not appear to be a git repository",
+    re.IGNORECASE,
 )
-_REFUSED = late_pattern(r"permission denied|operation not permitted|\b(?:EACCES|EPERM)\b", re.IGNORECASE)
+_REFUSED = late_pattern(
+    r"permission denied|operation not permitted|\b(?:EACCES|EPERM)\b|unable to create temporary object directory",
+    re.IGNORECASE,
+)
 _PATH = late_pattern(r"(?<![\w.:/])/[^\s'\"`:,;()<>|]+")
 _ASK = "a person is then asked"
 
