@@ -61,14 +61,19 @@ def run(server: Server, steps: int) -> Run:
         return Run(cost.cpu, json.loads(noted.read_text()))
 
 
-def main() -> int:
+def measure(server: Server) -> dict[int, list[Run]]:
+    """Run all lengths in turns. Raises `child.ChildFailed`."""
     runs: dict[int, list[Run]] = {length: [] for length in REPEATS}
+    most = max(REPEATS.values())
+    for length in [length for turn in range(most) for length, times in REPEATS.items() if turn < times]:
+        runs[length].append(run(server, length))
+    return runs
+
+
+def main() -> int:
     with serving() as server:
         try:
-            for turn in range(max(REPEATS.values())):
-                for length, repeats in REPEATS.items():
-                    if turn < repeats:
-                        runs[length].append(run(server, length))
+            runs = measure(server)
         except child.ChildFailed as failed:
             print(f"no numbers: {failed}")
             return 1
