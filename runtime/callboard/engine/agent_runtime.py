@@ -203,12 +203,15 @@ class AgentRuntime:
             store = self.host.ports.store
             system = await store.get_blob(state.context.system)
             tools = await store.get_blob(state.context.tools)
-            self._prompt = (state.context.system + state.context.tools, system, tools)
+            self.has_prompt(system, tools)
         return self._prompt[1], self._prompt[2]
 
     def has_prompt(self, system: bytes, tools: bytes) -> None:
         """Cache the prompt in use, so that it need not be read from the store."""
-        self._prompt = (self.state.context.system + self.state.context.tools, system, tools)
+        context = self.state.context
+        shared = self.host.prompt_bytes
+        digests = context.system + context.tools
+        self._prompt = (digests, shared.of(context.system, system), shared.of(context.tools, tools))
 
     async def record(
         self,
@@ -237,11 +240,13 @@ class AgentRuntime:
         self._notify(events)
         return True
 
-    async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
+    async def note(
+        self, *events: Event, unless: Callable[[AgentState], bool] | None = None, row_waits: bool = False
+    ) -> bool:
         """Note decisions without an outside effect.
 
         They are written with the next commit, at the latest before the loop waits. After a crash before that commit,
-        `decide` makes them again.
+        `decide` makes them again. `row_waits`: a change of the row waits for that commit, too.
         """
         if self._recording.locked():  # a commit is in progress, and its events come first
             return await self.record(*events, unless=unless)
@@ -249,7 +254,7 @@ class AgentRuntime:
             return False
         state = self._after(events)
         # Other agents and other processes decide by the row, so a change of the row does not wait for the next commit.
-        if events and row_after(self.row, state, events[-1].at) is not self.row:
+        if events and not row_waits and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
         # No separate commit, because each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
         self._unwritten += events

@@ -116,6 +116,25 @@ class Listeners:
     """Called when an operation of this life starts."""
 
 
+_SHARED = 64
+"""Prompts and tool lists to remember for other agents. An agent keeps its own, however many there are."""
+
+
+class SharedBytes:
+    """Bytes that agents have in common, such as the tool list of a type: the newest values, by their digests."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def of(self, digest: str, value: bytes) -> bytes:
+        """Return the object that others have of this value, or this one."""
+        shared = self._values.pop(digest, value)
+        self._values[digest] = shared  # at the end: the newest
+        if len(self._values) > _SHARED:
+            del self._values[next(iter(self._values))]
+        return shared
+
+
 @dataclass(slots=True)
 class SessionRuntime:
     """Shared state of a session."""
@@ -171,6 +190,8 @@ class SessionRuntime:
         default_factory=dict[tuple[str, int], dict[str, tuple[ToolCall, str]]]
     )
     """(name, incarnation) -> call id -> the call and the path that it reads or changes, for the newest reply."""
+    prompt_bytes: SharedBytes = field(init=False, default_factory=SharedBytes)
+    """Prompts and tool lists, which agents of a type have in common."""
     listeners: Listeners = field(init=False, default=Listeners())
     """Listeners of the supervisor, which needs this object first: see `listen`."""
 

@@ -11,6 +11,8 @@ import pytest
 from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
 
 from callboard.adapters.storage.sqlite import open_store, writer
+from callboard.adapters.storage.sqlite import store as store_module
+from callboard.adapters.storage.sqlite.place import sync_folder
 from callboard.ports.store import Append, Store
 
 
@@ -64,3 +66,31 @@ async def test_a_program_that_reads_delays_no_start_and_no_end(tmp_path: Path) -
     store = await open_store(tmp_path / "s")
     assert [record.data for record in await store.read("s")] == [b"0", b"1", b"2"]
     await store.aclose()
+
+
+async def test_a_blob_that_is_there_is_synced_once_and_a_lost_one_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each agent puts the prompt of its type, and each sync is one of the disk."""
+    synced: list[Path] = []
+
+    def counting(folder: Path) -> None:
+        synced.append(folder)
+        sync_folder(folder)
+
+    monkeypatch.setattr(store_module, "sync_folder", counting)
+    store = await open_store(tmp_path / "s")
+    digest = await store.put_blob(b"a prompt")
+    assert len(synced) == 2
+    assert await store.put_blob(b"a prompt") == digest
+    assert len(synced) == 2
+    (file,) = (tmp_path / "s" / "blobs").rglob(digest)
+    file.unlink()
+    assert await store.put_blob(b"a prompt") == digest
+    assert len(synced) == 4
+    assert await store.get_blob(digest) == b"a prompt"
+    await store.aclose()
+    other = await open_store(tmp_path / "s")
+    await other.put_blob(b"a prompt")
+    assert len(synced) == 6, "the process that wrote it may not have synced the folder"
+    await other.aclose()

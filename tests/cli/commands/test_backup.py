@@ -10,6 +10,8 @@ from tests.cli.commands.command import Command
 from tests.simulation.processes import started
 from tests.simulation.serving import new_session
 
+from callboard.adapters.storage.sqlite.schema import PAGE_BYTES
+
 SCENARIO = """
 agents:
   lead:
@@ -66,11 +68,10 @@ def test_what_is_readable_of_a_damaged_database_is_brought_back_as_advised(comma
     sessions = [new_session(command) for _ in range(2)]
     database = state_of(command) / "callboard.db"
     data = database.read_bytes()
-    pages = [
-        at for at in range(8192, len(data), 4096) if data[at] == 13 and sessions[1].encode() not in data[at : at + 4096]
-    ]
-    hit = pages[-1]
-    database.write_bytes(data[:hit] + bytes(4096) + data[hit + 4096 :])
+    first, second = (session.encode() for session in sessions)
+    pages = {at: data[at : at + PAGE_BYTES] for at in range(0, len(data), PAGE_BYTES)}
+    hit = max(at for at, page in pages.items() if page[0] == 13 and first in page and second not in page)
+    database.write_bytes(data[:hit] + bytes(PAGE_BYTES) + data[hit + PAGE_BYTES :])
     told = command.run_inline("sessions")
     assert told.code == 3
     advice = told.err.partition("`callboard restore ")[2].partition("`")[0]

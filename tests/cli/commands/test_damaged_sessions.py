@@ -16,6 +16,7 @@ from tests.simulation.processes import no_traceback, started
 from tests.simulation.serving import new_session, one_shot, stand_of
 
 from callboard import __version__
+from callboard.adapters.storage.packing import unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
 from callboard.core.keys import agent_key, journal, mailbox, schedule_key, session_key
 from callboard.ports.store import Append, Put
@@ -54,8 +55,8 @@ class Database:
         self._run("INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)", row)
 
     def rewrite_row(self, key: str, **fields: object) -> None:
-        ((revision, value),) = self._run("SELECT revision, value FROM row WHERE key = ?", (key,))
-        data = json.dumps({**json.loads(value), **fields}).encode()
+        ((revision, value, crc),) = self._run("SELECT revision, value, crc FROM row WHERE key = ?", (key,))
+        data = json.dumps({**json.loads(unpack(value, crc)[0]), **fields}).encode()
         self._run("UPDATE row SET value = ?, crc = ? WHERE key = ?", (data, row_crc(key, revision, data), key))
 
     def count(self, stream: str) -> int:

@@ -108,6 +108,8 @@ class SqliteStore:
         self._leases: list[HeldLease] = []
         self.patience = patience
         """Waiting rules of writes for a full disk or a lock; a host of sessions makes waits unlimited."""
+        self._synced: set[str] = set()
+        """Digests of the blobs whose folders this process has synced. They may be damaged or missing since."""
         self._looked = statements.LookedChanges()
         hooks = Hooks(self._committed, self._others_changed, self.patience)
         self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
@@ -164,7 +166,7 @@ class SqliteStore:
 
     async def put_blob(self, data: bytes) -> str:
         self._usable()
-        return await self.patiently(partial(put, self._folder, data, durable=self._durable))
+        return await self.patiently(partial(put, self._folder, data, synced=self._synced if self._durable else None))
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, run in a thread.
@@ -314,16 +316,22 @@ class SqliteStore:
 _DIGEST = late_pattern(r"[0-9a-f]{64}")
 
 
-def put(folder: Path, data: bytes, *, durable: bool) -> str:
-    """Store the bytes and return their digest. Repairs a damaged copy. Raises `OSError`; blocks."""
+def put(folder: Path, data: bytes, *, synced: set[str] | None) -> str:
+    """Store the bytes and return their digest. Repairs a damaged copy. Raises `OSError`; blocks.
+
+    `synced`: digests of blobs that need no sync if they are there; None if nothing is synced.
+    """
     digest = hashlib.sha256(data).hexdigest()
     path = _path(folder, digest)
     if not _holds(path, data):
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        _write(path, data, durable)
-    if durable:  # also for an existing file: its writer may not have synced the folder yet
+        _write(path, data, synced is not None)
+    elif synced is None or digest in synced:
+        return digest
+    if synced is not None:  # also for an existing file: its writer may not have synced the folder yet
         sync_folder(path.parent)
         sync_folder(folder / "blobs")
+        synced.add(digest)
     return digest
 
 
