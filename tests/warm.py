@@ -45,7 +45,7 @@ def shared() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[SHARED]
+        os.environ.pop(SHARED, None)
         assert process.stdin is not None
         process.stdin.close()
         process.wait()

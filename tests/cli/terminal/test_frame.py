@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from callboard.cli.terminal.frame import MOST_LINES, DrawnFrame, Frame, broken, echoed
 from callboard.cli.terminal.terminal import Line, columns, styled
-from callboard.cli.views.question import frame_of, question_of
+from callboard.cli.views.question import frame_of, question_of, request_block
 from callboard.core.approvals.requests import open_request
 from callboard.types.records import Request
 
@@ -54,6 +54,33 @@ def test_choices_share_a_row_rather_than_take_a_ninth_line(width: int) -> None:
     text = " ".join(row[2:].strip() for row in rows)
     assert all(f"Bash({rule}" in text for rule in ("curl https://example.org/data:*)", "jq:*)"))
     assert long in text
+
+
+def test_a_command_with_a_long_description_and_two_hosts_takes_eight_lines_besides_the_command() -> None:
+    command = (
+        "curl -sS https://pypi.org/simple/requests/ -o /tmp/requests.html && pip download requests==2.32.0 --no-deps"
+    )
+    given = {"command": command, "description": "Download the index page of requests and its wheel, to look at both"}
+    hosts = "`curl` uses the network. An approval lets it reach pypi.org, files.pythonhosted.org, and no other host"
+    request = permission(input=given, why=hosts, always=["Bash(curl:*)", "Bash(pip download:*)"])
+    _, rows = drawn(frame_of(request))
+    assert len(rows) + 1 <= MOST_LINES + 1
+    (description,) = [row for row in rows if "description: " in row]
+    assert description == "│ description: Download the index page of requests and its wheel, to look a…"
+    assert given["description"] in "\n".join(line.text for line in request_block(request).lines), (
+        "a listing has it whole"
+    )
+
+
+def test_a_call_of_two_fields_takes_eight_lines() -> None:
+    given = {
+        "url": "https://docs.python.org/3/library/asyncio-task.html",
+        "prompt": "What does TaskGroup do on a failure?",
+    }
+    why = "it reads from docs.python.org, and no rule allows that host yet, so that somebody has to say so first"
+    request = permission(tool="web_fetch", input=given, why=why, always=["WebFetch(domain:docs.python.org)"])
+    _, rows = drawn(frame_of(request, edits=True))
+    assert len(rows) + 1 <= MOST_LINES
 
 
 def test_a_long_diff_is_folded_with_a_count_and_a_key_shows_all() -> None:

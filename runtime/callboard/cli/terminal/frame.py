@@ -63,6 +63,9 @@ class Frame:
     """One line with the asker: `lead wants to run a command`."""
     body: tuple[Line, ...] = ()
     """Content that is asked for."""
+    short: bool = False
+    """True if the body is a call, not a change or a long text: choices share a row, so that all is at most
+    `MOST_LINES`."""
     about: tuple[Line, ...] = ()
     """Reason, and where."""
     choices: tuple[Choice, ...] = ()
@@ -138,8 +141,9 @@ class DrawnFrame:
         room = max(20, min(width, _WIDEST) - 1) - columns(bar)
         about = [row for line in frame.about for row in broken(line, room)]
         note = list(broken(Line(frame.note, "warn"), room)) if frame.note else []
-        first = min(1, len(frame.body))
-        choices = _choice_rows(frame.choices, room, MOST_LINES - 2 - first - len(about) - len(note))
+        shown = sum(len(list(islice(broken(line, room), MOST_LINES))) for line in frame.body[:MOST_LINES])
+        above = shown if frame.short else min(1, shown)
+        choices = _choice_rows(frame.choices, room, max(1, MOST_LINES - 2 - above - len(about) - len(note)))
         title = self._title(room, corner, rule)
         fixed = len(title) + len(about) + len(note) + len(choices) + 1
         body = self._body(room, max(_LEAST_BODY, min(_BODY_ROWS, height - fixed - 1)))

@@ -48,6 +48,8 @@ _CHANGED: dict[str, Style] = {"+": "good", "-": "bad", " ": "dim"}
 _HUNK = late_pattern(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _CONTEXT = 3
 """Unchanged lines shown around a change."""
+_DESCRIPTION = 74
+"""Most columns of the description of a command in a frame: one row of a narrow screen. A listing has all of it."""
 
 
 def spelled(text: str) -> str:
@@ -91,8 +93,16 @@ def call_body(request: Request) -> tuple[Line, ...]:
         if (name == titled and isinstance(value, str)) or (change and name in _CHANGES.get(tool, ())):
             continue
         plainly = title and not titled and name == "command" and isinstance(value, str)
-        lines += _text(_json_text(value), "  ", "" if plainly else f"{_one_line(name)}: ")
+        if tool == "bash" and name == "description":  # the model's words about it, and not what runs
+            lines.append(Line(shorten(f"description: {_one_line(_json_text(value))}", _DESCRIPTION), "dim"))
+        else:
+            lines += _text(_json_text(value), "  ", "" if plainly else f"{_one_line(name)}: ")
     return (*lines, *change)
+
+
+def has_change(held: Json) -> bool:
+    """Return True if the call changes a file, and its question shows the change."""
+    return bool(_change(held))
 
 
 def about_line(request: Request, home: str) -> tuple[Line, ...]:

@@ -17,6 +17,7 @@ from callboard.cli.views.permission import (
     call_body,
     call_title,
     effect_at_deadline,
+    has_change,
     permission_lines,
     read_always,
 )
@@ -55,7 +56,7 @@ def frame_of(
     )
     if request.kind == "permission":
         only = (Line("only a person answers this, for this one call", "dim"),) if request.person_only else ()
-        return replace(frame, about=(*about_line(request, home), *only))
+        return replace(frame, about=(*about_line(request, home), *only), short=not has_change(request.payload))
     if request.kind == "plan":
         return replace(frame, about=(Line(_place(request), "dim"),))
     if (form := question_in(request)) is not None:
