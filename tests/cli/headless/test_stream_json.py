@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.sessions.result import RunEnd, RunLimit
 from callboard.types import events as ev
@@ -211,3 +213,21 @@ def test_waits_budgets_and_repetition_are_messages_of_ours() -> None:
     assert (budget["budget"], budget["limit"], budget["last_call"]) == ("session", 10, True)
     assert "token budget of the session" in budget["message"]
     assert (stuck["pattern"], stuck["count"], stuck["action"], stuck["message"]) == ("repeat", 3, "nudge", "bash ls")
+
+
+@pytest.mark.parametrize("begun_first", [True, False])
+def test_a_subagent_in_the_background_says_so_at_its_start_whichever_journal_is_seen_first(begun_first: bool) -> None:
+    given = {"description": "Find it", "prompt": "...", "run_in_background": True}
+    began = ev.BackgroundStarted(
+        at=1, id="explore-1", command="Find it", pid=0, started=0, output="", agent="explore-1"
+    )
+    stream = Stream()
+    stream.on("lead", agent_started("lead"), replied(ToolCall(id="a", use_id="toolu_a", name="task", input=given)))
+    if begun_first:
+        stream.on("lead", began)
+    stream.on("explore-1", agent_started("explore-1", "subagent", parent="lead", role="Find it"))
+    if not begun_first:
+        stream.on("lead", began)
+    (started,) = stream.of("system", "task_started")
+    assert (started["tool_use_id"], started["is_backgrounded"]) == ("toolu_a", True)
+    assert stream.of("system", "task_updated") == []

@@ -70,7 +70,7 @@ from callboard.types.events import (
     TurnEnded,
 )
 from callboard.types.hook_events import HookToolResult
-from callboard.types.records import Envelope, Fault, Json, Usage
+from callboard.types.records import Envelope, Fault, Json, ToolCall, Usage
 
 
 class StreamJson:
@@ -98,7 +98,7 @@ class StreamJson:
         self._begun = False
         self._agents: dict[str, AgentProgress] = {}
         self._mail: dict[str, Envelope] = {}
-        self._made: list[tuple[str, str, str]] = []
+        self._made: list[tuple[str, str, ToolCall]] = []
         self._models: dict[str, Usage] = {}
         self._denials: list[Json] = []
         self._asking: dict[str, str] = {}
@@ -272,7 +272,11 @@ class StreamJson:
             if not self._spoken.client:
                 self._begin()
             return
-        seen.parent = self._maker(event.spec)
+        maker = self._maker(event.spec)
+        seen.parent = None if maker is None else maker.use_id
+        # The subagent's own journal may be observed before the caller's record that it is in the background.
+        if event.spec.background or (maker is not None and maker.input.get("run_in_background") in (True, "true")):
+            self._backgrounded.add(agent)
         kind = "teammate" if event.spec.kind == "teammate" else "local_agent"  # stays after its work
         details: Json = {"description": event.spec.role or agent, "task_type": kind, "tool_use_id": seen.parent}
         details |= {"is_backgrounded": agent in self._backgrounded} if kind == "local_agent" else {}
@@ -299,7 +303,7 @@ class StreamJson:
         for call in event.calls:
             if call.name in {"task", "spawn_teammate"}:
                 name = call.input.get("description" if call.name == "task" else "name")
-                self._made.append((agent, str(name), call.use_id))
+                self._made.append((agent, str(name), call))
         seen.tool_uses += len(event.calls)
         if agent == "lead":
             self._stop_reason = event.stop_reason
@@ -442,8 +446,9 @@ class StreamJson:
 
     def _background(self, event: BackgroundStarted, agent: str) -> None:
         if event.agent:  # its own journal tells its start and its end
+            is_known = event.agent in self._backgrounded
             self._backgrounded.add(event.agent)
-            if self._seen(event.agent).began_at:
+            if self._seen(event.agent).began_at and not is_known:
                 self._system("task_updated", task_id=event.agent, patch={"is_backgrounded": True})
             return
         details = {"description": event.command, "task_type": "local_bash", "is_backgrounded": True}
@@ -475,7 +480,7 @@ class StreamJson:
             seen.calls = seen.calls if tool_call is None else (*seen.calls, tool_call)
         return seen
 
-    def _maker(self, spec: AgentSpec) -> str | None:
+    def _maker(self, spec: AgentSpec) -> ToolCall | None:
         name = spec.name if spec.kind == "teammate" else spec.role
         place = next((at for at, entry in enumerate(self._made) if entry[:2] == (spec.parent, name)), None)
         return None if place is None else self._made.pop(place)[2]
