@@ -263,9 +263,6 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
         writes.append(
             Put(request_key(agent.host.session, state.lifecycle.leaving), shutdown[0].encode(), expected=shutdown[1])
         )
-    if state.me.kind == "subagent" and not writes:  # its next step is the end of its life
-        await agent.note(*events, row_waits=True)
-        return
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:

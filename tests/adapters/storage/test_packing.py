@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from callboard.adapters.storage.packing import DICTIONARY, PACKED, SMALLEST, pack, unpack
+from callboard.adapters.storage.packing import DICTIONARY, PACKED, SMALLEST_RECORD, SMALLEST_ROW, pack, unpack
 from callboard.adapters.storage.sqlite import open_store
 from callboard.adapters.storage.sqlite.schema import PAGE_BYTES, VERSION, record_crc, row_crc
 from callboard.ports.store import Append, Put
@@ -27,26 +27,26 @@ def test_the_dictionary_stays_as_it_is() -> None:
     assert digest == "e8438a3924f2da7bed115d090dc5ba847e58c65237b5b806a41f0f74c81ec7ac"
 
 
-@pytest.mark.parametrize("data", [TEXT, TEXT[:SMALLEST], b"{}", b"", os.urandom(5_000), bytes(200_000)])
+@pytest.mark.parametrize("data", [TEXT, TEXT[:SMALLEST_RECORD], b"{}", b"", os.urandom(5_000), bytes(200_000)])
 def test_a_value_comes_back_with_its_checksum(data: bytes) -> None:
-    stored, crc = pack(data, 7)
+    stored, crc = pack(data, 7, SMALLEST_RECORD)
     assert unpack(stored, crc) == (data, 7)
     assert len(stored) <= len(data)
     assert bool(crc & PACKED) == (len(stored) < len(data))
 
 
 def test_values_are_packed_from_a_size_on_and_only_if_that_saves_something() -> None:
-    assert len(pack(TEXT, 7)[0]) < len(TEXT) / 4
-    small = TEXT[: SMALLEST - 1]
-    assert pack(small, 7) == (small, 7)
+    assert len(pack(TEXT, 7, SMALLEST_ROW)[0]) < len(TEXT) / 4
+    small = TEXT[: SMALLEST_RECORD - 1]
+    assert pack(small, 7, SMALLEST_RECORD) == (small, 7)
     noise = os.urandom(5_000)
-    assert pack(noise, 7) == (noise, 7)
+    assert pack(noise, 7, SMALLEST_RECORD) == (noise, 7)
 
 
 @pytest.mark.parametrize("place", range(0, 64, 7))
 def test_a_damaged_packed_value_does_not_pass_for_the_value(place: int) -> None:
     crc = record_crc("s", 1, None, TEXT)
-    stored, column = pack(TEXT, crc)
+    stored, column = pack(TEXT, crc, SMALLEST_RECORD)
     damaged = bytearray(stored)
     damaged[place] ^= 4
     data, checksum = unpack(bytes(damaged), column)

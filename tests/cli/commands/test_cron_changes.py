@@ -70,7 +70,7 @@ def test_every_field_is_an_option_and_edit_changes_what_is_given_alone(command: 
         "--deadline",
         "20m",
         "--expires",
-        "2d",
+        "7d",
         "--permission-mode",
         "plan",
         "--deny",

@@ -58,10 +58,12 @@ def test_choices_share_a_row_rather_than_take_a_ninth_line(width: int) -> None:
 
 def test_a_command_with_a_long_description_and_two_hosts_takes_eight_lines_besides_the_command() -> None:
     command = (
-        "curl -sS https://pypi.org/simple/requests/ -o /tmp/requests.html && pip download requests==2.32.0 --no-deps"
+        "curl -sS https://packages.example.org/requests/ -o /tmp/index.html && pip download requests==2.32.0 --no-deps"
     )
     given = {"command": command, "description": "Download the index page of requests and its wheel, to look at both"}
-    hosts = "`curl` uses the network. An approval lets it reach pypi.org, files.pythonhosted.org, and no other host"
+    hosts = (
+        "`curl` uses the network. An approval lets it reach packages.example.org, files.example.org, and no other host"
+    )
     request = permission(input=given, why=hosts, always=["Bash(curl:*)", "Bash(pip download:*)"])
     _, rows = drawn(frame_of(request))
     assert len(rows) + 1 <= MOST_LINES + 1

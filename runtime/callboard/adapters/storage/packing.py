@@ -10,8 +10,10 @@ import zlib
 
 PACKED = 1 << 32
 """Bit of the column `crc` of a packed value. Checksums have 32 bits."""
-SMALLEST = 256
-"""Bytes of the smallest value that is packed: packing takes 15 us for a small one, 60 us for one of 2 KB."""
+SMALLEST_RECORD = 256
+"""Bytes of the smallest record that is packed: packing takes 15 us for a small one, 60 us for one of 2 KB."""
+SMALLEST_ROW = 1_024
+"""Bytes of the smallest row that is packed. Small rows are written again and again in one place."""
 _WINDOW = -15  # without header and trailer
 _MEMORY = 8
 _FASTEST = 1  # the slower levels save a twentieth
@@ -46,9 +48,9 @@ DICTIONARY = (
 """Text that records have in common, which packed values refer to. Never change it: they could not be read any more."""
 
 
-def pack(data: bytes, crc: int) -> tuple[bytes, int]:
+def pack(data: bytes, crc: int, smallest: int) -> tuple[bytes, int]:
     """Return what to store in the columns of a value and of its checksum."""
-    if len(data) < SMALLEST:
+    if len(data) < smallest:
         return data, crc
     compressor = zlib.compressobj(_FASTEST, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
     packed = compressor.compress(data) + compressor.flush()

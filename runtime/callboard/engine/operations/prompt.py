@@ -61,7 +61,7 @@ async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
     instructions = None if parts.instructions is None else dict(parts.instructions)
     now = agent.host.clock.now()
     tokens = parts.tokens
-    await agent.note(PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=instructions))
+    await agent.record(PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=instructions))
     agent.has_prompt(parts.system, parts.tools)
 
 

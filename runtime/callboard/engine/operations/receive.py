@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from callboard.core.agent.apply import is_for_runtime
-from callboard.core.agent.state import AgentState
 from callboard.core.context.oversize import file_of, too_long
 from callboard.core.decoding import read_envelope, read_value
 from callboard.core.keys import agent_key, mailbox, request_key, short_id
@@ -97,16 +96,8 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     now = agent.host.clock.now()
     last = envelopes[-1].seq
     events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
-
     # The mail of a killed life is read by a second reader of the same mailbox, so some may already be received.
-    def known(state: AgentState) -> bool:
-        return state.inbox.position >= last
-
-    # Between turns the loop begins a turn in the same commit, or writes before it waits. In a turn it may wait long.
-    if agent.state.turn is None:
-        await agent.note(*events, unless=known)
-    else:
-        await agent.record(*events, unless=known)
+    await agent.record(*events, unless=lambda state: state.inbox.position >= last)
     if any(raises(envelope) for envelope in envelopes):
         agent.urge()
 

@@ -121,8 +121,6 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
         async with anyio.create_task_group() as group:
             agent.group = group
             await _wake_up(agent, around.pid)
-            # Before the first decision, so that the prompt joins the first commit.
-            await receive_rest(agent)
             group.start_soon(listen, agent)
             member.awake = True
             member.resumed = False
@@ -167,9 +165,7 @@ async def started(agent: AgentRuntime) -> None:
     row = agent.row
     spec = await load_spec(host.ports.store, host.session, row.spec)
     now = host.clock.now()
-    # With the prompt, the first mail, and the first turn in one commit (test_a_subagent_lives_in_four_commits). After a
-    # crash before that, the row without a journal starts again.
-    await agent.note(AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation))
+    await agent.record(AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation))
 
 
 RESTARTS = 3

@@ -46,9 +46,9 @@ def _allow_packed(_connection: apsw.Connection) -> None:
 
 UPGRADES: Mapping[int, Upgrade] = MappingProxyType({1: _allow_packed})
 """Upgrade from each older version to the next one. Run in one transaction, by a process that is alone on the store."""
-PAGE_BYTES = 512
-"""Size of a page of a new database, the smallest. A commit writes each page that it touches as a whole to the log
-(docs/decisions/0042-small-writes.md). Older databases keep the size of their pages."""
+PAGE_BYTES = 1_024
+"""Size of a page of a new database. A commit writes each page that it touches as a whole to the log: a small page
+halves that (docs/decisions/0042-small-writes.md). Older databases keep the size of their pages."""
 
 
 def record_crc(stream: str, seq: int, record_id: str | None, data: bytes) -> int:

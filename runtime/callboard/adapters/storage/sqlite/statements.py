@@ -11,7 +11,7 @@ from dataclasses import field
 
 import apsw
 
-from callboard.adapters.storage.packing import pack, unpack
+from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
 from callboard.adapters.storage.sqlite.sql import run
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
@@ -233,7 +233,7 @@ class Transaction:
             raise Conflict(write.stream, write.expected, current)
         seq = current + 1
         data = bytes(write.record)
-        stored, crc = pack(data, record_crc(write.stream, seq, write.id, data))
+        stored, crc = pack(data, record_crc(write.stream, seq, write.id, data), SMALLEST_RECORD)
         run(
             self.connection,
             "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)",
@@ -256,7 +256,7 @@ class Transaction:
         revision = self._number()
         if value is None and not rows:
             return revision
-        stored, crc = (None, 0) if value is None else pack(value, row_crc(key, revision, value))
+        stored, crc = (None, 0) if value is None else pack(value, row_crc(key, revision, value), SMALLEST_ROW)
         run(
             self.connection,
             "INSERT INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
