@@ -54,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell: processes inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # begun by `nohup`
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if (seconds := config.getoption("stop_after")) is not None:
         config.pluginmanager.register(TimeLimit(seconds))
     gc.disable()  # while tests are collected, which makes hundreds of thousands of objects and no garbage
