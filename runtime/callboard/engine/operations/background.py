@@ -122,10 +122,13 @@ async def _watch_subagent(agent: AgentRuntime, began: ev.BackgroundStarted) -> N
 
 def _asked_about(state: AgentState, background_id: str) -> bool:
     """Return True if a call that records the end of a subagent in the background is in progress."""
+    return _has_call(state, background_id, "task_output", "task_stop")
+
+
+def _has_call(state: AgentState, background_id: str, *tools: str) -> bool:
+    """Return True if a call of one of these tools for this command or subagent is in progress."""
     return any(
-        call.stage == "started"
-        and call.call.name in ("task_output", "task_stop")
-        and call.call.input.get("id") == background_id
+        call.stage == "started" and call.call.name in tools and call.call.input.get("id") == background_id
         for call in state.calls
     )
 
@@ -135,12 +138,7 @@ def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
 
     A call of `task_stop` for it is in progress, or it ends with its agent's life.
     """
-    if Operation("end", background_id) in agent.operations:
-        return True
-    return any(
-        call.stage == "started" and call.call.name == "task_stop" and call.call.input.get("id") == background_id
-        for call in agent.state.calls
-    )
+    return Operation("end", background_id) in agent.operations or _has_call(agent.state, background_id, "task_stop")
 
 
 async def _watch(agent: AgentRuntime, background_id: str) -> None:
