@@ -38,6 +38,7 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
 def test_when_the_time_is_up_no_test_begins_and_the_others_are_listed(tmp_path: Path, options: tuple[str, ...]) -> None:
     ran = run(tmp_path, LIMIT.format(0), *options)
@@ -47,6 +48,7 @@ def test_when_the_time_is_up_no_test_begins_and_the_others_are_listed(tmp_path: 
     assert "INTERNALERROR" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_run_within_its_time_runs_all_tests_and_says_what_each_took(tmp_path: Path) -> None:
     ran = run(tmp_path, LIMIT.format(10_000), "-p", "tests.times", "-n", "2")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -69,6 +71,7 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.slow
 def test_byte_code_is_made_before_the_workers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     (tmp_path / "package").mkdir()
@@ -89,7 +92,7 @@ from tests import workers
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         copies = contextlib.ExitStack()
-        copies.enter_context(workers.copied(config, Path().glob("test_*.py")))
+        copies.enter_context(workers.copied(config, Path.cwd().glob("test_*.py")))
         config.add_cleanup(copies.close)
 """
 
@@ -116,6 +119,7 @@ def test_crash():
 WARNS = "import warnings; warnings.warn('a warning of an import')"
 
 
+@pytest.mark.slow
 def test_workers_share_their_imports_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "test_imports.py").write_text(IMPORTS)
     (tmp_path / "test_crash.py").write_text(CRASH)
@@ -127,6 +131,15 @@ def test_workers_share_their_imports_and_one_that_dies_is_replaced(tmp_path: Pat
     assert (tmp_path / "imports").read_text() == "one "
 
 
+@pytest.mark.parametrize("mode", ["prepend", "importlib"])
+def test_a_test_file_that_cannot_be_imported_fails_the_run(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "test_broken.py").write_text("from os import nothing_of_that_name\n\ndef test(): pass\n")
+    ran = run(tmp_path, COPIED, "-n", "1", f"--import-mode={mode}", "--continue-on-collection-errors")
+    assert "3 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert "cannot import name 'nothing_of_that_name'" in ran.stdout
+
+
+@pytest.mark.slow
 def test_where_an_import_leaves_a_thread_the_workers_are_no_copies(tmp_path: Path) -> None:
     (tmp_path / "test_imports.py").write_text(IMPORTS + THREAD)
     ran = run(tmp_path, COPIED, "-n", "2")
@@ -182,6 +195,7 @@ def test_workers_send_one_report_of_a_test_that_passed_and_every_failure(tmp_pat
     assert "9 reports" in ran.stdout
 
 
+@pytest.mark.slow
 def test_who_asks_for_durations_gets_those_of_set_up_too(tmp_path: Path) -> None:
     ran = run(tmp_path, LESS, "-n", "2", "--durations", "3")
     assert "9 reports" in ran.stdout, ran.stdout + ran.stderr

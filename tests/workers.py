@@ -96,8 +96,11 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for file in files:
-            with contextlib.suppress(Exception, pytest.skip.Exception, SystemExit):
+            try:
                 pathlib.import_path(file, mode=mode, root=root, consider_namespace_packages=False)
+            except (Exception, pytest.skip.Exception, SystemExit):
+                # With `importlib`, pytest leaves the half of the module that was made, and would collect it.
+                forget(file.resolve())
     if "callboard" in sys.modules:
         build()
     with contextlib.suppress(Exception):
@@ -108,6 +111,12 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)]
     gc.collect()
     gc.freeze()  # a page that the collector writes to is no longer shared
+
+
+def forget(file: Path) -> None:
+    """Forget the module of a file, so that it is imported anew."""
+    for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(file)]:
+        del sys.modules[name]
 
 
 def become_worker(streams: list[int]) -> NoReturn:

@@ -21,9 +21,9 @@ import apsw
 import pytest
 from tests.warm import PIPE, STDERR, Process
 
+from callboard.adapters.kernel.process_table import row_of
 from callboard.adapters.storage import feed
 from callboard.adapters.storage.sqlite import SqliteStore, open_store, statements
-from callboard.adapters.storage.sqlite.store import started
 from callboard.ports.store import Append, LeaseHolder, Put, Record, Row
 
 pytestmark = pytest.mark.anyio
@@ -242,8 +242,9 @@ async def test_a_lease_is_free_when_its_process_was_killed_though_its_children_l
         number, *left = [int(word) for word in told[1].split()[1:]]
         for pid in left:
             left_behind.callback(os.kill, pid, signal.SIGKILL)
-        held = await store.acquire("host")
-        assert held == LeaseHolder(host.pid, started(host.pid)) == await store.holder("host")
+        held, row = await store.acquire("host"), row_of(host.pid)
+        assert row is not None
+        assert held == LeaseHolder(host.pid, row.started) == await store.holder("host")
         host.kill()
         host.wait()
         assert await store.holder("host") is None
