@@ -10,7 +10,7 @@ STOP_AFTER ?=
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Byte code is kept: without it each worker compiles four hundred test modules anew.
 
-.PHONY: demo test test-times check check-types check-rest bench soak fmt dist release clean setup
+.PHONY: demo test test-all test-times check check-types check-rest bench soak fmt dist release clean setup
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -41,6 +41,10 @@ check-rest:
 test: setup
 	@$(PYTEST) -n 6
 
+# With the tests that take long, which `test` leaves out.
+test-all: setup
+	@$(PYTEST) -n 6 --all
+
 test-times: setup
 	@$(PYTEST) -n 6 -p tests.times
 
@@ -61,7 +65,7 @@ dist: setup
 release: setup
 	@test -z "$$(git status --porcelain)" || { echo "Commit or remove these changes first:"; git status --short; exit 1; }
 	@rm -rf dist
-	@$(MAKE) --no-print-directory check test dist
+	@$(MAKE) --no-print-directory check test-all dist
 	@echo "To upload: $(BIN)/python -m twine upload dist/*"
 
 clean:

@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="begin no test after so many seconds, and say which ones have not run",
     )
+    parser.addoption("--all", action="store_true", help="run the tests marked `slow`, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -189,10 +190,25 @@ def take_samples(items: list[pytest.Item]) -> None:
             test._hypothesis_internal_use_settings = settings(drawn, max_examples=fewer)
 
 
+def slow_ones(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that `make test` leaves out: those marked `slow`, without the cases that are kept of each."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if "slow" in item.keywords:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: list[pytest.Item] = []
+    for cases in functions.values():
+        mark = cases[0].get_closest_marker("slow")
+        keep = mark.kwargs.get("keep", 0) if mark else 0
+        kept = {len(cases) * (2 * n + 1) // (2 * keep) for n in range(keep)}
+        left_out += [case for place, case in enumerate(cases) if place not in kept]
+    return left_out
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests go first. Soak tests run only when asked for (`-m soak`): their samples are ordinary tests. A test of
-    a property is both."""
+    a property is both. Slow tests run when asked for, too: with `--all`, with `-m slow`, or by their own names."""
     if "soak" in (config.getoption("markexpr") or ""):
         for item in of_properties(items):
             item.add_marker("soak")
@@ -200,9 +216,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     items.sort(key=lambda item: place_in_line(item, LONGEST))
     left_out = [item for item in items if "soak" in item.keywords]
+    named = any("::" in argument for argument in config.args)
+    if not (config.getoption("all") or named or "slow" in (config.getoption("markexpr") or "")):
+        left_out += slow_ones([item for item in items if "soak" not in item.keywords])
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if "soak" not in item.keywords]
+        gone = {*left_out}
+        items[:] = [item for item in items if item not in gone]
     take_samples(of_properties(items))
 
 

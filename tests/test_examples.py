@@ -23,6 +23,9 @@ DRAWINGS = {
     "terminal": "the list of a team at work",
 }
 """Pages with a `text` block, and what it draws: nothing of it can be run."""
+SLOW = {"bus", "context", "cost", "demo", "mcp", "memory", "model", "plans", "plugins", "policy", "python", "rehearsal"}
+SLOW |= {"schedules", "serve", "settings", "skills", "store", "testing", "workflows"}
+"""Pages whose examples start many commands and sessions. README, the tutorial, and the short ones always run."""
 
 
 def blocks(page: str) -> list[Block]:
@@ -91,7 +94,7 @@ SANDBOXED = ("headless", "tutorial")
 """Pages that show all that a session prints on a machine with a whole sandbox."""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in PAGES])
 def test_every_example_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     found = blocks(page)
     if not found:

@@ -28,6 +28,7 @@ def trace(folder: Path) -> list[tuple[str, str]]:
     return [(file, function) for file, function in json.loads(ran.stdout)]
 
 
+@pytest.mark.slow
 def test_the_stations_of_each_flow_are_called_in_the_order_of_the_page(tmp_path: Path) -> None:
     calls = trace(tmp_path)
     for title, stations in flows().items():

@@ -145,6 +145,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@pytest.mark.slow
 def test_all_that_is_imported_is_declared() -> None:
     """The packages that the code names are those that pyproject.toml asks for, whatever else is installed here."""
     extras = [one for extra, ones in PROJECT["optional-dependencies"].items() if extra != "dev" for one in ones]
@@ -161,6 +162,7 @@ def test_the_installed_package_is_the_wheels(installed: Path, tmp_path: Path) ->
     assert Path(where.strip()).is_relative_to(installed.parent)
 
 
+@pytest.mark.slow
 def test_the_installed_doctor_says_what_is_found_and_missing(installed: Path, tmp_path: Path) -> None:
     told = callboard(installed, tmp_path / "home", "doctor")
     assert told.returncode == 0, told.stderr
@@ -168,6 +170,7 @@ def test_the_installed_doctor_says_what_is_found_and_missing(installed: Path, tm
     assert re.search(r"^\w+ +sandbox +level [0-3]", told.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_installed_demo_mends_its_sample(installed: Path, tmp_path: Path) -> None:
     told = callboard(installed, tmp_path / "home", "demo", "--yes")
     assert told.returncode == 0, told.stdout[-3_000:] + told.stderr[-3_000:]

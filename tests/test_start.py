@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from pydantic import BaseModel
 from tests.test_architecture import PACKAGE, ROOT, RUNTIME, imported, module_name, short, tree_of
 
 
+@pytest.mark.slow
 def test_a_data_class_compiles_its_methods_when_they_are_first_used() -> None:
     """A class of `dataclasses` takes 0.5 ms while its module is imported (decision 0040)."""
     eager = {module_name(p) for p in RUNTIME if "dataclasses.dataclass" in set(imported(p))}

@@ -114,6 +114,7 @@ def pairs() -> list[tuple[str, str, str, str]]:
     ]
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("earlier", sorted(WAITS))
 def test_each_pair_of_calls_has_the_results_of_one_after_another_in_whatever_order_they_end(earlier: str) -> None:
     for kind, first, later, second in pairs():

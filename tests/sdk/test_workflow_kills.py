@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.warm import STDERR, Process
 
 CHILD = Path(__file__).with_name("flow_child.py")
@@ -38,6 +39,7 @@ def prepare(folder: Path) -> Path:
     return work
 
 
+@pytest.mark.slow
 def test_a_workflow_that_is_killed_at_every_point_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     work = prepare(tmp_path)
     for point in KILLS:

@@ -190,6 +190,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_plan_that_its_lead_left_is_put_to_whoever_is_attached_to_a_headless_run(command: Command) -> None:
     settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True)

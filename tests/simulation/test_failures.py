@@ -298,6 +298,7 @@ def begun(command: Command, phase: Phase) -> Generator[Running]:
         yield running
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", PHASES)
 def test_ctrl_c_in_each_phase_leaves_nothing_behind_and_a_resume_goes_on(command: Command, name: str) -> None:
     with begun(command, PHASES[name]) as running:

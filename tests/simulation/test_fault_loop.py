@@ -134,6 +134,7 @@ async def filled_at(write: int) -> tuple[Play, Evidence, bool]:
     return play, await gather(play.store, SESSION), full
 
 
+@pytest.mark.slow
 def test_with_the_disk_full_at_any_write_it_stops_and_after_some_room_comes_to_the_same_end() -> None:
     first, evidence = run_virtual(clean)
     wanted = end_of(first, evidence)

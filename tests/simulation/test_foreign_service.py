@@ -69,6 +69,7 @@ def repository(tmp_path: Path) -> Command:
     return command
 
 
+@pytest.mark.slow
 def test_every_request_of_a_long_session_is_valid_for_a_service_that_is_not_ours(repository: Command) -> None:
     lead = iter([*SESSION, Say([text("Nothing else.")])])
 

@@ -258,6 +258,7 @@ def test_a_demo_killed_at_any_moment_comes_to_the_same_end(unkilled: Played, tmp
     check(unkilled, runs)
 
 
+@pytest.mark.slow
 def test_an_effect_that_a_kill_cut_off_from_its_result_is_not_made_again(unkilled: Played, tmp_path: Path) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ahead = [pool.submit(killed, tmp_path, n, file, by_demo=False) for n, file in enumerate(EFFECTS)]

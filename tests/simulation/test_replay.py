@@ -225,6 +225,7 @@ async def test_another_prompt_is_told_as_the_first_difference(place: Place) -> N
     assert 'recorded "Do it", now "Do something else"' in end.why
 
 
+@pytest.mark.slow
 async def test_a_difference_in_a_teammates_words_is_told_too(place: Place) -> None:
     await place.record()
     told = place.cassette.read_text()
@@ -234,6 +235,7 @@ async def test_a_difference_in_a_teammates_words_is_told_too(place: Place) -> No
     assert "of alice (turn)" in end.why or "of bob (turn)" in end.why
 
 
+@pytest.mark.slow
 async def test_a_recording_that_goes_on_is_no_success(place: Place) -> None:
     await place.record()
     lines = place.cassette.read_text().splitlines()
@@ -401,6 +403,7 @@ async def test_a_cassette_cannot_choose_folders(place: Place, session: str) -> N
         await place.replay()
 
 
+@pytest.mark.slow
 def test_the_demo_is_replayed_where_there_is_no_project(tmp_path: Path) -> None:
     command = Command(tmp_path)
     cassette = tmp_path / "demo.jsonl"

@@ -130,6 +130,7 @@ def test_a_team_killed_at_its_widest_moment_goes_on_where_it_was(command: Comman
     check(command, begun=True)
 
 
+@pytest.mark.slow
 def test_a_team_killed_while_it_is_made_is_whole_in_the_end(command: Command) -> None:
     with started(command, *begin(command)) as host:
         host.wait_for("lead -> roof")

@@ -59,6 +59,7 @@ def use(name: str, /, **given: object) -> dict[str, object]:
     return {"tool_use": {"name": name, "input": given}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [SUBAGENTS, pytest.param(SOAK_SUBAGENTS, marks=pytest.mark.soak)])
 def test_very_many_subagents_at_once_finish(
     command: Command, count: int, record_property: Callable[[str, object], None]
@@ -82,6 +83,7 @@ def test_very_many_subagents_at_once_finish(
     record_property("cpu_seconds", said["cpu_seconds"])
 
 
+@pytest.mark.slow
 def test_an_idle_team_of_fifty_costs_nothing(command: Command) -> None:
     spawns = [
         use("spawn_teammate", name=f"mate-{number}", role="waits", prompt="Say hello.") for number in range(MATES)

@@ -55,6 +55,7 @@ def slot(schedule: Schedule) -> str:
     return f"schedule:{schedule.id}:{schedule.cron.removeprefix('at ')}"
 
 
+@pytest.mark.slow
 async def test_four_processes_killed_at_random_fire_each_slot_exactly_once(command: Command) -> None:
     """The sample of the long one below: one-shots a second apart in two sessions, a process killed each second."""
     dice, sessions = random.Random(29), [new_session(command, latency=150) for _ in range(2)]

@@ -118,6 +118,7 @@ def test_whatever_befalls_a_team_of_six_no_promise_breaks(
     assert {what for what, times in met.items() if times} >= COMMON
 
 
+@pytest.mark.slow
 def test_replay_one_seed_of_six_is_one_run() -> None:
     """`TEAM_SEED` says which; whatever it broke is told."""
     twice_the_same(SixRun, int(os.environ.get("TEAM_SEED", "3")), REPLAY)

@@ -6,6 +6,7 @@ with similar ones.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -95,7 +96,9 @@ def _node_at(address: Address) -> Mapping[str, Any]:
     return node
 
 
+@functools.cache
 def _schema() -> Mapping[str, Any]:
+    """Return the schema of all settings. To make it takes 30 ms."""
     schema = Settings.model_json_schema()
     return _resolved(schema, schema["$defs"])
 

@@ -73,6 +73,7 @@ async def run(cage: Cage, made: CommandHandler, name: str = "PreToolUse", **fiel
     return await made.run({"hook_event_name": name, "cwd": str(cage.workspace), **fields}, 30)
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize("kind", PLANTED)
 @pytest.mark.parametrize("level", [1, 2])
 async def test_what_an_agent_planted_gets_no_further_than_an_agents_command(

@@ -209,6 +209,7 @@ def is_connected(listener: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_looking_at_a_hostile_repository_runs_and_sends_nothing(
     tmp_path: Path, listener: socket.socket, attack: Callable[[Hostile], None]
@@ -246,6 +247,7 @@ async def test_looking_at_a_hostile_repository_runs_and_sends_nothing(
 CHANGES = (file_monitor, filter_clean, attributes_of_git, included, worktree_settings, hooks, merge_driver, submodule)
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("attack", CHANGES)
 async def test_worktrees_of_a_hostile_repository_run_nothing(tmp_path: Path, attack: Callable[[Hostile], None]) -> None:
     trees = Trees(tmp_path)

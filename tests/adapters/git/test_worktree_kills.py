@@ -94,6 +94,7 @@ def test_no_step_is_left_out(tmp_path: Path, act: str) -> None:
     assert int((tmp_path / "steps").read_text()) == STEPS[act]
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(("act", "step"), SITUATIONS)
 def test_a_kill_at_each_step_is_mended(tmp_path: Path, act: str, step: int) -> None:
     main = anyio.run(_prepare_situation, tmp_path, act)

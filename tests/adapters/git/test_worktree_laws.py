@@ -120,6 +120,7 @@ async def run_random_actions(seed: int, steps: int = 25) -> int:
         return acts.count("merged") + acts.count("removed")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_unmerged_is_ever_lost_without_a_person(seed: int) -> None:
     anyio.run(run_random_actions, seed)

@@ -93,6 +93,7 @@ async def test_one_that_never_gets_ready_is_ended_when_its_time_is_over(folder: 
     assert processes_with(str(folder)) == []
 
 
+@pytest.mark.slow
 async def test_one_that_is_odd_and_works_is_used(folder: Path) -> None:
     modes = ["noisy", "stubborn", "forks", "schemas", "names", "tags", "many"]
     with anyio.fail_after(180):
@@ -159,6 +160,7 @@ async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder
             await check_echo(world)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("what", ["die", "shut", "hang", "deaf"])
 async def test_a_call_that_never_ends_is_told_and_the_server_comes_back(folder: Path, what: str) -> None:
     with anyio.fail_after(180):

@@ -70,6 +70,7 @@ async def test_one_that_never_answers_is_left_when_its_time_is_over(folder: Path
             assert status_of(world, "redirect").state == "failed"
 
 
+@pytest.mark.slow
 async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Path) -> None:
     told = {
         "500": "500",

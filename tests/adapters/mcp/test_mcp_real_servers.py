@@ -119,6 +119,7 @@ async def test_server_everything_over_stdio(workspace: Path) -> None:
         assert not [name for name in world.manager.tools() if "sampling" in name]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("transport", "mode", "path"), [("http", "streamableHttp", "mcp"), ("sse", "sse", "sse")])
 async def test_server_everything_over_http(workspace: Path, transport: Transport, mode: str, path: str) -> None:
     port = _free_port()
@@ -129,6 +130,7 @@ async def test_server_everything_over_http(workspace: Path, transport: Transport
             await _prompts_and_resources(world)
 
 
+@pytest.mark.slow
 async def test_a_remote_server_that_was_started_anew_is_reached_by_the_next_call(workspace: Path) -> None:
     port = _free_port()
     entry = ServerEntry("all", "http", "run", "a test", url=f"http://127.0.0.1:{port}/mcp")
@@ -160,6 +162,7 @@ async def test_server_filesystem(workspace: Path) -> None:
         assert tools["mcp__files__write_file"].spec.destructive
 
 
+@pytest.mark.slow
 async def test_server_time(workspace: Path) -> None:
     async with servers(workspace, python_server("mcp_server_time")) as world:
         assert '"timezone": "Asia/Tokyo"' in await world.text("mcp__time__get_current_time", timezone="Asia/Tokyo")
@@ -170,6 +173,7 @@ async def test_server_time(workspace: Path) -> None:
         assert "Mars/Olympus" in text_of(wrong)
 
 
+@pytest.mark.slow
 async def test_server_git(workspace: Path) -> None:
     def git(*words: str) -> None:
         who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
@@ -202,6 +206,7 @@ class _Pages(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+@pytest.mark.slow
 async def test_server_fetch(workspace: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as pages:
         threading.Thread(target=pages.serve_forever, daemon=True).start()

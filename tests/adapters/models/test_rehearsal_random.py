@@ -139,6 +139,7 @@ MUTATIONS: list[Callable[[list[Json]], None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @settings(max_examples=15, deadline=None)
 @given(messages=exchanges(with_calls=True))
@@ -199,6 +200,7 @@ def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] * bool(path) + [found for key, part in inner for found in nodes(part, (*path, key))]
 
 
+@pytest.mark.slow(keep=30)
 @pytest.mark.parametrize("path", nodes(FULL), ids=lambda path: ".".join(map(str, path)))
 @settings(max_examples=8, deadline=None)
 @given(replacement=json_values)

@@ -226,6 +226,7 @@ async def test_an_output_file_that_cannot_be_made_is_told(place: Place) -> None:
     assert not (place.folder / "done").exists()
 
 
+@pytest.mark.slow(keep=1)
 async def test_many_commands_at_once_keep_their_outputs_apart(place: Place) -> None:
     told: dict[int, str] = {}
 

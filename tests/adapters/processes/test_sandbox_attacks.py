@@ -117,6 +117,7 @@ async def test_no_attack_is_stopped_at_level_0(open_cage: Cage) -> None:
     (open_cage.outside / "made").unlink()
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize(
     "attack",
     [
@@ -162,6 +163,7 @@ async def test_nothing_is_written_outside_by_what_was_left_behind(cage: Cage) ->
 # Reading keys
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     "path",
     ["home/.ssh/id_ed25519", "home/.config/gh/hosts.yml", "home/.netrc", "state/callboard.db", "data/other/call.out"],
@@ -186,6 +188,7 @@ async def test_the_runtimes_own_files_cannot_be_changed(cage: Cage) -> None:
     assert (cage.state / "callboard.db").read_text() == "SECRET of the runtime\n"
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("folder", ["home/.claude", "claude"])
 async def test_what_later_sessions_load_cannot_be_changed(cage: Cage, folder: str) -> None:
     at = cage.base / folder
@@ -268,6 +271,7 @@ async def test_no_odd_kind_of_socket_is_made(cage: Cage, family: str) -> None:
 # Outliving the call
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     "attack",
     [
@@ -348,6 +352,7 @@ async def test_no_set_user_id_file_is_made(cage: Cage) -> None:
     (cage.workspace / "sh").unlink()
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("number", [425, 321, 250, 323, 308])
 async def test_system_calls_for_attacks_are_not_there(cage: Cage, number: int) -> None:
     """io_uring_setup, bpf, keyctl, userfaultfd, and setns, by their numbers on x86-64."""
@@ -377,6 +382,7 @@ async def test_files_have_an_end(cage: Cage) -> None:
     (cage.workspace / "big").unlink()
 
 
+@pytest.mark.slow(keep=1)
 async def test_processor_time_has_an_end(cage: Cage) -> None:
     ran = await Cage(cage.base, cage.level, SandboxLimits(seconds=1)).run("while :; do :; done", timeout=60)
     assert (ran.timed_out, ran.exit_code) in ((False, 128 + signal.SIGXCPU), (False, 128 + signal.SIGKILL))

@@ -142,6 +142,7 @@ async def test_a_command_reaches_what_was_named_and_nothing_else(tmp_path: Path,
     assert far.launcher.network
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize(
     ("host", "reached"), [("", False), ("*", True), ("127.0.0.1:PORT", True), ("localhost:PORT", True)]

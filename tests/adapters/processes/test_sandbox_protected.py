@@ -32,6 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     "path",
     [
@@ -104,6 +105,7 @@ CREATES = {
 }
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("kind", CREATES)
 async def test_a_protected_path_that_a_command_creates_is_moved_aside_and_reported(
@@ -276,6 +278,7 @@ async def test_no_link_leads_around_the_protected_parts_of_a_folder(tmp_path: Pa
     assert not (cage.workspace / ".claude" / "agents").exists()
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("granted", ["outside", "outside/dev/plugin", "outside/dev/plugin/hooks/new.sh"])
 async def test_no_approval_lets_a_command_change_a_plugin(tmp_path: Path, level: int, granted: str) -> None:

@@ -120,6 +120,7 @@ def test_what_git_obeys_stays_as_it_is(cage: Cage, name: str) -> None:
     assert not allows(profile, "file-write*", git)
 
 
+@pytest.mark.slow(keep=20)
 @pytest.mark.parametrize("name", SHUT)
 def test_a_protected_name_cannot_be_created_however_it_is_written(cage: Cage, name: str) -> None:
     profile = read_profile(profile_for(cage))

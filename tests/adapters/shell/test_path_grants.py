@@ -195,6 +195,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow(keep=9)
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("text", COMMANDS)
 async def test_an_approved_command_gets_through_the_sandbox(tmp_path: Path, text: str, level: int) -> None:
@@ -261,6 +262,7 @@ async def test_a_folder_that_contains_the_workspace_is_read_and_the_workspace_st
         assert (cage.outside / "kept").read_text() == "kept\n"
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("folder", ["/tmp", "/", "/dev", "/proc"])
 async def test_temporary_files_and_devices_work_while_a_command_reads_a_folder_of_the_machine(

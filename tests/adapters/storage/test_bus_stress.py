@@ -146,6 +146,7 @@ async def check_deliveries(store: SqliteStore, count: int) -> None:
     assert sum(map(len, orders.values())) == AGENTS * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, pytest.param(79, marks=pytest.mark.soak)])  # 640 and 5,000 envelopes
 async def test_64_agents_in_8_processes_some_killed_get_all_envelopes_once_and_in_order(
     tmp_path: Path, count: int

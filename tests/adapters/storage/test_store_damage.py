@@ -192,6 +192,7 @@ async def test_a_log_without_its_database_is_kept_and_told(tmp_path: Path) -> No
     await store.aclose()
 
 
+@pytest.mark.slow
 async def test_a_flipped_byte_is_never_silent(tmp_path: Path) -> None:
     held = await fill(tmp_path / "sound")
     size = (tmp_path / "sound" / "callboard.db").stat().st_size
@@ -325,6 +326,7 @@ async def test_opening_gives_up_while_another_program_holds_the_lock_of_writes(
         os.close(descriptor)
 
 
+@pytest.mark.slow
 async def test_what_is_readable_beside_any_destroyed_page_is_salvaged(tmp_path: Path) -> None:
     whole, damaged = tmp_path / "whole", tmp_path / "damaged.db"
     store = await open_store(whole)

@@ -233,6 +233,7 @@ async def test_context_lines_join_and_part(world: OutsideWorld, grep: Tool) -> N
     ]
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize(
     "pattern", ["^$", "$", "(?i)MAIN", r"\bmain\b", "-x", "--help", "thoughts$", "é", r"(?<=# )main", "[[m]"]
 )
@@ -312,6 +313,7 @@ async def test_a_cancelled_search_ends(world: OutsideWorld, grep: Tool) -> None:
     assert scope.cancelled_caught
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_link_swapped_in_meanwhile_shows_nothing(world: OutsideWorld, grep: Tool) -> None:
     world.write("folder/told.txt", "main open\n")
     (world.root / "swap").symlink_to(world.base / "private")

@@ -136,6 +136,7 @@ async def test_a_page_cannot_close_its_tag_and_other_text_stays_as_it_is(world: 
     assert '{"a": [1, 2]}' in text_of(await fetched(world, site.url("/y.json"), LOCAL))
 
 
+@pytest.mark.slow
 async def test_the_main_part_of_a_page_is_taken_and_a_deep_page_does_no_harm(world: OutsideWorld, site: Site) -> None:
     site.put("/main", f"<body><p>around</p><main>{'word ' * 100}</main></body>")
     assert "around" not in text_of(await fetched(world, site.url("/main"), LOCAL))
@@ -183,6 +184,7 @@ async def test_redirects_are_followed_within_the_host_and_reported_to_another(wo
     assert "not an http or https address" in text_of(await fetched(world, site.url("/file"), LOCAL))
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     ("host", "grants"),
     [

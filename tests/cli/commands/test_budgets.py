@@ -108,6 +108,7 @@ def test_a_run_that_max_seconds_ends_names_its_way_on(command: Command) -> None:
     assert (more.code, "(0.3 s) is reached" in more.err) == (124, True), more.err
 
 
+@pytest.mark.slow
 def test_a_run_that_max_turns_ends_names_its_way_on_and_a_resume_takes_another_number(command: Command) -> None:
     ran = command.run_inline("run", "--max-turns", "2", "--model", command.scenario(WORKS), "Look.")
     found = re.search(r"`callboard (resume \S+)` continues with as many more; add --max-turns N", ran.err)

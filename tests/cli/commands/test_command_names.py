@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 
 from callboard.cli.commands.root import cli
 
@@ -44,6 +45,7 @@ def fault_of(line: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_every_command_that_a_text_names_exists() -> None:
     faults = {
         f"{where}: {fault}" for where, text in texts() for line in NAMED.findall(text) if (fault := fault_of(line))

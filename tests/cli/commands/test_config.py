@@ -45,6 +45,7 @@ def test_a_value_is_set_for_all_workspaces_in_the_users_file(command: Command) -
     assert command.run_inline("config", "get", "limits.steps").out == "50\n"
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("key", "typed", "value"),
     [
@@ -100,6 +101,7 @@ def test_comments_other_values_and_the_mode_of_the_file_stay(command: Command) -
     assert sorted(path.name for path in _own(command).parent.iterdir()) == ["settings.yaml"]
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -246,6 +246,7 @@ def interrupt(running: Process) -> CommandResult:
     return CommandResult(running.returncode, out, err)
 
 
+@pytest.mark.slow
 def test_a_host_takes_an_edit_back_when_its_call_has_ended(command: Command) -> None:
     """The model thinks for long: the undo waits for its reply, and takes effect before the next call."""
     run_to_end(command)
@@ -266,6 +267,7 @@ def test_a_host_takes_an_edit_back_when_its_call_has_ended(command: Command) -> 
     assert (told[0]["taken_back_by"], told[-1]["undoes"]) == (told[-1]["seq"], [cleared["seq"]])
 
 
+@pytest.mark.slow
 def test_an_undo_beside_a_call_that_a_dead_process_made(command: Command) -> None:
     """No process hosts the session or can receive the reply: the undo does not wait, and the session continues."""
     run_to_end(command)

@@ -127,6 +127,7 @@ def test_by_model_each_model_has_its_agents(command: Command) -> None:
     assert set(found["models"]) == {"big", "spare"}
 
 
+@pytest.mark.slow
 def test_it_looks_on_while_another_process_hosts_the_session(command: Command) -> None:
     run_to_end(command)
     before = cost_report(command)["total"]["usage"]

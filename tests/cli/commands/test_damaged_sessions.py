@@ -164,6 +164,7 @@ def test_serve_reports_the_lost_schedule_of_a_session_that_has_no_other(command:
     assert text == "the row of schedule cron_without was damaged and is lost: add it again if it is needed"
 
 
+@pytest.mark.slow
 def test_lists_and_doctor_name_the_state_the_loss_and_the_command(command: Command) -> None:
     harms = {**DAMAGED, **NEWER, **LOST_ROWS}
     copy_session(command, new_session(command), ["sound", *harms])

@@ -202,6 +202,7 @@ def test_the_project_is_a_repository_that_shows_what_the_team_changed(demo_run: 
     ]
 
 
+@pytest.mark.slow
 def test_nobody_at_a_terminal_is_told_that_a_policy_approves_and_nothing_is_left(tmp_path: Path) -> None:
     ran = Process(["-m", "callboard", "demo"], Path.cwd(), environment_in(tmp_path))
     _, told = ran.communicate()

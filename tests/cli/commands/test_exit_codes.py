@@ -27,6 +27,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     ("code", "scenario", "args"),
     [
@@ -145,6 +146,7 @@ def test_a_store_of_a_newer_version_is_told_and_left_alone(command: Command) -> 
     assert "upgrade" in ran.err
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("args", [["sessions"], ["completion", "bash"], ["--help"]])
 def test_a_full_disk_is_told_once(args: list[str], command: Command) -> None:
@@ -164,6 +166,7 @@ def test_a_full_disk_is_told_once(args: list[str], command: Command) -> None:
     assert ran.returncode == 1
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("args", ["completion bash", "--help", "policy explain --stdin < lines"])
 def test_a_reader_that_goes_away_is_no_failure(args: str, command: Command) -> None:
     (command.workspace / "lines").write_text("{}\n" * 500)

@@ -60,6 +60,7 @@ def test_the_lead_and_its_subagents_write_in_the_worktree_alone(command: Command
     assert (command.workspace / "new.txt").read_text() == "new"
 
 
+@pytest.mark.slow
 def test_without_a_name_each_session_gets_a_new_worktree_and_with_one_the_existing(command: Command) -> None:
     for _ in range(2):
         assert run(command, "--worktree").code == 0

@@ -73,6 +73,7 @@ def echoes(agent: str, number: int) -> dict[str, object]:
     return tool_use("bash", {"command": f"echo {agent} {number}"})
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("mates", "count", "beside"),
     [
@@ -101,6 +102,7 @@ async def test_a_flood_ends_with_its_reason_whatever_is_done_beside_it(
     assert 0 < sent.out.count('"type": "message"') <= len(mates) * 2 * BURST
 
 
+@pytest.mark.slow
 async def test_a_teammate_that_works_long_and_reports_often_goes_on(command: Command) -> None:
     steps = itertools.count()
 

@@ -100,6 +100,7 @@ def test_the_python_servers_in_one_session(command: Command, page: str) -> None:
     assert {one["name"] for one in ran.messages[0]["mcp_servers"]} == set(servers)
 
 
+@pytest.mark.slow
 def test_server_everything_and_filesystem_in_one_session(command: Command) -> None:
     servers = {
         "all": {"command": npm_server("mcp-server-everything")},

@@ -57,6 +57,7 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else "\n".join(one.get("text", "") for one in content)
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_whatever_a_server_does_in_the_middle_of_a_call(command: Command) -> None:
     calls = [call for what in FAULTS for call in (("mcp__odd__do", {"what": what}), ("mcp__odd__echo", {"text": what}))]
     model = scenario(command, *calls, ("mcp__good__echo", {"text": "still here"}))
@@ -77,6 +78,7 @@ def test_a_session_goes_on_whatever_a_server_does_in_the_middle_of_a_call(comman
     assert processes_with(str(command.workspace)) == []
 
 
+@pytest.mark.slow
 def test_servers_that_cannot_start_are_told_in_a_line_and_the_run_is_done(command: Command) -> None:
     modes = ("exits", "silent", "version", "twins", "refuses", "reads-nothing")
     command.env["MCP_TIMEOUT"] = "9000"

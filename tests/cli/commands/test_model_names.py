@@ -51,6 +51,7 @@ async def service(tmp_path: Path) -> AsyncGenerator[Service]:
     await emulator.aclose()
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     ("line", "environ", "settings", "model"),
     [
@@ -151,6 +152,7 @@ agents:
     assert not [entry for entry in seen if "ANTHROPIC" in entry]
 
 
+@pytest.mark.slow
 async def test_opusplan_is_opus_in_plan_mode_and_sonnet_after_it(service: Service) -> None:
     opus, sonnet, haiku = "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"
 

@@ -99,6 +99,7 @@ def test_a_plan_is_approved_with_a_mode_and_shift_tab_changes_it(command: Comman
         screen.close()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", WAITING)
 @pytest.mark.parametrize("keys", ["\x04", "\x03\x03"], ids=["Ctrl-D", "Ctrl-C twice"])
 def test_leaving_an_attached_screen_at_a_question_answers_nothing(command: Command, kind: str, keys: str) -> None:

@@ -52,6 +52,7 @@ def scenario(calls: tuple[str, ...]) -> str:
     return f"agents: {{lead: [{', '.join([*steps, '{reply: All is said.}'])}]}}"
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_run_says_what_is_still_open_and_fails_for_open_tasks(case: Case, command: Command) -> None:
     model = command.scenario(scenario(case.calls))
@@ -95,6 +96,7 @@ agents:
 LEAVING = {"json": (signal.SIGTERM, 143), "stream-json": (signal.SIGHUP, 129), "text": (signal.SIGINT, 130)}
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("output", "sent"), LEAVING.items(), ids=LEAVING)
 def test_a_run_that_a_signal_ends_says_what_is_still_open(
     output: str, sent: tuple[signal.Signals, int], command: Command

@@ -86,6 +86,7 @@ async def test_the_tool_stays_listed_after_plan_mode_and_is_refused(service: Ser
     )
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("way", ["command", "keys"])
 async def test_plan_mode_at_the_prompt_offers_the_tool_with_the_next_request(service: Service, way: str) -> None:
     def play() -> None:

@@ -339,6 +339,7 @@ def test_the_person_is_asked_at_a_terminal(command: Command, tmp_path: Path) -> 
         assert ("acme" in listed(command)) == (answer == "y")
 
 
+@pytest.mark.slow
 def test_a_killed_installation_leaves_the_old_plugin_or_the_new_one(command: Command, tmp_path: Path) -> None:
     source = plugin_in(tmp_path / "acme", "1")
     install(command, source)

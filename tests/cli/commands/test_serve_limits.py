@@ -76,6 +76,7 @@ def package_copy(tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_checkout_that_changes_under_a_running_serve_is_reported_with_the_remedy(
     command: Command, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_checkout_that_changes_under_a_running_serve_is_reported_with_the_reme
     assert "Restart this process: Callboard's files were changed while it runs" in said
 
 
+@pytest.mark.slow
 def test_an_upgrade_under_a_running_serve_is_reported_once_and_it_leaves_to_be_restarted(
     command: Command, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ def test_an_upgrade_under_a_running_serve_is_reported_once_and_it_leaves_to_be_r
     assert process.returncode == 75
 
 
+@pytest.mark.slow
 def test_with_few_open_files_it_hosts_as_many_sessions_as_fit_and_names_the_others(command: Command) -> None:
     made = create_sessions(command, 3)
     words = ["bash", "-c", 'ulimit -n 110; exec "$@"', "-", sys.executable, "-m", "callboard"]

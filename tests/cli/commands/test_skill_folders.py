@@ -50,6 +50,7 @@ def tool_results(
     return [one if isinstance(one, str) else "".join(part["text"] for part in one) for one in found]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("place", [".claude/skills", "config/callboard/skills", "linked"])
 def test_the_files_of_a_persons_skill_are_read_and_its_scripts_run(tmp_path: Path, place: str) -> None:
     require_level(2)

@@ -72,6 +72,7 @@ def test_the_flag_trusts_for_one_run_only(command: Command) -> None:
     assert run_once(command)[:2] == (False, False)
 
 
+@pytest.mark.slow
 def test_a_kept_decision_holds_until_the_content_changes_and_until_it_is_revoked(command: Command) -> None:
     assert command.run_inline("trust", "--yes").code == 0
     assert run_once(command)[:2] == (True, True)

@@ -80,6 +80,7 @@ def test_the_simulation_takes_away_what_only_linux_has(simulated: Command) -> No
     assert ran(simulated, sys.executable, "-c", probe).stdout == "darwin False [False, False, False]\n"
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_without_linux(simulated: Command) -> None:
     done = ran(simulated, sys.executable, "-c", IMPORTS, PYTHONWARNINGS="default")
     assert (done.returncode, done.stderr) == (0, "")
@@ -109,6 +110,7 @@ def test_help_and_doctor_work_without_linux(simulated: Command) -> None:
     assert "sandbox-exec does not work here" in told
 
 
+@pytest.mark.slow
 def test_a_person_approves_from_another_process_without_linux(simulated: Command) -> None:
     person, terminal = os.openpty()
     argv = [*simulated.argv, "run", "--model", simulated.scenario(ASKED), "touch it"]

@@ -38,6 +38,7 @@ def run_once(command: Command, *more: str) -> CommandResult:
     return ran
 
 
+@pytest.mark.slow
 def test_a_person_lists_merges_and_removes_what_a_session_left(command: Command) -> None:
     assert "no session" in command.run_inline("worktrees").err
     run_once(command)

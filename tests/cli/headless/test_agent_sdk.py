@@ -219,6 +219,7 @@ def test_a_client_talks_interrupts_and_changes_mode_and_model(bench: Bench) -> N
     assert messages[-1].session_id == session[0]
 
 
+@pytest.mark.slow
 def test_setting_sources_decide_what_of_an_untrusted_workspace_is_read(bench: Bench) -> None:
     """Its agents, skills, and commands are read as texts; they grant and run nothing."""
     files = {

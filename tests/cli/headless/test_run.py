@@ -295,6 +295,7 @@ def test_a_tools_process_continues_only_a_session_that_a_tool_began(command: Com
     assert command.run_inline("run", "-c", "Of a tool again.", CALLBOARD_TOOL="1").code == 2
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_hurt_nobody(command: Command) -> None:
     script = "exec " + " ".join([*command.argv, "run", "--model", command.scenario(GREET), "go", ">&-", "2>&-", "<&-"])
     ran = subprocess.run(["sh", "-c", script], cwd=command.workspace, env=command.env, timeout=180, check=False)

@@ -218,6 +218,7 @@ async def test_the_first_message_describes_the_session(bench: ServedBench, tmp_p
     assert "tools:break" not in system, "the model is shown only the named skills"
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("more", "thinking"),
     [
@@ -253,6 +254,7 @@ async def test_the_request_has_what_the_options_say(
     assert result_of(messages).structured_output == {"answer": 42}
 
 
+@pytest.mark.slow
 async def test_prompts_have_images_and_may_be_verbatim(bench: ServedBench) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
     paper = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "A paper."}}
@@ -286,6 +288,7 @@ async def add_to(messages: list[Any], stream: AsyncIterator[Any]) -> None:
         messages.append(message)
 
 
+@pytest.mark.slow
 async def test_a_session_is_continued_forked_and_cut_at_a_message(bench: ServedBench) -> None:
     own, later = str(uuid.uuid4()), str(uuid.uuid4())
     session = str(uuid.uuid4())
@@ -365,6 +368,7 @@ async def test_answers_of_the_client_change_rules_and_mode(bench: ServedBench) -
     assert any("the destination userSettings: the change lasts as long as the session" in line for line in bench.told)
 
 
+@pytest.mark.slow
 async def test_answers_of_the_client_deny_and_ask_and_take_that_back(bench: ServedBench) -> None:
     calls = {"write it": "note", "a first": "first", "a second": "second"}
     steps = [
@@ -467,6 +471,7 @@ async def test_the_text_of_subagents_is_sent_on_request(bench: ServedBench) -> N
         assert outer[-1].tool_use_result["content"] == [{"type": "text", "text": "I saw it."}]
 
 
+@pytest.mark.slow
 async def test_limits_and_faults_have_their_results(bench: ServedBench) -> None:
     result = of_type(await collected(bench, "forever", max_turns=2), sdk.ResultMessage)[-1]
     assert (result.subtype, result.is_error, result.terminal_reason) == ("error_max_turns", True, "max_turns")
@@ -509,6 +514,7 @@ async def test_options_without_effect_say_so(bench: ServedBench, name: str) -> N
     assert any(OPTIONS[name].removeprefix("refused: ") in line for line in bench.told)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("flush", ["batched", "eager"])
 async def test_a_store_gets_the_transcripts(bench: ServedBench, flush: str) -> None:
     store = sdk.InMemorySessionStore()

@@ -127,6 +127,7 @@ async def test_an_agent_of_the_project_is_loaded(stage: Stage) -> None:
     assert result_of(messages).subtype == "success"
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("more", "style", "has_command", "files"),
     [
@@ -180,6 +181,7 @@ async def test_the_model_changes_between_turns_and_the_first_message_has_it(stag
             assert of_type(messages, sdk.AssistantMessage)[0].model == model
 
 
+@pytest.mark.slow
 async def test_a_resumed_session_says_the_mode_and_model_in_force(stage: Stage) -> None:
     await stage.play(models={MODEL: {}, "claude-haiku-4-5": {}})
     async with sdk.ClaudeSDKClient(stage.options(model=None)) as client:
@@ -314,6 +316,7 @@ def echoing(record: list[str]) -> Any:
 BOTH = (use("mcp__test__greet", name="Alice"), use("mcp__test__echo", text="test"))
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("more", "ran"),
     [
@@ -413,6 +416,7 @@ CHOICE = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("schema", "steps", "output"),
     [
@@ -455,6 +459,7 @@ async def test_tools_are_selected(stage: Stage, tools: Any, has: set[str], lacks
 # test_persist_session and the functions for sessions
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("by", ["client", "query"])
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_session_is_listed_unless_it_is_not_kept(
@@ -537,6 +542,7 @@ async def test_the_hook_of_a_turn_after_a_teammate_has_finished_is_asked(stage: 
 # test_verbatim_prompts
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("by", ["client", "query"])
 @pytest.mark.parametrize("verbatim", [True, False])
 async def test_no_prompt_attaches_a_file_that_it_names(stage: Stage, by: str, *, verbatim: bool) -> None:

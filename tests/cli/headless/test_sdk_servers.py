@@ -135,6 +135,7 @@ app.run()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_process_of_mcp_config_serves_and_is_switched_off_and_on(bench: Bench, tmp_path: Path) -> None:
@@ -157,6 +158,7 @@ async def test_a_process_of_mcp_config_serves_and_is_switched_off_and_on(bench: 
     assert [(one["name"], one["status"]) for one in back["mcpServers"]] == [("calc", "connected")]
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_servers_are_added_and_removed_in_a_session(bench: Bench, tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_no_sequence_of_a_model_or_a_file_reaches_the_terminal(opened: Callable[
     assert b"\x07" not in raw
 
 
+@pytest.mark.slow
 def test_a_terminal_that_takes_nothing_holds_up_no_agent(opened: Callable[..., PtyScreen], command: Command) -> None:
     screen = opened()
     screen.hold()
@@ -162,6 +163,7 @@ def test_a_dumb_terminal_gets_lines_and_no_sequence(opened: Callable[..., PtyScr
     assert screen.attributes() == screen.before
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("args", "env", "colored"),
     [

@@ -178,6 +178,7 @@ def test_resume_goes_on_with_another_session_in_the_same_terminal(command: Comma
         screen.close()
 
 
+@pytest.mark.slow
 def test_the_slash_commands_work_where_another_process_is_the_host(screen: Screen, command: Command) -> None:
     screen.type("three mates", "Enter")
     screen.wait(r"1 of 3 ")

@@ -57,6 +57,7 @@ def listed(screen: PtyScreen) -> list[str]:
     return re.findall(r"^(lead|explore \d+) +\d+ s +\S+ tokens ", "\n".join(screen.rows_now()), re.MULTILINE)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 50)])
 def test_six_agents_with_72_steps_leave_fewer_than_40_lines(
     opened: Callable[..., PtyScreen], columns: int, rows: int

@@ -83,6 +83,7 @@ def test_a_name_is_the_title_and_is_on_the_first_screen(opened: Callable[..., Pt
     assert not any("hello" in title for title in titles(screen))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "env",
     [

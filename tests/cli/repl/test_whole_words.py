@@ -96,6 +96,7 @@ def _typed(folder: Path, width: int) -> str:
         screen.close()
 
 
+@pytest.mark.slow
 def test_no_word_of_a_command_is_broken() -> None:
     assert broken_words(shown(NARROW), shown(WIDE)) == []
 

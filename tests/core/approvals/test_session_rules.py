@@ -126,6 +126,7 @@ every_nth = pytest.mark.parametrize("nth", [5, pytest.param(1, marks=pytest.mark
 """Of the commands of a table, every fifth; `make soak` takes them all."""
 
 
+@pytest.mark.slow
 @every_nth
 def test_what_is_proposed_lifts_the_question_and_every_rule_of_it_is_needed(paths: PathJudge, nth: int) -> None:
     proposed = 0

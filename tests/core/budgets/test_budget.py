@@ -321,7 +321,7 @@ class Spenders(RuleBasedStateMachine):
 
 
 class TestSpenders(Spenders.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.soak

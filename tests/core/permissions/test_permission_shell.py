@@ -411,6 +411,7 @@ def test_a_denied_command_stays_denied_in_every_wrapping(command: str, workspace
     assert judged(command, workspace).decision == "deny"
 
 
+@pytest.mark.slow(keep=7)
 @pytest.mark.parametrize(
     ("piece", "end"),
     [

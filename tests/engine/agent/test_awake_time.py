@@ -84,6 +84,7 @@ async def test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_w
         assert (team.state("lead").turn, team.state("lead").turns.last_reason) == (None, "limit")
 
 
+@pytest.mark.slow(keep=1)
 @JUMPS
 async def test_the_deadline_of_a_fire_counts_the_time_in_which_the_machine_was_awake(jump: float) -> None:
     clock = JumpingClock()

@@ -125,6 +125,7 @@ def reply(draw: random.Random) -> list[Call]:
     return [draw.choice(kinds)(place) for place in range(draw.randrange(2, 8))]
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_reply_has_the_results_of_its_calls_made_one_by_one(tmp_path: Path, seed: int) -> None:
     calls = reply(random.Random(seed))  # reproducible, not secret

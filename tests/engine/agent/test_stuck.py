@@ -84,6 +84,7 @@ async def test_a_teammate_that_is_stopped_is_reported_to_its_lead() -> None:
         assert [action for _, _, action in await notices(team, "alice")] == ["nudge", "stop"]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_loop_that_polls_is_left_alone_while_a_mate_works(busy: bool) -> None:
     """Alice works as long as the lead polls, or is long done."""

@@ -173,6 +173,7 @@ async def test_a_crash_in_the_wait_of_a_summary_waits_for_what_is_left_of_it() -
 # What is asked, and when no more
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_long_chain_of_failing_summaries_ends_well() -> None:
     world, _ = working(steps=30, summary=refused, turns=3)
     async with world.session() as team:
@@ -196,6 +197,7 @@ async def test_a_long_chain_of_summaries_that_come_back_larger_ends_well() -> No
         assert team.state("lead").context.conversation.tokens < 8_000
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_long_chain_of_good_summaries_ends_well_and_stays_within_its_bounds() -> None:
     world, model = working(steps=60, summary=lambda request: say("- " + "found " * 200))
     async with world.session() as team:

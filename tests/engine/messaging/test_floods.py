@@ -59,6 +59,7 @@ def flood(number: int, calls: int) -> Reply:
     return use(*letters[0], *letters[1:])
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("calls", "lead_seconds", "why", "most_lead_calls"),
     [

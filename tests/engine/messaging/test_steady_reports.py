@@ -37,6 +37,7 @@ async def build(part: int) -> str:
     return f"part {part} is built, {part * 7} objects"
 
 
+@pytest.mark.slow
 def test_a_teammate_that_reports_every_twenty_seconds_is_never_stopped() -> None:
     amy = [
         reply
@@ -63,6 +64,7 @@ class SetClock(SteadyClock):
         return super().now() + self.ahead
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("jump", [0.0, -86_400.0, 86_400.0], ids=["untouched", "set back", "set forward"])
 async def test_what_waits_to_wake_is_read_though_nothing_else_happens_and_whatever_the_clock_says(jump: float) -> None:

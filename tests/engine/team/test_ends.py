@@ -100,6 +100,7 @@ async def no_looking(event: PreToolUse) -> Halt | None:
     return Halt("no more") if event.call.name == "list_tasks" else None
 
 
+@pytest.mark.slow(keep=10)
 @pytest.mark.parametrize("how", ENDS)
 async def test_the_lead_gets_one_typed_report_however_a_teammate_ends(how: str) -> None:
     end = ENDS[how]
