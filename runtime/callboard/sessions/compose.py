@@ -24,6 +24,7 @@ from callboard.adapters.extensions.stages import load_stage
 from callboard.adapters.system.archive import Mirror, SharedTranscripts
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.roots import RootCache
+from callboard.config.other_services import other_service
 from callboard.config.settings import LoadedSettings, pipelines_of
 from callboard.core.context.stages.custom import is_own
 from callboard.core.keys import session_of, workspace_folder
@@ -244,6 +245,8 @@ class ModelSelection:
     """Model in plan mode; None: the same one."""
     key: str = ""
     """Digest of the key and of its service, by which users of the same key share their limits."""
+    note: str = ""
+    """Line about the service for the start of the session; empty: none."""
 
 
 @asynccontextmanager
@@ -263,8 +266,15 @@ async def choose_model(
         model = await anyio.to_thread.run_sync(_service, loaded)
         try:
             limits = await limits_of_all(model, loaded, model_name)
+            other = other_service(loaded.environment)
             yield ModelSelection(
-                model, model_name, limits, settings.fallback_models, settings.plan_model, _key_digest(loaded)
+                model,
+                model_name,
+                limits,
+                settings.fallback_models,
+                settings.plan_model,
+                _key_digest(loaded),
+                other.note(model.host) if other is not None else "",
             )
         finally:
             with anyio.CancelScope(shield=True):
@@ -281,6 +291,9 @@ def _key_digest(loaded: LoadedSettings) -> str:
 
 class StatingModel(Model, Protocol):
     """Model service that may state the limits of its models."""
+
+    host: str
+    """Host of the service, for messages."""
 
     async def facts_of(self, model: str, timeout: float) -> ModelFacts:
         """Return the stated limits of a model; none if the service does not answer within `timeout` seconds."""
@@ -340,6 +353,7 @@ def _service(loaded: LoadedSettings) -> StatingModel:
     settings = loaded.settings
     environment = loaded.environment
     helper = settings.api_key_helper
+    other = other_service(environment)
     return AnthropicModel(
         base_url=settings.base_url,
         api_key=environment.get("ANTHROPIC_API_KEY"),
@@ -347,6 +361,7 @@ def _service(loaded: LoadedSettings) -> StatingModel:
         key_command=KeyCommand(helper, environment, loaded.place(("api_key_helper",))) if helper else None,
         wording=FaultTexts(too_long=(*FaultTexts().too_long, *settings.recovery.too_long)),
         variables={name: environment[name] for name in loaded.variables},
+        without_key=other.missing if other is not None else "",
     )
 
 
@@ -524,9 +539,10 @@ def search_by(loaded: LoadedSettings, chosen: ModelSelection) -> Literal["servic
 
 
 def model_notes(chosen: ModelSelection) -> tuple[str, ...]:
-    """Return a line for each model whose limits are assumed, with the setting that states them."""
+    """Return the lines about the service, and about each model whose limits are assumed."""
     advice = "State them under `models` in settings.yaml"
-    return tuple(f"{limits.assumed}. {advice}" for limits in chosen.limits.values() if limits.assumed)
+    assumed = (f"{limits.assumed}. {advice}" for limits in chosen.limits.values() if limits.assumed)
+    return (*filter(None, [chosen.note]), *assumed)
 
 
 def require_price(chosen: ModelSelection, loaded: LoadedSettings, budget: Budget) -> None:

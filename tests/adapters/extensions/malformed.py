@@ -110,7 +110,7 @@ AGENTS: tuple[Case, ...] = (
     Case("a name that is taken", front("name: good", "description: d"), 2, "name", "is defined by"),
     Case("tools is a number", front(*NAMED, "tools: 7"), 4, "tools", "a number"),
     Case("tools is a mapping", front(*NAMED, "tools: {Read: true}"), 4, "tools", "a mapping"),
-    Case("no tool that exists", front(*NAMED, "tools: Nope, Never"), 4, "tools", "none of these"),
+    Case("no tool that exists", front(*NAMED, "tools: Nope, Never"), 4, "tools", "none of these", loads=True),
     Case("one tool that exists", front(*NAMED, "tools: Read, Nope"), 4, "tools", "no tool Nope", loads=True),
     Case("no mode", front(*NAMED, "permissionMode: wild"), 4, "permissionMode", "is not a mode", loads=True),
     Case("turns are words", front(*NAMED, "maxTurns: many"), 4, "maxTurns", "whole number", loads=True),

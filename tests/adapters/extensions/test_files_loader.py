@@ -111,7 +111,7 @@ def test_without_lists_an_agent_inherits(places: ExtensionPaths) -> None:
         ("name: a:b\ndescription: d", "name"),
         ("name: a", "description"),
         ("name: a\ndescription: ''", "description"),
-        ("name: a\ndescription: d\ntools: Fly, Nope", "tools"),
+        ("name: a\ndescription: d\ntools: 7", "tools"),
         ("name: [", ""),
         ("name: a\nname: b\ndescription: d", "name"),
     ],
@@ -122,6 +122,26 @@ def test_a_file_that_cannot_be_an_agent_is_refused_with_its_field(
     loaded = _agent(places, f"---\n{front}\n---\nBody\n")
     assert loaded.items == {}
     assert (field, "refused") in _reasons(loaded)
+
+
+def test_an_agent_whose_tools_are_all_unknown_loads_with_none_of_them(places: ExtensionPaths) -> None:
+    loaded = _agent(places, "---\nname: a\ndescription: d\ntools: Fly, raed, Bosh(git *)\n---\nBody\n")
+    agent = loaded.items["a"]
+    assert (agent.tools, agent.mcp) == ((), ())
+    for kind in ("lead", "subagent"):
+        assert tools_for(kind, agent.tools, agent.denied).names == ()
+    (note,) = loaded.notes
+    assert (note.field, note.line, note.verdict) == ("tools", 4, "refused"), "so a session says it when it begins"
+    assert note.reason == (
+        "none of these is a tool here: Fly, raed, Bosh(git *): the agent has none of its own; "
+        "did you mean Read or Bash?"
+    )
+
+
+def test_a_list_of_tools_without_a_name_is_refused(places: ExtensionPaths) -> None:
+    loaded = _agent(places, "---\nname: a\ndescription: d\ntools: [7]\n---\nBody\n")
+    assert loaded.items == {}, "it cannot be known what it restricts"
+    assert [note.reason for note in loaded.notes] == ["7 is not a name but a number"]
 
 
 @pytest.mark.parametrize(

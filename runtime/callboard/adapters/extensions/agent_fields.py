@@ -7,13 +7,14 @@ itself, such as rights from a workspace for its own agents, is refused here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from callboard.adapters.extensions.claude_settings import UNTRUSTED
 from callboard.adapters.extensions.discovery import DiscoveryNote, Scope, word_list
 from callboard.adapters.extensions.yaml import YamlDocument
-from callboard.core.tool_access import our_names
+from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE, our_names
 from callboard.types.agent_spec import READ_AS
 from callboard.types.choices import choose
 from callboard.types.lazy_dataclass import dataclass
@@ -89,6 +90,8 @@ class ToolsRead:
 
     tools: tuple[str, ...]
     servers: tuple[str, ...]
+    unreadable: bool = False
+    """True if nothing in the list is a name: it cannot be known what it restricts."""
 
 
 def text_of(reading: AgentFields, field: str) -> str:
@@ -133,33 +136,47 @@ def words_of(reading: AgentFields, field: str) -> tuple[str, ...]:
 
 
 def tools_of(reading: AgentFields, field: str) -> ToolsRead:
-    """Return the entries that name a tool; the others are reported, unless no entry names one."""
+    """Return the entries that name a tool. The others are reported, each with the names that it resembles."""
+    note_count = len(reading.notes)
     entries = words_of(reading, field)
+    if not entries and len(reading.notes) > note_count:
+        return ToolsRead((), (), unreadable=True)
     servers = tuple(entry for entry in entries if entry.startswith("mcp__"))
     tools = tuple(entry for entry in entries if our_names(entry))
     for entry in entries if tools or servers else ():
         if entry not in (*tools, *servers):
-            reading.ignored(field, f"there is no tool {entry} here")
+            reading.ignored(field, f"there is no tool {entry} here{_suggested((entry,))}")
         elif entry in tools and "(" in entry and (entry.partition("(")[0].strip() not in SPAWNERS or field != "tools"):
             reading.ignored(field, f"{entry}: the whole tool is meant, the text in brackets is ignored")
     if entries and not tools and not servers:
-        verdict = reading.refused if field == "tools" else reading.ignored
-        verdict(field, f"none of these is a tool here: {', '.join(entries)}")
+        reason = f"none of these is a tool here: {', '.join(entries)}"
+        if field == "tools":
+            reading.refused(field, f"{reason}: the agent has none of its own{_suggested(entries)}")
+        else:
+            reading.ignored(field, f"{reason}{_suggested(entries)}")
     return ToolsRead(tools, servers)
+
+
+def _suggested(entries: Sequence[str]) -> str:
+    """Return `; did you mean Read or Bash?`: names of tools that resemble these entries; empty if none does."""
+    names = {name.lower(): name for name in (*sorted(ALL_TOOLS), *COMPATIBLE)}  # written as Claude Code does
+    written = [entry.partition("(")[0].strip().lower() for entry in entries]
+    near = dict.fromkeys(names[name] for entry in written for name in get_close_matches(entry, names, 1, 0.7))
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def allowed_tools(reading: AgentFields) -> ToolsRead | None:
     """Return the allowlist; None if the field is omitted: all tools for its kind.
 
-    Empty for a list without tools, and for an invalid list, which is reported: a restriction that cannot be read must
-    not be dropped.
+    A list without a known tool gives none. An invalid one is `unreadable`, and reported: a restriction that cannot be
+    read must not be dropped.
     """
     value: Any = reading.fields.get("tools")
     if value is None or (isinstance(value, str) and value.strip().lower() in _ALL) or value == ["*"]:
         return None
     if not isinstance(value, str | list | tuple):
         reading.refused("tools", f"write names, separated by commas or as a list, not {kind_of(value)}")
-        return ToolsRead((), ())
+        return ToolsRead((), (), unreadable=True)
     return tools_of(reading, "tools")
 
 

@@ -19,7 +19,6 @@ from callboard.adapters.extensions.agent_fields import (
     ISOLATIONS,
     MEMORIES,
     AgentFields,
-    ToolsRead,
     allowed_tools,
     budget_of,
     flag_of,
@@ -185,9 +184,8 @@ def _made(reading: AgentFields, body: str, *, compatible: bool) -> AgentFile | N
         if not isinstance(fields.get("description"), dict | list):  # and reported
             reading.refused("description", "is missing: say when to use this agent")
         return None
-    note_count = len(reading.notes)
     allowed = allowed_tools(reading)
-    if allowed == ToolsRead((), ()) and len(reading.notes) > note_count:
+    if allowed is not None and allowed.unreadable:
         return None
     denied = tools_of(reading, "disallowedTools")
     made = AgentFile(

@@ -12,7 +12,7 @@ from callboard.adapters.models.anthropic.credentials import Credentials, KeyComm
 from callboard.adapters.models.anthropic.faults import FaultTexts
 from callboard.adapters.models.anthropic.http import HttpModel
 from callboard.adapters.models.anthropic.service import Route, ServiceConnections
-from callboard.types.errors import SettingsError
+from callboard.types.errors import CredentialsMissing, SettingsError
 
 _URL = "https://api.anthropic.com"
 
@@ -29,23 +29,27 @@ class AnthropicModel(HttpModel):
         key_command: KeyCommand | None = None,
         wording: FaultTexts | None = None,
         variables: Mapping[str, str] | None = None,
+        without_key: str = "",
     ) -> None:
         """Make the client.
 
         `base_url`: None means `ANTHROPIC_BASE_URL` of the process, else the vendor's service. `key_command`: used if
         there is neither a key nor a token. `variables`: those of settings files, which precede the process's own:
         proxies, certificates, further headers. Blocks for 0.1 s to load certificates, and for a second if the SDK
-        looks for a profile. Raises `CredentialsMissing` without a usable key, and `SettingsError` for an invalid base
-        URL, proxy, or file of certificates.
+        looks for a profile. `without_key`: the message if there are no credentials; empty: that of `no_key`. Raises
+        `CredentialsMissing` without a usable key, and `SettingsError` for an invalid base URL, proxy, or file of
+        certificates.
         """
         chosen = _checked_url(base_url)
-        url, credentials = _credentials(chosen, fixed_key(api_key, auth_token) or key_command)
+        url, credentials = _credentials(chosen, fixed_key(api_key, auth_token) or key_command, without_key)
         own = variables or {}
         route = Route(url, _proxy(url, own), _custom_headers(own), _trusted(url, own))
+        self.host = urlsplit(url).hostname or url
+        """Host of the service, for messages."""
         super().__init__(ServiceConnections(route, credentials), wording=wording)
 
 
-def _credentials(chosen: str | None, own: Credentials | None) -> tuple[str, Credentials]:
+def _credentials(chosen: str | None, own: Credentials | None, without_key: str) -> tuple[str, Credentials]:
     """Return the URL and the credentials. Raises `CredentialsMissing`."""
     url = chosen or _URL
     if own is not None:
@@ -54,7 +58,7 @@ def _credentials(chosen: str | None, own: Credentials | None) -> tuple[str, Cred
 
     found = found_profile(url, chosen=chosen is not None)
     if found is None:
-        raise no_key()
+        raise CredentialsMissing(without_key) if without_key else no_key()
     return found.url, found.credentials
 
 
