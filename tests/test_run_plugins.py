@@ -131,6 +131,7 @@ def test_workers_share_their_imports_and_one_that_dies_is_replaced(tmp_path: Pat
     assert (tmp_path / "imports").read_text() == "one "
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
 def test_a_test_file_that_cannot_be_imported_fails_the_run(tmp_path: Path, mode: str) -> None:
     (tmp_path / "test_broken.py").write_text("from os import nothing_of_that_name\n\ndef test(): pass\n")
@@ -185,6 +186,7 @@ def test_never(): pass
 """
 
 
+@pytest.mark.slow
 def test_workers_send_one_report_of_a_test_that_passed_and_every_failure(tmp_path: Path) -> None:
     (tmp_path / "test_outcomes.py").write_text(OUTCOMES)
     ran = run(tmp_path, LESS, "-n", "2", "-rs")

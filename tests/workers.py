@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import os
 import select
 import shlex
@@ -102,6 +103,7 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
                 # With `importlib`, pytest leaves the half of the module that was made, and would collect it.
                 forget(file.resolve())
     if "callboard" in sys.modules:
+        importlib.import_module("callboard.adapters.models.anthropic.profile")  # it imports the SDK
         build()
     with contextlib.suppress(Exception):
         # Private to hypothesis, whose plugin reads the constants of all modules at the end of each worker's collection.

@@ -15,7 +15,7 @@ from callboard.types.errors import StoreFull
 from callboard.types.events import Event
 from callboard.types.records import Envelope
 
-SAMPLE = 30
+SAMPLE = 15
 """Writes at which `make test` kills; `make soak` kills at all of them."""
 
 

@@ -36,7 +36,7 @@ from callboard.types.records import AgentRow, Envelope
 
 EFFECTS = ("changes/split.md", "changes/parse.md", "changes/summary.md", "build/ledger.log")
 """Files that commands of the demo make: a kill as soon as one is there cuts the effect off from its result."""
-KILLS, SOAK_KILLS = 4, 21
+KILLS, SOAK_KILLS = 2, 21
 """Kills that are spread over the whole length, beside those at the effects."""
 IN_A_ROW = 3
 """Kills of one demo: each at another part of its length, by the process that took it up after the one before."""

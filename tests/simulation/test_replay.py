@@ -216,6 +216,7 @@ async def test_a_task_that_is_bound_to_a_worktree_is_worked_on_there_again(place
     assert place.left() == []
 
 
+@pytest.mark.slow
 async def test_another_prompt_is_told_as_the_first_difference(place: Place) -> None:
     await place.record()
     with anyio.fail_after(180):

@@ -184,6 +184,7 @@ async def test_nothing_of_a_server_is_left_when_the_session_ends(workspace: Path
     assert not processes_with(mark)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_server_is_left_when_the_session_is_killed(workspace: Path) -> None:
     child = textwrap.dedent(
         f"""

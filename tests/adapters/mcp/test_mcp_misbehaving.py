@@ -209,6 +209,7 @@ async def test_two_servers_that_want_one_name_b30_the_later_gives_way(folder: Pa
             await check_echo(world, "a_b")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("what", ["longline", "huge", "large"])
 async def test_what_is_too_much_is_dropped_or_kept_in_a_file_and_memory_stays_bounded(folder: Path, what: str) -> None:
     size = 200_000_000 if SOAK > 1 else 24_000_000

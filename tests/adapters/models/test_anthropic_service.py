@@ -242,6 +242,7 @@ async def test_a_session_with_a_key_loads_no_sdk(tmp_path: Path) -> None:
     assert lines == ["Hello", "spared 0"]
 
 
+@pytest.mark.slow
 async def test_a_rehearsal_loads_no_sdk_and_uses_no_proxy(tmp_path: Path) -> None:
     scenario = tmp_path / "s.yaml"
     scenario.write_text("name: s\nagents:\n  lead:\n    - otherwise: true\n      reply: Hello.\n", encoding="utf-8")

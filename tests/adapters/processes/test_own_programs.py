@@ -29,6 +29,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
+@pytest.mark.slow
 def test_a_module_of_the_current_folder_is_not_taken_for_ours(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("scenario.yaml").write_text(SCENARIO)
     serve = [sys.executable, "-P", "-c", "from callboard.__main__ import main; main()", "rehearse", "serve"]

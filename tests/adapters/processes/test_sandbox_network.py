@@ -227,6 +227,7 @@ def test_a_refused_change_outside_is_explained_where_landlock_refuses_it(
     assert "only your folder" not in explain(printed, NetworkReach(open=True), (), ground)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("level", [1, 2])
 async def test_npm_installs_where_the_home_cannot_be_written(tmp_path: Path, level: int) -> None:
     require_level(level)

@@ -170,6 +170,7 @@ async def test_a_body_that_expands_without_end_is_cut(world: OutsideWorld, site:
     assert outcome.data["characters"] == 5_000_000
 
 
+@pytest.mark.slow
 async def test_redirects_are_followed_within_the_host_and_reported_to_another(world: OutsideWorld, site: Site) -> None:
     site.move("/old", "/new")
     site.put("/new", "here", "text/plain")

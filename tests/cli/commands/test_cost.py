@@ -143,6 +143,7 @@ def test_it_looks_on_while_another_process_hosts_the_session(command: Command) -
     assert cost_report(command)["total"]["usage"]["output_tokens"] > before["output_tokens"]
 
 
+@pytest.mark.slow
 def test_all_lives_of_a_name_are_counted(command: Command) -> None:
     run_to_end(command)
     before = cost_report(command)["total"]["usage"]

@@ -197,6 +197,7 @@ def test_lists_and_doctor_name_the_state_the_loss_and_the_command(command: Comma
     assert (team.code, "record 5 of lead's journal cannot be read" in team.out) == (0, True), team.err
 
 
+@pytest.mark.slow
 def test_resume_carry_goes_on_past_a_damaged_record(command: Command) -> None:
     copy_session(command, new_session(command), [*DAMAGED])
     base = Database(command)

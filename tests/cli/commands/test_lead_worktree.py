@@ -70,6 +70,7 @@ def test_without_a_name_each_session_gets_a_new_worktree_and_with_one_the_existi
     assert len(json.loads(command.run_inline("worktrees", "--json").out)) == 2
 
 
+@pytest.mark.slow
 def test_a_session_that_goes_on_stays_in_its_worktree(command: Command) -> None:
     assert run(command, "-w", "feature").code == 0
     refused = run(command, "-c", "-w", "other")

@@ -124,6 +124,7 @@ def tasks(number: int, count: int) -> list[dict[str, object]]:
     return [tool_use("create_task", {"subject": f"part {number}.{place}"}) for place in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [pytest.param(10, marks=pytest.mark.soak), 100])
 async def test_a_teammate_that_floods_the_board_is_stopped_with_the_reason(command: Command, count: int) -> None:
     def answer(agent: str, number: int) -> SimulatedReply:
@@ -138,6 +139,7 @@ async def test_a_teammate_that_floods_the_board_is_stopped_with_the_reason(comma
     assert BURST <= board.out.count('"subject"') < 2 * BURST
 
 
+@pytest.mark.slow
 async def test_a_planner_of_many_tasks_is_not_stopped(command: Command) -> None:
     def answer(agent: str, number: int) -> SimulatedReply:
         if number > 1:

@@ -105,6 +105,7 @@ def test_a_servers_words_never_close_the_tag_that_they_stand_in(command: Command
     assert told.code == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ended_in_the_middle_of_a_call_leaves_no_server_behind(command: Command) -> None:
     command.env["MCP_TOOL_TIMEOUT"] = "60000"
     model = scenario(command, ("mcp__odd__do", {"what": "deaf"}))

@@ -72,6 +72,7 @@ async def test_a_resume_in_plan_mode_offers_the_tool_with_its_first_request(serv
     assert not service.newest(OVER), "the decision on the plan names the mode"
 
 
+@pytest.mark.slow
 async def test_the_tool_stays_listed_after_plan_mode_and_is_refused(service: Service) -> None:
     await service.run("--permission-mode", "plan", "Look.")
     assert service.newest(ON)

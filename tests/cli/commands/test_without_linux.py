@@ -86,6 +86,7 @@ def test_every_module_can_be_imported_without_linux(simulated: Command) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_run_with_tools_and_a_hook_works_without_linux(simulated: Command) -> None:
     hooks = simulated.workspace.parent / "Library" / "Application Support" / "callboard" / "hooks" / "hooks.json"
     hooks.parent.mkdir(parents=True)

@@ -106,6 +106,7 @@ def stress(opened: Callable[..., PtyScreen], steps: int, lines: int) -> None:
     assert sent in screen.output
 
 
+@pytest.mark.slow
 def test_six_agents_print_2000_lines_while_a_person_types(opened: Callable[..., PtyScreen]) -> None:
     stress(opened, steps=7, lines=48)
 

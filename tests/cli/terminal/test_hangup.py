@@ -52,6 +52,7 @@ def process(command: Command, *args: str, **how: Any) -> Generator[subprocess.Po
         started.wait()
 
 
+@pytest.mark.slow
 def test_no_sighup_kills_serve_at_its_start_in_a_reload_or_while_it_leaves(command: Command) -> None:
     log = command.workspace.parent / "log"
     with log.open("wb") as errors, process(command, "serve", "--model", command.scenario(SLOW), stderr=errors) as serve:
@@ -160,6 +161,7 @@ def test_the_prompt_line_leaves_in_order_when_its_terminal_is_closed(command: Co
     assert not crashes.exists() or not list(crashes.iterdir())
 
 
+@pytest.mark.slow
 def test_a_command_under_nohup_outlives_its_terminal(command: Command) -> None:
     log = command.workspace.parent / "log"
     with (

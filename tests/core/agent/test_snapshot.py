@@ -41,6 +41,7 @@ def test_the_positions_of_a_snapshot_can_be_read_in_any_version() -> None:
         assert positions(data) is None
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_the_shape_is_the_same_in_every_process(seed: str) -> None:
     code = "from callboard.core.agent.snapshot import shape; print(shape())"

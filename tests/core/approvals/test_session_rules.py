@@ -143,6 +143,7 @@ def test_what_is_proposed_lifts_the_question_and_every_rule_of_it_is_needed(path
     assert proposed > 10
 
 
+@pytest.mark.slow
 @every_nth
 def test_whatever_was_allowed_for_always_no_denied_command_runs_and_the_floor_still_asks(
     paths: PathJudge, nth: int

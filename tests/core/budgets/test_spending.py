@@ -249,6 +249,7 @@ def test_whatever_happens_the_total_is_what_the_engine_counts(draws: list[int], 
     check(draws, usages)
 
 
+@pytest.mark.slow
 def test_long_lives_add_up_and_all_that_is_billed_is_in_them() -> None:
     seen: set[str] = set()
     for seed in range(60):

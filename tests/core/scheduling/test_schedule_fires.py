@@ -139,6 +139,7 @@ def agrees_with_the_walk(triple: Triple) -> bool:
     return following is not None and (bool(walked) or following > end)
 
 
+@pytest.mark.slow
 def test_fires_of_500_triples_are_those_of_a_walk_over_every_minute() -> None:
     seen: Counter[str] = Counter()
     for triple in triples(29, 500, each=14):

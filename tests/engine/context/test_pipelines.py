@@ -108,6 +108,7 @@ async def test_a_session_under_each_preset_comes_to_its_end_with_requests_that_a
     assert all(PurePosixPath(path).parent.name in ("lead", "transcripts") for path in world.archive.files)
 
 
+@pytest.mark.slow
 async def test_regions_are_named_by_the_turns_of_the_whole_life() -> None:
     world = world_under(PRESETS["regional"], Edits())
     async with world.session() as team:
