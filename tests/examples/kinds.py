@@ -21,7 +21,7 @@ from callboard.adapters.extensions.stages import load_stage
 from callboard.adapters.extensions.yaml import load_yaml
 from callboard.adapters.mcp.config import ServerSources, read_servers
 from callboard.adapters.models.rehearsal.scenario_file import load_scenario
-from callboard.cli.headless.client_run import message_in
+from callboard.cli.headless.client import message_in
 from callboard.config.settings import load_settings
 from callboard.types.errors import SettingsError
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from callboard.cli.commands.root import cli
+from callboard.cli.headless.messages import PROMPT_COMMANDS
 
 SCENARIO = """
 agents:
@@ -133,4 +134,4 @@ def test_a_client_is_told_what_may_be_typed(workspace: Path) -> None:
     lines = CliRunner().invoke(cli, [*run, "--verbose", "/go home"]).stdout.splitlines()
     begun = next(one for one in map(json.loads, lines) if one.get("subtype") == "init")
     assert begun["skills"] == ["keep-a-schedule", "run-a-team", "write-a-plan"]
-    assert begun["slash_commands"] == ["go", *begun["skills"], "clear", "compact"]
+    assert begun["slash_commands"] == ["go", *begun["skills"], *(command.name for command in PROMPT_COMMANDS)]

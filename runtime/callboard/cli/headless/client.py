@@ -1,4 +1,6 @@
-"""The client at the other end of the pipe: requests to it, its answers, and its disconnection at any time.
+"""The client at the other end of the pipe: its lines, requests to it, its answers, and its disconnection at any time.
+
+A line of the client has at most `LONGEST` bytes. Reading does not block the loop.
 
 A question is a `control_request` with a new id; it waits until the client answers, refuses, or is gone. A withdrawn
 question is reported to the client (`control_cancel_request`), so that it stops working on it.
@@ -12,7 +14,8 @@ answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence, Set
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from dataclasses import field, replace
 from typing import Any, cast
 
@@ -409,3 +412,59 @@ def _key(text: str) -> tuple[str, str | None]:
 
 def _object(value: Any) -> Json | None:
     return cast("Json", value) if isinstance(value, dict) else None
+
+
+LONGEST = 10_000_000
+"""Limit of one line in bytes, as allowed by the protocol."""
+_PIECE = 1 << 16
+
+
+async def lines_of(descriptor: int) -> AsyncGenerator[tuple[int, bytes]]:
+    """Yield each line with its number from 1, without its end, until the input ends; the last one may lack an end.
+
+    Raises `UsageError` for a line of more than `LONGEST` bytes.
+    """
+    buffer = bytearray()
+    number = 0
+    while piece := await _piece(descriptor):
+        buffer += piece
+        if b"\n" in piece:
+            *whole, tail = buffer.split(b"\n")
+            buffer = bytearray(tail)
+            for line in whole:
+                number += 1
+                yield number, _fitting(bytes(line), number)
+        _fitting(buffer, number + 1)
+    if buffer.strip():
+        yield number + 1, bytes(buffer)
+
+
+async def _piece(descriptor: int) -> bytes:
+    """Wait for the next input and return it; empty at the end."""
+    try:
+        await anyio.wait_readable(descriptor)
+    except (OSError, ValueError):
+        await anyio.lowlevel.checkpoint()  # a file or /dev/null cannot be waited for, but is always readable
+    try:
+        return os.read(descriptor, _PIECE)
+    except OSError:
+        return b""  # the terminal is gone: the input has ended
+
+
+def _fitting(line: bytes | bytearray, number: int) -> bytes:
+    if len(line) > LONGEST:
+        raise UsageError(f"line {number} of stdin has more than {LONGEST:,} bytes: put long content into a file")
+    return line if isinstance(line, bytes) else b""
+
+
+def message_in(line: bytes, number: int) -> Json | None:
+    """Parse a message; None for an empty line. Raises `UsageError`, with the line's number, for an invalid one."""
+    if not line.strip():
+        return None
+    try:
+        value: object = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {number} of stdin is not JSON: {error}. Each line is one message") from error
+    if not isinstance(value, dict) or not isinstance(cast("Json", value).get("type"), str):
+        raise UsageError(f"line {number} of stdin is not a message: a JSON object with a `type` is expected")
+    return cast("Json", value)

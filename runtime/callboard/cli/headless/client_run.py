@@ -1,9 +1,8 @@
 """Session driven by a client: messages and control frames on stdin and stdout.
 
-Messages are answered one after the other, each by one `result`; control frames take effect at once. Lines of stdin have
-at most `LONGEST` bytes, and reading them does not block the loop. The session stays open until stdin ends and the
-messages sent by then are done. After the client is gone no one can answer, and requests are rejected. There is no
-screen: stderr has only ignored options and failures.
+Messages are answered one after the other, each by one `result`; control frames take effect at once. The session stays
+open until stdin ends and the messages sent by then are done. After the client is gone no one can answer, and requests
+are rejected. There is no screen: stderr has only ignored options and failures.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import os
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import __version__
-from callboard.cli.headless.client import Client, ClientApprover, PromptTool
+from callboard.cli.headless.client import Client, ClientApprover, PromptTool, lines_of, message_in
 from callboard.cli.headless.control import Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
-from callboard.cli.headless.messages import ClientPrompt, ClientSpoken, TranslatedEvents, client_prompt, mirror_json
+from callboard.cli.headless.messages import ClientSpoken, TranslatedEvents, client_prompt, mirror_json
 from callboard.cli.headless.options import ClientOptions
+from callboard.cli.headless.prompt_commands import CommandRunner, PromptCommand, command_in
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.signals import ExitRequests, ended_by, handle_signals, run_with_signals
@@ -39,7 +39,7 @@ from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import open_session
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import INTERRUPTED, NO_ANSWER, RunEnd
-from callboard.types.errors import CallboardError, UsageError
+from callboard.types.errors import CallboardError
 from callboard.types.events import CallJudged, Event, TurnBegan, TurnEnded
 from callboard.types.records import Envelope, Json
 from callboard.types.settings import AskSettings
@@ -89,6 +89,7 @@ class ClientRun:
         self._group: TaskGroup | None = None
         self._session: HostedSession | None = None
         self._control: Control | None = None
+        self._commands = CommandRunner()
 
     async def go(self, leaving: ExitRequests) -> int:
         """Run to the end of stdin and return the exit code of the last message. Raises errors that end a session."""
@@ -215,7 +216,9 @@ class ClientRun:
         answers = PromptTool(wishes.prompt_tool) if wishes.prompt_tool else self._client
         approver = ClientApprover(answers, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
         approvers = [approver] if asks else []
-        async with open_session(options, observers=[self._stream, self], approvers=approvers) as session:
+        async with open_session(
+            options, observers=[self._stream, self, self._commands], approvers=approvers
+        ) as session:
             self._session = session
             for note in session.notes:
                 self._tell(note)
@@ -357,8 +360,11 @@ class ClientRun:
         self._begin_turn()
         end = RunEnd(1, "", prompt.wrong, session.usage(), [])
         extra = Json()
-        if not prompt.wrong:
-            await self._say(session, prompt)
+        command = None if prompt.wrong or prompt.extras.verbatim else command_in(prompt.text)
+        if command is not None and self._commands.takes(session, command):
+            end = await self._run_command(session, command)
+        elif not prompt.wrong:
+            await session.say(prompt.text, extras=prompt.extras)
             end, extra = await self._finished(session)
         if prompt.extras.uuid:
             extra |= {"user_message_uuid": prompt.extras.uuid, "user_message_uuids": [prompt.extras.uuid]}
@@ -438,17 +444,14 @@ class ClientRun:
             self._stream.release()
         return 0 if by_client else code
 
-    async def _say(self, session: HostedSession, prompt: ClientPrompt) -> None:
-        """Send a prompt to the lead. `/compact WHAT TO KEEP` and `/clear` are for the runtime."""
-        text = "" if prompt.extras.verbatim else prompt.text.strip()
-        command, _, argument = text.partition(" ")
-        if command == "/compact":
-            await session.command("compact", text=argument.strip())
-        elif text == "/clear":
-            await session.renew(carry=False)
+    async def _run_command(self, session: HostedSession, command: PromptCommand) -> RunEnd:
+        """Run a command of the runtime, and report what it shows."""
+        end = await self._commands.run(session, command, partial(session.rested, partial(self._rest, session)))
+        if command.name == "clear" and end.exit_code == 0:
             self._stream.reset(str(uuid.uuid4()))
-        else:
-            await session.say(prompt.text, extras=prompt.extras)
+        elif command.shows and end.exit_code == 0:
+            self._stream.tell("local_command_output", content=end.text)
+        return end
 
     def _replay(self, message: Json) -> None:
         session_id = self._session.id if self._session else ""
@@ -542,59 +545,3 @@ def run_client(wishes: ClientOptions, terminal: Terminal, stdin: int = 0) -> int
         return await ClientRun(wishes, terminal, stdin).go(leaving)  # created in the event loop that it belongs to
 
     return run_with_signals(run, terminal)
-
-
-LONGEST = 10_000_000
-"""Limit of one line in bytes, as allowed by the protocol."""
-_PIECE = 1 << 16
-
-
-async def lines_of(descriptor: int) -> AsyncGenerator[tuple[int, bytes]]:
-    """Yield each line with its number from 1, without its end, until the input ends; the last one may lack an end.
-
-    Raises `UsageError` for a line of more than `LONGEST` bytes.
-    """
-    buffer = bytearray()
-    number = 0
-    while piece := await _piece(descriptor):
-        buffer += piece
-        if b"\n" in piece:
-            *whole, tail = buffer.split(b"\n")
-            buffer = bytearray(tail)
-            for line in whole:
-                number += 1
-                yield number, _fitting(bytes(line), number)
-        _fitting(buffer, number + 1)
-    if buffer.strip():
-        yield number + 1, bytes(buffer)
-
-
-async def _piece(descriptor: int) -> bytes:
-    """Wait for the next input and return it; empty at the end."""
-    try:
-        await anyio.wait_readable(descriptor)
-    except (OSError, ValueError):
-        await anyio.lowlevel.checkpoint()  # a file or /dev/null cannot be waited for, but is always readable
-    try:
-        return os.read(descriptor, _PIECE)
-    except OSError:
-        return b""  # the terminal is gone: the input has ended
-
-
-def _fitting(line: bytes | bytearray, number: int) -> bytes:
-    if len(line) > LONGEST:
-        raise UsageError(f"line {number} of stdin has more than {LONGEST:,} bytes: put long content into a file")
-    return line if isinstance(line, bytes) else b""
-
-
-def message_in(line: bytes, number: int) -> Json | None:
-    """Parse a message; None for an empty line. Raises `UsageError`, with the line's number, for an invalid one."""
-    if not line.strip():
-        return None
-    try:
-        value: object = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"line {number} of stdin is not JSON: {error}. Each line is one message") from error
-    if not isinstance(value, dict) or not isinstance(cast("Json", value).get("type"), str):
-        raise UsageError(f"line {number} of stdin is not a message: a JSON object with a `type` is expected")
-    return cast("Json", value)

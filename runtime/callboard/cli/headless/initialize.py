@@ -21,6 +21,7 @@ from callboard.adapters.extensions.agents import AgentFile, given_agents
 from callboard.adapters.extensions.hooks import HookEntry
 from callboard.cli.headless.client import Client, ClientGone, ClientRefused
 from callboard.cli.headless.json_result import schema_words
+from callboard.cli.headless.messages import PROMPT_COMMANDS
 from callboard.core.hooks.matching import MATCHED
 from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.core.hooks.output import defers, output_meaning
@@ -193,7 +194,7 @@ def commands_listed(session: HostedSession) -> list[Json]:
             "argumentHint": command.hint,
             **({"aliases": list(command.aliases)} if command.aliases else {}),
         }
-        for command in session.commands()
+        for command in {command.name: command for command in (*PROMPT_COMMANDS, *session.commands())}.values()
     ]
 
 

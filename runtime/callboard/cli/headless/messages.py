@@ -130,14 +130,31 @@ def tools_of(spec: AgentSpec | None, servers: Sequence[ServerStatus]) -> tuple[s
     return (*spec.tools, *(name for now in servers for name in now.tools if may_have(spec, name)))
 
 
-def commands_json(commands: Sequence[PersonCommand]) -> Json:
-    """Return a person's slash commands, as `system/init` lists them.
+CHANGING_COMMANDS = (
+    PersonCommand("compact", "[focus]", "Summarize the lead's conversation now", "command"),
+    PersonCommand("clear", "", "Start an empty conversation; the old one is kept on disk", "command"),
+)
+_SHOWING_COMMANDS = (
+    PersonCommand("context", "[AGENT]", "Show what fills the lead's window", "command"),
+    PersonCommand("cost", "[model]", "Show the cost of each agent, or of each model", "command"),
+    PersonCommand("usage", "", "Show the cost of each agent", "command"),
+    PersonCommand("status", "", "Show session, folder, model, mode, sandbox and open work", "command"),
+    PersonCommand("agents", "", "List the agent types that the lead can start", "command"),
+    PersonCommand("team", "", "List the agents", "command"),
+    PersonCommand("tasks", "", "Show the task board", "command"),
+    PersonCommand("inbox", "[AGENT]", "Show the requests that wait, or the mail of an agent", "command"),
+    PersonCommand("permissions", "", "Show the permission mode and the rules, with their places", "command"),
+    PersonCommand("mcp", "", "Show the MCP servers", "command"),
+    PersonCommand("cron", "", "Show the schedules", "command"),
+)
+PROMPT_COMMANDS = (*CHANGING_COMMANDS, *_SHOWING_COMMANDS)
+"""Slash commands of the runtime that need no prompt line (`prompt_commands.py`)."""
 
-    The runtime itself provides `/compact` and `/clear`.
-    """
-    names = [command.name for command in commands]
+
+def commands_json(commands: Sequence[PersonCommand]) -> Json:
+    """Return a person's slash commands, as `system/init` lists them, then those of the runtime."""
     return {
-        "slash_commands": [*names, *(name for name in ("clear", "compact") if name not in names)],
+        "slash_commands": list(dict.fromkeys(command.name for command in (*commands, *PROMPT_COMMANDS))),
         "skills": [command.name for command in commands if command.kind == "skill"],
     }
 

@@ -18,6 +18,7 @@ import anyio
 from callboard import __version__
 from callboard.cli.headless.json_result import StructuredAnswer
 from callboard.cli.headless.messages import MessageWording
+from callboard.cli.headless.prompt_commands import CommandRunner, PromptCommand, command_in
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
 from callboard.cli.terminal.hangup import HANGUP
@@ -99,6 +100,7 @@ class HeadlessRun:
         self._person: PersonApprover | None = None
         self._last: Json | None = None
         self._more: Json = {}
+        self._commands = CommandRunner()
         if headless.output != "text":
             streams = headless.output == "stream-json"  # otherwise only the result is read
             self._stream = StreamJson(
@@ -133,10 +135,13 @@ class HeadlessRun:
     async def _host(self) -> RunEnd:
         headless = self._what
         gate = PersonGate(self._terminal, attended=headless.options.permissions.attended)
+        command = command_in(headless.prompt or "")
+        if command is not None:
+            command.needs_conversation(resumed=bool(headless.options.identity.resume))
         options = replace(
             headless.options,
             workspace=replace(headless.options.workspace, gate=gate),
-            identity=replace(headless.options.identity, prompt=headless.prompt),
+            identity=replace(headless.options.identity, prompt=None if command else headless.prompt),
             hosting=replace(headless.options.hosting, commands_at_rest="end"),
         )
         async with opened(headless.attach, options, self._observers(), self._approvers()) as session:
@@ -161,7 +166,10 @@ class HeadlessRun:
             if headless.prompt is None and isinstance(session, HostedSession):
                 await session.go_on()
             try:
-                end, self._more = await StructuredAnswer(session, headless.schema).finished()
+                if command is not None and isinstance(session, HostedSession):
+                    end = await self._run_command(session, command)
+                else:
+                    end, self._more = await StructuredAnswer(session, headless.schema).finished()
             except anyio.get_cancelled_exc_class():  # a signal: no one watches the running commands
                 if isinstance(session, HostedSession):
                     # Commands of a run end with it, even if a signal ends it
@@ -169,12 +177,23 @@ class HeadlessRun:
                     await session.end_commands()
                 raise
             self._over = True
-            end = end.of_run()
+            end = end if command is not None else end.of_run()
             if isinstance(session, HostedSession):
                 await session.mark_ended(end.exit_code)
             else:
                 self._terminal.terminal_print(block("its host has left the session", "dim", progress=True))
             return end
+
+    async def _run_command(self, session: HostedSession, command: PromptCommand) -> RunEnd:
+        """Run a command of the runtime. Also wait for a turn of an earlier process, which continues meanwhile."""
+        if not self._commands.takes(session, command):
+            await session.say(self._what.prompt or "")
+            end, self._more = await StructuredAnswer(session, self._what.schema).finished()
+            return end.of_run()
+        end = await self._commands.run(session, command, session.finished)
+        if command.shows:
+            await session.finished()
+        return end
 
     async def _spec_of(self, session: OpenSession) -> AgentSpec | None:
         """Return the spec of a lead that has already started; None for one that has no record yet."""
@@ -185,7 +204,7 @@ class HeadlessRun:
 
     def _observers(self) -> Sequence[Observer]:
         # With JSON on stdout a script reads everything there; the output for a person is on stderr in either case.
-        return [self._screen] if self._stream is None else [self._screen, self._stream]
+        return [self._screen, *([self._stream] if self._stream is not None else []), self._commands]
 
     def _approvers(self) -> Sequence[Approver]:
         approvers: list[Approver] = [self._plan_policy()] if self._what.yes else []

@@ -246,7 +246,7 @@ _MISSING_COMMANDS: Mapping[str, str] = MappingProxyType(
         # Commands of the prompt line, which a run has not
         "agents": "`callboard agents` lists the agent types",
         "clear": "A run begins an empty conversation unless you give -c or --resume",
-        "compact": "Use it at the prompt line: `callboard -c`, then /compact",
+        "compact": "Use `callboard -c -p /compact`, or /compact at the prompt line",
         "config": "Use `callboard config`",
         "context": "Use `callboard context`",
         "cost": "Use `callboard cost`",
