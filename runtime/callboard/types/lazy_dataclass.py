@@ -59,8 +59,8 @@ def dataclass(
         inherits = any("__dataclass_fields__" in base.__dict__ for base in kind.__mro__[1:])
         checked = frozen and inherits  # `dataclasses` compares `frozen` with that of the bases
         made = eager_dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only, frozen=checked)(kind)
-        asked = {"init": True, "repr": repr, "eq": eq, "order": order, "frozen": frozen}
-        for name, value in asked.items():
+        options = {"init": True, "repr": repr, "eq": eq, "order": order, "frozen": frozen}
+        for name, value in options.items():
             setattr(made.__dict__["__dataclass_params__"], name, value)
         _add(made, "__init__", _Compiled(made, "__init__"))
         if repr:
@@ -110,7 +110,7 @@ def _add_equality(kind: type[Any], *, frozen: bool) -> None:
 
 def _freeze(kind: type[Any], *, slots: bool) -> None:
     """Refuse to set and to delete fields. With slots, copies set their state past this."""
-    names = frozenset(one.name for one in fields(kind))
+    names = frozenset(entry.name for entry in fields(kind))
 
     def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807 - a method
         if type(self) is kind or name in names:
@@ -130,17 +130,17 @@ def _freeze(kind: type[Any], *, slots: bool) -> None:
 
 
 def _getstate(self: Any) -> list[Any]:
-    return [getattr(self, one.name) for one in fields(self)]
+    return [getattr(self, entry.name) for entry in fields(self)]
 
 
 def _setstate(self: Any, state: list[Any]) -> None:
-    for one, value in zip(fields(self), state, strict=True):
-        object.__setattr__(self, one.name, value)
+    for entry, value in zip(fields(self), state, strict=True):
+        object.__setattr__(self, entry.name, value)
 
 
 @reprlib.recursive_repr()
 def _repr(self: Any) -> str:
-    values = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+    values = (f"{entry.name}={getattr(self, entry.name)!r}" for entry in fields(self) if entry.repr)
     return f"{type(self).__qualname__}({', '.join(values)})"
 
 
@@ -162,51 +162,51 @@ def _init(kind: type[Any]) -> Method:
     keyword: list[str] = []
     body: list[str] = []
     every = fields(kind)
-    for one in every:
-        value = _value(one, names, slots="__slots__" in kind.__dict__)
-        if one.init:
-            (keyword if one.kw_only else positional).append(one.name + _default(one, names))
+    for entry in every:
+        value = _value(entry, names, slots="__slots__" in kind.__dict__)
+        if entry.init:
+            (keyword if entry.kw_only else positional).append(entry.name + _default(entry, names))
         if value:
-            body.append(f"_set(self, {one.name!r}, {value})" if frozen else f"self.{one.name} = {value}")
+            body.append(f"_set(self, {entry.name!r}, {value})" if frozen else f"self.{entry.name} = {value}")
     if hasattr(kind, "__post_init__"):
         body.append("self.__post_init__()")
     parameters = ", ".join(["self", *positional, *(["*", *keyword] if keyword else [])])
     method = _compiled("__init__", parameters, body or ["pass"], names)
-    method.__annotations__ = {one.name: one.type for one in every if one.init} | {"return": None}
+    method.__annotations__ = {entry.name: entry.type for entry in every if entry.init} | {"return": None}
     return method
 
 
-def _default(one: Field[Any], names: dict[str, Any]) -> str:
+def _default(entry: Field[Any], names: dict[str, Any]) -> str:
     """Return the default of a parameter of `__init__` as code, with its value in `names`."""
-    if one.default is not MISSING:
-        names[f"_default_{one.name}"] = one.default
-        return f"=_default_{one.name}"
-    return "" if one.default_factory is MISSING else "=_made"
+    if entry.default is not MISSING:
+        names[f"_default_{entry.name}"] = entry.default
+        return f"=_default_{entry.name}"
+    return "" if entry.default_factory is MISSING else "=_made"
 
 
-def _value(one: Field[Any], names: dict[str, Any], *, slots: bool) -> str:
+def _value(entry: Field[Any], names: dict[str, Any], *, slots: bool) -> str:
     """Return the value of a field in `__init__` as code; an empty string for a field that it does not set."""
-    if one.default_factory is not MISSING:
-        names[f"_factory_{one.name}"] = one.default_factory
-        made = f"_factory_{one.name}()"
-        return f"{made} if {one.name} is _made else {one.name}" if one.init else made
-    if one.init:
-        return one.name
-    if slots and one.default is not MISSING:  # without slots, the class has it
-        names[f"_default_{one.name}"] = one.default
-        return f"_default_{one.name}"
+    if entry.default_factory is not MISSING:
+        names[f"_factory_{entry.name}"] = entry.default_factory
+        made = f"_factory_{entry.name}()"
+        return f"{made} if {entry.name} is _made else {entry.name}" if entry.init else made
+    if entry.init:
+        return entry.name
+    if slots and entry.default is not MISSING:  # without slots, the class has it
+        names[f"_default_{entry.name}"] = entry.default
+        return f"_default_{entry.name}"
     return ""
 
 
 def _comparison(kind: type[Any], name: str) -> Method:
-    compared = [one.name for one in fields(kind) if one.compare]
-    ours, others = (_tuple(each, compared) for each in ("self", "other"))
-    same = f" return {ours} {_COMPARISONS[name]} {others}"
+    compared = [entry.name for entry in fields(kind) if entry.compare]
+    left_side, right_side = (_tuple(each, compared) for each in ("self", "other"))
+    same = f" return {left_side} {_COMPARISONS[name]} {right_side}"
     return _compiled(name, "self, other", ["if other.__class__ is self.__class__:", same, "return NotImplemented"], {})
 
 
 def _hash(kind: type[Any]) -> Method:
-    hashed = [one.name for one in fields(kind) if (one.compare if one.hash is None else one.hash)]
+    hashed = [entry.name for entry in fields(kind) if (entry.compare if entry.hash is None else entry.hash)]
     return _compiled("__hash__", "self", [f"return hash({_tuple('self', hashed)})"], {})
 
 

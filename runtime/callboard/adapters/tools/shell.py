@@ -284,9 +284,9 @@ class BashOutput(TypedTool[BashOutputInput]):
         lines = await self._fitting(text, arguments.filter) if arguments.filter else [text.rstrip("\n")] * bool(text)
         await anyio.to_thread.run_sync(_write_look, output, {"call": context.call, "start": start, "end": end})
         note = f"Bytes {start}-{end} of {size}." if end > start else "Nothing new."
-        more = " There is more: call again." if end - start > PART // 2 and end < size else ""
-        shown = [f"[{task.id}: {status}]", *lines, f"[{note}{more}]"]
-        return ToolOutcome("\n".join(shown), data={"status": task.status, "offset": end, "size": size})
+        hint = " There is more: call again." if end - start > PART // 2 and end < size else ""
+        rows = [f"[{task.id}: {status}]", *lines, f"[{note}{hint}]"]
+        return ToolOutcome("\n".join(rows), data={"status": task.status, "offset": end, "size": size})
 
     async def _fitting(self, text: str, pattern: str) -> list[str]:
         """Return the matching lines, and a line that counts those that do not fit into an answer."""
@@ -297,9 +297,9 @@ class BashOutput(TypedTool[BashOutputInput]):
         lines = text.split("\n")
         fitting = [lines[number - 1] for number in sorted(numbers) if number <= len(lines)]
         sizes = accumulate(len(line) + 1 for line in fitting)
-        shown = [line for line, size in zip(fitting, sizes, strict=True) if size <= PART]
-        cut = [f"[{len(fitting) - len(shown)} more lines match.]"] if len(shown) < len(fitting) else []
-        return [*shown, *cut]
+        whole = [line for line, size in zip(fitting, sizes, strict=True) if size <= PART]
+        cut = [f"[{len(fitting) - len(whole)} more lines match.]"] if len(whole) < len(fitting) else []
+        return [*whole, *cut]
 
 
 def _new_part(output: Path, call: str, status: str, filtered: bool) -> tuple[str, int, int, int] | None:

@@ -141,8 +141,8 @@ class DrawnFrame:
         room = max(20, min(width, _WIDEST) - 1) - columns(bar)
         about = [row for line in frame.about for row in broken(line, room)]
         note = list(broken(Line(frame.note, "warn"), room)) if frame.note else []
-        shown = sum(len(list(islice(broken(line, room), MOST_LINES))) for line in frame.body[:MOST_LINES])
-        above = shown if frame.short else min(1, shown)
+        row_count = sum(len(list(islice(broken(line, room), MOST_LINES))) for line in frame.body[:MOST_LINES])
+        above = row_count if frame.short else min(1, row_count)
         choices = _choice_rows(frame.choices, room, max(1, MOST_LINES - 2 - above - len(about) - len(note)))
         title = self._title(room, corner, rule)
         fixed = len(title) + len(about) + len(note) + len(choices) + 1
@@ -165,11 +165,11 @@ class DrawnFrame:
         ]
         first, *others = broken(Line(frame.title), room - 2)
         free = room - columns(first.text) - 4
-        kept: list[str] = []
+        fitting: list[str] = []
         for part in filter(None, parts):
-            if columns(_GAP.join([*kept, part])) <= free:
-                kept.append(part)
-        right = _GAP.join(kept)
+            if columns(_GAP.join([*fitting, part])) <= free:
+                fitting.append(part)
+        right = _GAP.join(fitting)
         line = rule * max(1, free - columns(right) + (0 if right else 1))
         right = f" {right}" if right else ""
         spans = (Span(corner, _CODES[frame.style]), Span(first.text, "1"), Span(f" {line}{right}", _CODES[frame.style]))
@@ -193,8 +193,8 @@ class DrawnFrame:
         else:
             return rows
         self.folded = len(body) - sum(end < most for end in ends)
-        more = f"… {self.folded:,} more line{'s' * (self.folded != 1)}: {WHOLE} shows all"
-        return [*rows[: most - 1], Line(more, "strong")]
+        note = f"… {self.folded:,} more line{'s' * (self.folded != 1)}: {WHOLE} shows all"
+        return [*rows[: most - 1], Line(note, "strong")]
 
 
 _CODES = {"name": "36", "bad": "31"}

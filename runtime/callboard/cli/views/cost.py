@@ -92,12 +92,12 @@ def _agent_rows(agent: AgentSpending, depth: int, several: bool) -> Iterator[Lin
         yield from _models_of(agent, f"{pad}  ")
     if agent.children and depth:
         yield _row(f"{pad}  with those below", agent.total, "dim")
-    rest = _cheap_children(agent)
+    others = _cheap_children(agent)
     for child in agent.children:
-        if child.name not in rest:
+        if child.name not in others:
             yield from _agent_rows(child, depth + 1, several)
-    if rest:
-        yield _row(f"{pad}  {len(rest)} other agents", _sum(rest.values()), "dim")
+    if others:
+        yield _row(f"{pad}  {len(others)} other agents", _sum(others.values()), "dim")
 
 
 def _cheap_children(agent: AgentSpending) -> Mapping[str, CallTotals]:
@@ -133,10 +133,10 @@ def _by_model(spending: Spending) -> Iterator[Line]:
         yield _row(model, spent)
         users = [agent for agent in agents if model in agent.models]
         by_cost = sorted(users, key=lambda agent: _amount(agent.models[model]), reverse=True)
-        rest = {agent.name: agent.models[model] for agent in by_cost[_LEAVES + 1 :]}
-        yield from (_row(f"  {agent.name}", agent.models[model], "dim") for agent in users if agent.name not in rest)
-        if rest:
-            yield _row(f"  {len(rest)} other agents", _sum(rest.values()), "dim")
+        others = {agent.name: agent.models[model] for agent in by_cost[_LEAVES + 1 :]}
+        yield from (_row(f"  {agent.name}", agent.models[model], "dim") for agent in users if agent.name not in others)
+        if others:
+            yield _row(f"  {len(others)} other agents", _sum(others.values()), "dim")
 
 
 def _row(name: str, spent: CallTotals, style: Style = "plain") -> Line:

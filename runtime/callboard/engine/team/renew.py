@@ -201,8 +201,8 @@ def moved(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
     ]
 
 
-def _journal(host: SessionRuntime, state: AgentState, more: Sequence[ev.Event]) -> list[Write]:
-    """Return the first records of the new journal, which end with `more`."""
+def _journal(host: SessionRuntime, state: AgentState, last: Sequence[ev.Event]) -> list[Write]:
+    """Return the first records of the new journal, which end with the events of `last`."""
     now = host.clock.now()
     life = state.identity.incarnation + 1
     stream = journal(host.session, state.me.name, life)
@@ -219,7 +219,7 @@ def _journal(host: SessionRuntime, state: AgentState, more: Sequence[ev.Event]) 
         # The new life watches the commands that still run
         # (test_a_fresh_conversation_keeps_what_runs_in_the_background).
         *(command.began for command in state.work.background.values() if command.status == "running"),
-        *more,
+        *last,
     ]
     return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
 
@@ -357,11 +357,11 @@ async def branch_of(store: Store, session: str, point: BranchPoint) -> Branch:
     newest = read_value(AgentRow, raw.value, raw.key).incarnation
     for life in range(newest, 0, -1):
         events = await numbered_events(store, journal(session, "lead", life))
-        known = list(_message_ids(session, life, events))
-        uuids = dict(reversed(known))
+        numbered = list(_message_ids(session, life, events))
+        uuids = dict(reversed(numbered))
         if not point.message:
             return Branch(await recall(store, session, "lead", life), uuids)
-        position = next((seq for seq, uuid in known if uuid == point.message), None)
+        position = next((seq for seq, uuid in numbered if uuid == point.message), None)
         if position is None:
             continue
         _check_lost(session, life, events, position, drops=point.drops)
@@ -397,15 +397,15 @@ def _check_lost(session: str, life: int, events: Sequence[tuple[int, ev.Event]],
     """Raise `UsageError` if the messages after a position belong to anything but the turn of the prompt `drops`."""
     if not drops:
         return
-    known = dict[int, set[str]]()
+    uuids_at = dict[int, set[str]]()
     for seq, uuid in _message_ids(session, life, events):
-        known.setdefault(seq, set()).add(uuid)
+        uuids_at.setdefault(seq, set()).add(uuid)
     inside = False
     for seq, event in events:
-        if seq <= position or seq not in known:
+        if seq <= position or seq not in uuids_at:
             continue
         if isinstance(event, ev.EnvelopesDelivered):
-            inside = not inside and len(event.ids) == 1 and drops in known[seq]
+            inside = not inside and len(event.ids) == 1 and drops in uuids_at[seq]
         if not inside:
             raise UsageError(
                 "Resume rejected by --resume-drops-turn: messages after the resume point do not belong to the turn of "
@@ -456,8 +456,8 @@ async def _time_of(store: Store, session: str, message: str) -> float:
     """Return the time of a message of the lead, in any of its lives."""
     life = 1
     while events := await numbered_events(store, journal(session, "lead", life)):
-        known = {uuid: seq for seq, uuid in _message_ids(session, life, events)}
-        if message in known:
-            return dict(events)[known[message]].at
+        numbered = {uuid: seq for seq, uuid in _message_ids(session, life, events)}
+        if message in numbered:
+            return dict(events)[numbered[message]].at
         life += 1
     raise UsageError(f"session {session} has no message {message}: use the uuid of a message of its lead")

@@ -265,14 +265,14 @@ async def staged_plugin(
     """
     async with _changing(workspace, tell) as staging:
         listed = own_plugins(staging.places.config)
-        found = await _found_plugin(staging, source)
+        plugin = await _found_plugin(staging, source)
         staged = staging.folder / "plugin"
-        digest = copy_plugin(found.folder, staged, boundary=found.boundary)
-        manifest = _complete(staged, found)
+        digest = copy_plugin(plugin.folder, staged, boundary=plugin.boundary)
+        manifest = _complete(staged, plugin)
         content = content_of(staged)
-        name = f"{content.name}@{found.marketplace}" if found.marketplace else content.name
+        name = f"{content.name}@{plugin.marketplace}" if plugin.marketplace else content.name
         digest = hashlib.sha256(f"{digest}{manifest}".encode()).hexdigest()
-        yield StagedPlugin(name, found.source, content, listed.get(name), staging.places, staged, digest)
+        yield StagedPlugin(name, plugin.source, content, listed.get(name), staging.places, staged, digest)
 
 
 async def add_marketplace(workspace: Path, source: str, tell: Callable[[str], None]) -> Marketplace:
@@ -344,8 +344,8 @@ async def _changing(
         async with holding(store / ".lock", wait=False) as held:
             if not held:
                 raise UsageError("another process changes plugins now: try again when it has ended")
-            for left in store.glob(f"{_PREFIX}*"):
-                shutil.rmtree(left)
+            for leftover in store.glob(f"{_PREFIX}*"):
+                shutil.rmtree(leftover)
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store))
             try:
                 yield _Staging(places, folder, tell=tell)
@@ -548,13 +548,13 @@ def _beneath(root: Path, path: Path) -> Path:
     return folder
 
 
-def _complete(staged: Path, found: _FoundPlugin) -> str:
+def _complete(staged: Path, plugin: _FoundPlugin) -> str:
     """Give a plugin without a manifest one, with its name and the fields of its entry. Return the new text."""
     manifest = staged / MANIFEST
     if manifest.exists():
         return ""
-    fields = {key: found.entry[key] for key in _MANIFEST_FIELDS if key in found.entry}
-    text = json.dumps({"name": found.name, **fields}, indent=2) + "\n"
+    fields = {key: plugin.entry[key] for key in _MANIFEST_FIELDS if key in plugin.entry}
+    text = json.dumps({"name": plugin.name, **fields}, indent=2) + "\n"
     manifest.parent.mkdir(exist_ok=True)
     manifest.write_text(text, encoding="utf-8")
     return text
