@@ -237,7 +237,10 @@ class Spawner(Protocol):
         ...
 
     async def ended(self, name: str) -> tuple[str, str]:
-        """Wait for the end of a subagent of this agent, and return (outcome, final text)."""
+        """Wait for the end of a subagent in the background, and return (outcome, final text).
+
+        `Folders.output_of` then has its report.
+        """
         ...
 
     def stop_writes(self, name: str) -> tuple[Write, ...]:
@@ -295,6 +298,13 @@ class Folders:
     def readable(self) -> tuple[Path, ...]:
         """Return the folders outside the root that may be read."""
         return (self.tool_results, self.transcripts, *self.skills)
+
+    def output_of(self, task: str) -> Path:
+        """Return the file with the output of a command, or with the report of a subagent in the background.
+
+        Its suffix is not `.txt`, which the context pipeline uses for results in files.
+        """
+        return self.tool_results / f"{task}.out"
 
 
 @dataclass(frozen=True, slots=True)

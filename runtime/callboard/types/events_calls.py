@@ -460,7 +460,7 @@ class BackgroundStarted(Base):
     pid: int
     started: float
     output: str
-    """File that collects the full output."""
+    """File that collects the full output; of a subagent, its report at the end. Empty: none (of an older version)."""
     deadline: float | None = None
     authority: Cause = "person"
     """Authority of the turn that started it. Effects of its end may claim no more."""
@@ -468,7 +468,7 @@ class BackgroundStarted(Base):
     """Boot id of the machine to which `pid` and `started` refer; empty if unknown (written by an older version)."""
     agent: str = ""
     """Name of the subagent, which is also its `id`; empty for a command. `command` is then its description, and there
-    is no process and no output file."""
+    is no process."""
 
 
 class BackgroundEnded(Base):

@@ -51,12 +51,24 @@ async def test_a_subagent_in_the_background_ends_in_a_turn_with_a_result_of_its_
     assert task.data["is_backgrounded"] is True
     (ended,) = of_type(messages, sdk.TaskNotificationMessage)
     assert (ended.task_id, ended.status, ended.summary) == (task.task_id, "completed", "DONE")
+    assert Path(ended.output_file).read_text() == "DONE\n"
     order = [type(one).__name__ if not isinstance(one, sdk.SystemMessage) else one.subtype for one in messages]
     assert order.count("init") == 2
     assert (
         order.index("ResultMessage") < order.index("init", 1) < order.index("AssistantMessage", order.index("init", 1))
     )
     assert not order[order.index("ResultMessage") + 1 : order.index("init", 1)].count("UserMessage")
+
+
+async def test_the_output_of_a_background_command_is_in_the_file_that_its_end_names(stage: Stage) -> None:
+    await stage.play(
+        use("bash", command="echo made", run_in_background=True),
+        {"when": {"not_contains": "exit code"}, "reply": "LAUNCHED"},
+        {"when": {"contains": "exit code"}, "reply": "FINISHED"},
+    )
+    messages = await stage.ask("start it", allowed_tools=["Bash"])
+    (ended,) = of_type(messages, sdk.TaskNotificationMessage)
+    assert Path(ended.output_file).read_text() == "made\n"
 
 
 async def test_a_client_moves_a_subagent_to_the_background(stage: Stage) -> None:
@@ -66,12 +78,14 @@ async def test_a_client_moves_a_subagent_to_the_background(stage: Stage) -> None
         {"when": {"contains": "its report"}, "reply": "FINISHED"},
         agents={"*": [{"reply": "DONE", "latency_ms": 1_500}]},
     )
-    kinds, results = list[str](), list[str]()
+    kinds, results, files = list[str](), list[str](), list[str]()
     async with sdk.ClaudeSDKClient(stage.options()) as client:
         request: dict[str, Any] = {"subtype": "background_tasks"}
         await client.query("look")
         async for message in client.receive_messages():
             kinds.append(getattr(message, "subtype", ""))
+            if isinstance(message, sdk.TaskNotificationMessage):
+                files.append(message.output_file)
             if isinstance(message, sdk.TaskStartedMessage):
                 other = await client._query._send_control_request({**request, "tool_use_id": "toolu_other"})
                 assert other["backgrounded"] is False
@@ -82,4 +96,5 @@ async def test_a_client_moves_a_subagent_to_the_background(stage: Stage) -> None
                 if len(results) == 2:
                     break
     assert results == ["MOVED", "FINISHED"]
+    assert [Path(file).read_text() for file in files] == ["DONE\n"]
     assert kinds.index("task_started") < kinds.index("task_updated") < kinds.index("success")

@@ -236,7 +236,7 @@ def _in_background(spec: AgentSpec, read: _Task, context: CallContext) -> ToolOu
         command=read.description,
         pid=0,
         started=0.0,
-        output="",
+        output=str(context.folders.output_of(spec.name)),
         authority=context.authority,
         agent=spec.name,
     )
@@ -245,7 +245,7 @@ def _in_background(spec: AgentSpec, read: _Task, context: CallContext) -> ToolOu
         f"[Background task {spec.name} started] Its report comes as a message when it has ended: go on with what does "
         "not depend on it, or end your turn."
     )
-    data: Json = {"agent": spec.name, "background": True}
+    data: Json = {"agent": spec.name, "background": True, "output": began.output}
     return ToolOutcome(text, writes=writes, events=(began,), data=data)
 
 

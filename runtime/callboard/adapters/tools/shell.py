@@ -125,11 +125,8 @@ def shell_tools() -> tuple[Tool, ...]:
 
 
 def _output_file(context: CallContext, *, background: bool) -> Path:
-    """Return the file for the output, named after the call, so that it can be found after a crash.
-
-    Its suffix is not `.txt`, which the context pipeline uses for results in files.
-    """
-    return context.folders.tool_results / f"{_background_id(context) if background else context.call}.out"
+    """Return the file for the output, named after the call, so that it can be found after a crash."""
+    return context.folders.output_of(_background_id(context) if background else context.call)
 
 
 def _background_id(context: CallContext) -> str:

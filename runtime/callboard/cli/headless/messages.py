@@ -16,9 +16,11 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from callboard.cli.views.events import text_of
+from callboard.core.agent.state import BackgroundCommand
 from callboard.core.hooks.payloads import FIELDS, compatible_name, to_compatible, tool_use_result
 from callboard.core.mcp.tool_names import may_have
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
+from callboard.sessions.base import OpenSession
 from callboard.sessions.result import LIMIT, RunLimit
 from callboard.types.agent_spec import AgentSpec, ModelLimits
 from callboard.types.hook_events import HookToolResult
@@ -48,6 +50,17 @@ class AgentProgress:
     tool_uses: int = 0
     began_at: float = 0.0
     called_at: float = 0.0
+    ending: Json = field(default_factory=dict[str, object])
+    """Message about its end that is still to be sent."""
+
+
+def background_entry(session: OpenSession | None, caller: str | None, task: str) -> BackgroundCommand | None:
+    """Return a background command or subagent of an agent; None: it is in the foreground, or its caller has ended.
+
+    `caller` None: the lead.
+    """
+    state = session.state(caller or "lead") if session is not None else None
+    return state.work.background.get(task) if state is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from callboard.cli.headless.messages import (
     AgentProgress,
     MessageWording,
     RefusedCall,
+    background_entry,
     ending,
     model_usage,
     origin,
@@ -287,11 +288,20 @@ class StreamJson:
         if agent == "lead":
             return
         status = {"done": "completed", "stopped": "stopped"}.get(event.outcome, "failed")
-        used = task_usage(seen, event.at)
         state = {"completed": "completed", "stopped": "killed"}.get(status, "failed")
         self._system("task_updated", task_id=agent, patch={"status": state, "end_time": round(event.at * 1000)})
-        details: Json = {"status": status, "summary": event.result, "output_file": "", "usage": used}
-        self._system("task_notification", task_id=agent, tool_use_id=seen.parent, **details)
+        about: Json = {"status": status, "summary": event.result, "usage": task_usage(seen, event.at)}
+        seen.ending = {"task_id": agent, "tool_use_id": seen.parent, **about}
+        entry = background_entry(self._open, seen.spec.parent if seen.spec is not None else None, agent)
+        # The report of a subagent in the background is in a file before its caller records the end.
+        if entry is None or entry.status != "running":
+            self._notify(agent, entry.began.output if entry is not None else "")
+
+    def _notify(self, agent: str, output: str) -> None:
+        """Report the end of an agent once. `output`: the file with its report."""
+        ending, self._seen(agent).ending = self._seen(agent).ending, {}
+        if ending:
+            self._system("task_notification", **ending, output_file=output)
 
     def _called(self, event: ModelCalled, agent: str) -> None:
         self._seen(agent).called_at = event.at
@@ -455,12 +465,15 @@ class StreamJson:
         self._system("task_started", agent, task_id=event.id, **details)
 
     def _background_ended(self, event: BackgroundEnded, agent: str) -> None:
+        entry = background_entry(self._open, agent, event.id)
+        output = entry.began.output if entry is not None else ""
         if event.agent:
+            self._notify(event.agent, output)
             return
         status = event.status if event.status in {"completed", "stopped"} else "failed"
         code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
         summary = f"{event.status.replace('_', ' ')}{code}"
-        self._system("task_notification", agent, task_id=event.id, status=status, output_file="", summary=summary)
+        self._system("task_notification", agent, task_id=event.id, status=status, output_file=output, summary=summary)
 
     def _turn_ended(self, event: TurnEnded, agent: str) -> None:
         if event.reason not in {"end", "interrupted", "stopped"} and event.why:

@@ -364,7 +364,8 @@ def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> J
             return {"questions": questions, "answers": cast("Json", result.data.get("answers") or {})}
         case "task" if result.data.get("background"):
             about = {name: compatible.get(name, "") for name in ("description", "prompt")}
-            return {"status": "async_launched", "isAsync": True, "agentId": result.data.get("agent", ""), **about}
+            names = {"agentId": result.data.get("agent", ""), "outputFile": result.data.get("output", "")}
+            return {"status": "async_launched", "isAsync": True, **names, **about}
         case "task":
             return {
                 "status": "completed",

@@ -18,6 +18,7 @@ from callboard.core.keys import agent_key, short_id
 from callboard.core.mcp.tool_names import bounded
 from callboard.core.messaging.envelopes import sending
 from callboard.core.scheduling.permissions import in_turn, schedule_id
+from callboard.core.team.subagents import report_text
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.operations.cleanup import child_stopped
@@ -199,7 +200,11 @@ class AgentSpawner:
         return self._writes(spec, prompt, call, now=now, incarnation=1, revision=0)
 
     async def ended(self, name: str) -> tuple[str, str]:
-        return await self._wait_ended(name, 1)
+        outcome, text = await self._wait_ended(name, 1)
+        archive = self._agent.host.ports.archive
+        path = archive.folders(self._agent.state.me).output_of(name)
+        await archive.keep(str(path), f"{report_text(outcome, text)}\n")
+        return outcome, text
 
     def stop_writes(self, name: str) -> tuple[Write, ...]:
         return tuple(child_stopped(self._agent.host, name, f"{self._agent.name} stopped it"))
