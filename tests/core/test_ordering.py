@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as hy
 from tests.core.agent.agent_states import facts
 
-from callboard.core.agent.state import CallState, Facts, ToolFacts
+from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.state import Facts, ToolFacts
 from callboard.core.call_order import READS_AT_ONCE, WAITS, judgeable, order_class, runnable
 from callboard.types.operations import Operation
 from callboard.types.records import ToolCall
@@ -198,7 +199,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.paths = [path for _, path, _ in self.given]
-        self.calls = tuple(
+        self.calls = OpenCalls.of(
             CallState(ToolCall(id=f"c{place}", use_id=f"u{place}", name=kind, input={}))
             for place, (kind, _, _) in enumerate(self.given)
         )
@@ -257,7 +258,7 @@ class Run:
             self._stage(place, "settled")
 
     def _stage(self, place: int, stage: Any) -> None:
-        self.calls = (*self.calls[:place], replace(self.calls[place], stage=stage), *self.calls[place + 1 :])
+        self.calls = self.calls.having(place, replace(self.calls[place], stage=stage))
 
 
 def _near(one: str, other: str) -> bool:
@@ -332,11 +333,21 @@ def test_the_cost_of_a_step_grows_with_the_calls_and_not_with_their_square(last:
         states, here = calls_of([("delegate", "proposed", "")] * number + [(last, "proposed", "")])
         tools = Counting(TOOLS)
         judgeable(states, replace(here, tools=tools))
-        allowed = tuple(replace(one, stage="allowed") for one in states)
+        allowed = OpenCalls.of(replace(one, stage="allowed") for one in states)
         runnable(allowed, replace(here, tools=tools))
         return tools.looked
 
     assert looked(800) < 8.5 * looked(100)
+
+
+def test_a_step_looks_at_no_call_whose_operation_runs() -> None:
+    states, here = calls_of([("delegate", "running", "")] * 50)
+    judging = frozenset(Operation("judge", one.call.id) for one in states)
+    tools = Counting(TOOLS)
+    assert runnable(states, replace(here, tools=tools)) == ()
+    proposed = OpenCalls.of(replace(one, stage="proposed") for one in states)
+    assert judgeable(proposed, replace(here, tools=tools, running=judging)) == ()
+    assert tools.looked == 0
 
 
 def test_a_class_follows_from_what_a_tool_declares() -> None:
@@ -352,13 +363,11 @@ def test_a_class_follows_from_what_a_tool_declares() -> None:
     ] == ["look", "survey", "delegate", "read", "write", "store", "own", "exclusive"]
 
 
-def _zip(
-    states: tuple[CallState, ...], wanted: list[tuple[str, str, str]]
-) -> Iterator[tuple[CallState, tuple[str, str, str]]]:
+def _zip(states: OpenCalls, wanted: list[tuple[str, str, str]]) -> Iterator[tuple[CallState, tuple[str, str, str]]]:
     return zip(states, wanted, strict=True)
 
 
-def calls_of(wanted: list[tuple[str, str, str]]) -> tuple[tuple[CallState, ...], Facts]:
+def calls_of(wanted: list[tuple[str, str, str]]) -> tuple[OpenCalls, Facts]:
     """Calls of these classes, stages and paths. `running`: allowed, and its operation runs."""
     states: list[CallState] = []
     running: set[Operation] = set()
@@ -367,4 +376,4 @@ def calls_of(wanted: list[tuple[str, str, str]]) -> tuple[tuple[CallState, ...],
         states.append(CallState(call, "allowed" if stage == "running" else stage))
         running |= {Operation("tool", f"c{place}")} if stage == "running" else set()
     keys: Mapping[str, str] = {f"c{n}": path for n, (kind, _, path) in enumerate(wanted) if kind in ("read", "write")}
-    return tuple(states), facts(tools=TOOLS, keys=keys, running=frozenset(running))
+    return OpenCalls.of(states), facts(tools=TOOLS, keys=keys, running=frozenset(running))

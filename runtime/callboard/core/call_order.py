@@ -35,14 +35,15 @@ A call after a barrier waits until the barrier has run; if the barrier succeeded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from types import MappingProxyType
 from typing import Literal
 
-from callboard.core.agent.state import CallState, Facts, OrderClass
+from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.state import Facts, OrderClass
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.operations import Operation
+from callboard.types.operations import OperationKind
 
 READS_AT_ONCE = 10
 """Maximum calls of one reply that read or change files and run together. Delegates and calls of the store do
@@ -91,19 +92,30 @@ def order_class(effect: str, concurrency: str, *, watches: bool) -> OrderClass:
             return "exclusive"
 
 
-def judgeable(calls: tuple[CallState, ...], facts: Facts) -> tuple[str, ...]:
+def without_operation(calls: Iterable[CallState], facts: Facts, kind: OperationKind) -> tuple[str, ...]:
+    """Return those calls that have no running operation of a kind, in order."""
+    ids = tuple(call.call.id for call in calls)
+    if not ids:
+        return ()
+    running = {operation.subject for operation in facts.running if operation.kind == kind}
+    return tuple(call_id for call_id in ids if call_id not in running)
+
+
+def judgeable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the proposed calls that may be judged now."""
-    free = _free(calls, facts, "proposed")
-    return tuple(call.call.id for call in free if Operation("judge", call.call.id) not in facts.running)
+    waiting = set(without_operation(calls.at("proposed"), facts, "judge"))
+    if not waiting:
+        return ()
+    return tuple(call.call.id for call in _free(calls, facts, "proposed") if call.call.id in waiting)
 
 
-def runnable(calls: tuple[CallState, ...], facts: Facts) -> tuple[str, ...]:
+def runnable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the allowed calls that may start now."""
-    free = _free(calls, facts, "allowed")
-    run = [call for call in free if Operation("tool", call.call.id) not in facts.running]
+    waiting = set(without_operation(calls.at("allowed"), facts, "tool"))
+    run = [call for call in _free(calls, facts, "allowed") if call.call.id in waiting] if waiting else []
     if not run:
         return ()
-    begun = [call for call in calls if _begun(call, facts)]
+    begun = [call for call in calls if _begun(call, waiting)]
     room = READS_AT_ONCE - sum(_class(call, facts) in _COUNTED for call in begun)
     later = _Open()
     for call in begun:
@@ -158,7 +170,7 @@ class _Open:
         return False
 
 
-def _free(calls: tuple[CallState, ...], facts: Facts, stage: Literal["proposed", "allowed"]) -> list[CallState]:
+def _free(calls: OpenCalls, facts: Facts, stage: Literal["proposed", "allowed"]) -> list[CallState]:
     """Return the calls at a stage that no earlier call blocks, in order.
 
     Makes one pass with little work per call, because it runs for every step of a lead with hundreds of subagents.
@@ -184,8 +196,8 @@ def _free(calls: tuple[CallState, ...], facts: Facts, stage: Literal["proposed",
     return free
 
 
-def _begun(call: CallState, facts: Facts) -> bool:
-    return call.stage == "started" or (call.stage == "allowed" and Operation("tool", call.call.id) in facts.running)
+def _begun(call: CallState, waiting: Collection[str]) -> bool:
+    return call.stage == "started" or (call.stage == "allowed" and call.call.id not in waiting)
 
 
 def _class(call: CallState, facts: Facts) -> OrderClass:

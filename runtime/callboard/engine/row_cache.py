@@ -71,6 +71,8 @@ class RowCache:
         """Number of rows of ended agents that changed later: a new life of the name began."""
         self._subagents: dict[str, list[tuple[float, str]]] = {}
         """Start and name of each subagent, in this order, by agent type."""
+        self._children: dict[str, set[str]] = {}
+        """Names of the agents that each agent started."""
 
     def take(self, *rows: Row) -> None:
         """Apply new rows of the store: first all of them, then call `changed` for each.
@@ -119,6 +121,10 @@ class RowCache:
                 self._ends.append(name)
             else:
                 self._living[name] = now
+        if isinstance(before, AgentRow) and before.parent:
+            self._children[before.parent].discard(name)
+        if isinstance(now, AgentRow) and now.parent:
+            self._children.setdefault(now.parent, set()).add(name)
         began = (before.agent_type, before.created_at) if isinstance(before, AgentRow) else None
         begins = (now.agent_type, now.created_at) if isinstance(now, AgentRow) else None
         if began == begins:
@@ -160,6 +166,11 @@ class RowCache:
 
     def _agents_named(self, names: Iterable[str]) -> list[AgentRow]:
         return [row[0] for name in names if (row := self.agent(name)) is not None]
+
+    def children(self, parent: str) -> Sequence[AgentRow]:
+        """Return the agents that an agent started, in order of creation."""
+        rows = self._agents_named(self._children.get(parent, ()))
+        return sorted(rows, key=lambda agent: (agent.created_at, agent.name))
 
     def label(self, name: str) -> str:
         """Return the name of an agent for people: `explore 2` for the second subagent of its type by age."""

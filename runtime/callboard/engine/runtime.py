@@ -261,7 +261,7 @@ class SessionRuntime:
 
     def _call_facts(self, state: AgentState) -> dict[str, Any]:
         """Return the facts about the calls of the reply (`CALL_FACTS`)."""
-        tools = {name: self._tool_facts(name) for name in {call.call.name for call in state.calls}}
+        tools = {name: self._tool_facts(name) for name in state.calls.names}
         has = self.ports.hooks.has
         return {
             "tools": tools,
@@ -393,7 +393,7 @@ class SessionRuntime:
         return mailbox(self.session, name, row[0].incarnation if row else 1)
 
     def _requests(self, state: AgentState) -> dict[str, Request]:
-        ids = [call.request_id for call in state.calls if call.request_id]
+        ids = [*state.calls.requests]
         ids += [request_id for request_id in (state.work.gate.request_id, state.lifecycle.leaving) if request_id]
         rows = {request_id: self.board.request(request_id) for request_id in ids}
         return {request_id: row[0] for request_id, row in rows.items() if row}
@@ -411,9 +411,9 @@ class SessionRuntime:
 
         Computed only if all calls of the reply are of tools that only watch, and have ended: a team may be large.
         """
-        if not state.calls or any(call.stage != "settled" for call in state.calls):
+        if state.calls.stages != {"settled"}:
             return False
-        tools = [self.ports.tools.get(call.call.name) for call in state.calls]
+        tools = [self.ports.tools.get(name) for name in state.calls.names]
         if not all(tool and tool.spec.watches for tool in tools):
             return False
         me = state.me.name
@@ -429,9 +429,9 @@ class SessionRuntime:
         keys = dict[str, str]()
         cached = self.paths.setdefault(_life(state), {})
         for call in state.calls:
-            order = tools[call.call.name].order
             if call.stage == "settled":
                 continue
+            order = tools[call.call.name].order
             if order in ("delegate", "exclusive"):
                 break
             if order in ("read", "write"):

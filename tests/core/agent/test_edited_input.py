@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from callboard.core.agent.apply import apply
-from callboard.core.agent.state import AgentState, CallState, Identity
+from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.state import AgentState, Identity
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Envelope, ToolCall
@@ -15,7 +16,7 @@ SPEC = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m")
 
 
 def after(**answer: Any) -> CallState:
-    state = AgentState(identity=Identity(spec=SPEC), calls=(CallState(CALL),))
+    state = AgentState(identity=Identity(spec=SPEC), calls=OpenCalls.of([CallState(CALL)]))
     state = apply(state, ev.ApprovalNeeded(at=1, call="c", request_id="req_1"))
     state = apply(state, ev.AnswerTaken(at=2, request_id="req_1", kind="permission", by="person", **answer))
     return state.calls[0]

@@ -95,7 +95,8 @@ def _waits_after_turn(waits: WaitReasons, state: AgentState, e: ev.TurnEnded) ->
 
 def _finished(waits: WaitReasons, state: AgentState, e: ev.ToolFinished) -> WaitReasons:
     """Begin a wait if the tool asked the user a question or sent a message to a teammate: the answer comes as mail."""
-    call = next((item.call for item in state.calls if item.call.id == e.call), None)
+    item = state.calls.find(e.call)
+    call = item.call if item else None
     if call is not None and call.name == "send_message" and not e.is_error:
         return _wrote(waits, str(e.data.get("to", "")), e.call)
     request_id = str(e.data.get("request_id", "")) if call is not None and call.name == "ask_person" else ""

@@ -17,7 +17,8 @@ from callboard.core.agent.changes import (
     with_recovery,
     with_spec,
 )
-from callboard.core.agent.state import AgentState, CallState
+from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.state import AgentState
 from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
 from callboard.core.context.cache.health import CacheHealth, after_thrash_report, health_seen
 from callboard.core.context.cache.rereads import after_edits, called
@@ -76,7 +77,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         ),
         context=replace(state.context, conversation=conversation, wants_reply=paused),
         turn=turn,
-        calls=tuple(CallState(call) for call in e.calls),
+        calls=OpenCalls.of(CallState(call) for call in e.calls),
         budget=replace(state.budget, usage=state.budget.usage.plus(e.usage)),
         costs=replace(
             state.costs,

@@ -19,7 +19,8 @@ from callboard.core.agent.changes import (
     with_recovery,
     without_mode_reminder,
 )
-from callboard.core.agent.state import AgentState, BackgroundCommand, CallState
+from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.state import AgentState, BackgroundCommand
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
 from callboard.core.approvals.plans import decision, void_of
 from callboard.core.approvals.requests import UNASKED
@@ -34,11 +35,8 @@ from callboard.types.records import Json
 
 def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
     """Change one call without copying the others: a lead may have a running call for each of a thousand subagents."""
-    place = next((place for place, item in enumerate(state.calls) if item.call.id == call), None)
-    if place is None:
-        return state
-    changed = change(state.calls[place])
-    return replace(state, calls=(*state.calls[:place], changed, *state.calls[place + 1 :]))
+    place = state.calls.place(call)
+    return state if place is None else replace(state, calls=state.calls.having(place, change(state.calls[place])))
 
 
 def _judged(state: AgentState, e: ev.CallJudged) -> AgentState:
@@ -85,7 +83,7 @@ def _answer_taken(state: AgentState, e: ev.AnswerTaken) -> AgentState:
         reason = closed if e.status == "approved" and closed else f"Permission denied: {void or _refusal(e)}"
         return replace(item, stage="settled", content=(_text(reason),), is_error=True, denied=True)
 
-    return replace(state, calls=tuple(change(item) for item in state.calls))
+    return replace(state, calls=OpenCalls.of(map(change, state.calls)))
 
 
 def _void(e: ev.AnswerTaken, item: CallState) -> str:
@@ -165,7 +163,7 @@ def _merged(state: AgentState, e: ev.ResultsMerged) -> AgentState:
     placed = [Placed(data=_result_block(item), source="tool") for item in state.calls]
     ends = any(item.ends_turn for item in state.calls)
     notes = [text for item in state.calls for text in item.context]
-    state = replace(add_to_user_message(state, tuple(placed), e.at), calls=())
+    state = replace(add_to_user_message(state, tuple(placed), e.at), calls=OpenCalls())
     for number, text in enumerate(notes):
         state = queue(state, Injection(kind="post-tool-use-hook", text=text, source="hook", key=str(number)))
     if state.turn and ends:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
-from callboard.core.agent.state import AgentState, CallState
+from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plan_gate import SUBMIT, PlanGate
 from callboard.core.context.project_instructions import instructed_with, with_note
 from callboard.core.context.reminders import MODE, with_reminder
@@ -71,9 +72,7 @@ def gate_moved(state: AgentState, gate: PlanGate) -> AgentState:
     """Set the plan gate. If it has closed, allowed calls that have not started are checked again."""
     if gate.gate == "open":
         return replace(state, work=replace(state.work, gate=gate))
-    return replace(
-        state, work=replace(state.work, gate=gate), calls=tuple(_back_to_proposed(item) for item in state.calls)
-    )
+    return replace(state, work=replace(state.work, gate=gate), calls=OpenCalls.of(map(_back_to_proposed, state.calls)))
 
 
 def _back_to_proposed(item: CallState) -> CallState:

@@ -34,7 +34,7 @@ from callboard.core.agent.state import AgentState, Facts
 from callboard.core.agent.stuck_detector import noticed
 from callboard.core.approvals.plan_gate import NOT_RUN
 from callboard.core.budgets.tree import NOTHING
-from callboard.core.call_order import judgeable, runnable
+from callboard.core.call_order import judgeable, runnable, without_operation
 from callboard.core.context.view.conversation import size
 from callboard.core.messaging.authority import is_note, raises
 from callboard.core.recovery import retry_policy as rec
@@ -88,7 +88,7 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     # (test_a_stop_cancels_all_then_answers_all_then_ends_the_turn_then_the_life).
     if running:
         return st.Cancel(running)
-    if state.model.call is not None or any(item.stage != "settled" for item in state.calls) or state.compaction.summary:
+    if state.model.call is not None or state.calls.stages - {"settled"} or state.compaction.summary:
         return st.Interrupt("stopped" if state.lifecycle.stop else reason)
     if state.calls:
         return st.Merge()
@@ -152,7 +152,7 @@ def _deadline(request: Request, facts: Facts) -> float | None:
 
 
 def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
-    ids = [item.request_id for item in state.calls if item.stage == "asking"]
+    ids = [item.request_id for item in state.calls.at("asking")]
     if state.work.gate.gate == "pending":
         ids.append(state.work.gate.request_id)
     for request_id in ids:
@@ -171,8 +171,7 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
         return st.LoseCall()
     if state.compaction.summary is not None and SUMMARY not in facts.running:
         return st.SummarizeView(state.compaction.summary, begun=True)
-    started = [item.call.id for item in state.calls if item.stage == "started"]
-    lost = tuple(call for call in started if Operation("tool", call) not in facts.running) if started else ()
+    lost = without_operation(state.calls.at("started"), facts, "tool")
     if lost:
         return st.Repair(lost)
     if not state.work.background:
@@ -199,25 +198,24 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
     if not state.calls:
         return None
     if state.turn is not None and state.turn.winding_down:
-        proposed = tuple(item.call.id for item in state.calls if item.stage == "proposed")
+        proposed = tuple(item.call.id for item in state.calls.at("proposed"))
         if proposed:
             return st.Skip(proposed, f"Not run: {state.turn.winding_down}.", "budget")
-    stages = {item.stage for item in state.calls}
+    stages = state.calls.stages
     step = _proposed(state, facts) if "proposed" in stages else None
     if step is not None:
         return step
     run = runnable(state.calls, facts) if "allowed" in stages else ()
     if run:
         return st.Run(run)
-    finished = (c.call.id for c in state.calls if c.stage == "finished") if "finished" in stages else ()
-    settle = tuple(call for call in finished if Operation("settle", call) not in facts.running)
+    settle = without_operation(state.calls.at("finished"), facts, "settle")
     if settle:
         return st.Settle(settle)
     if stages == {"settled"} and BATCH_HOOKS not in facts.running:
         return st.Merge(_only_watches(state, facts), facts.batch)
-    asking = [item.request_id for item in state.calls if item.stage == "asking"]
+    asking = state.calls.at("asking")
     until = _next_time(state, facts)
-    return st.Wait(until, "permission", asking[0]) if asking else st.Wait(until, "tools")
+    return st.Wait(until, "permission", asking[0].request_id or "") if asking else st.Wait(until, "tools")
 
 
 def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
@@ -234,7 +232,7 @@ def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
 
 def _only_watches(state: AgentState, facts: Facts) -> bool:
     """Return True if the calls only watch others, and some of them are working."""
-    tools = [facts.tools.get(item.call.name) for item in state.calls]
+    tools = [facts.tools.get(name) for name in state.calls.names]
     if not all(tool is not None and tool.watches for tool in tools):
         return False
     return facts.others_at_work or any(command.status == "running" for command in state.work.background.values())
@@ -249,6 +247,8 @@ def _barrier(state: AgentState, facts: Facts) -> int | None:
 
     A barrier that was denied or failed lets them run.
     """
+    if not any((tool := facts.tools.get(name)) and tool.barrier for name in state.calls.names):
+        return None
     for place, item in enumerate(state.calls):
         tool = facts.tools.get(item.call.name)
         # One that failed has changed nothing, so the calls behind it still make sense

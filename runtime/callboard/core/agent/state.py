@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
+from callboard.core.agent.open_calls import OpenCalls
 from callboard.core.agent.stuck_detector import Stuck
 from callboard.core.approvals.plan_gate import PlanGate
 from callboard.core.budgets.tree import Account, BudgetNode
@@ -25,43 +26,11 @@ from callboard.types.events import BackgroundStarted, ModelCalled
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Injection, OwnStage, Spared, StateBlock, SummaryWanted
 from callboard.types.operations import Operation
-from callboard.types.records import Cause, Envelope, Grant, Json, Request, StartSource, Todo, ToolCall, TurnLimit, Usage
+from callboard.types.records import Cause, Envelope, Request, StartSource, Todo, TurnLimit, Usage
 from callboard.types.skills import Effort
 
-CallStage = Literal["proposed", "asking", "allowed", "started", "finished", "settled"]
 OrderClass = Literal["look", "own", "store", "read", "survey", "write", "delegate", "exclusive"]
 """Kinds of things that a tool's calls touch (`core.call_order`)."""
-
-
-@dataclass(frozen=True)
-class CallState:
-    """One tool call of the newest reply, until its result is merged."""
-
-    call: ToolCall
-    stage: CallStage = "proposed"
-    content: tuple[Json, ...] = ()
-    is_error: bool = False
-    effect: str = ""
-    marks: Json = field(default_factory=dict[str, object])
-    request_id: str | None = None
-    digest: str = ""
-    """Digest of the content of its request. An approval of any other content is void."""
-    expires_at: float | None = None
-    context: tuple[str, ...] = ()
-    """Texts of hooks to add to the result."""
-    ends_turn: bool = False
-    denied: bool = False
-    grants: tuple[Grant, ...] = ()
-    """Paths outside the agent's bounds that the call may use once it is allowed."""
-    data: Json = field(default_factory=dict[str, object])
-    """The structured result, for hooks."""
-    started_at: float = 0.0
-    finished_at: float = 0.0
-
-    @property
-    def open(self) -> bool:
-        """Return True if the call has no result yet."""
-        return self.stage not in ("finished", "settled")
 
 
 @dataclass(frozen=True)
@@ -342,7 +311,7 @@ class AgentState:
     """Turn in progress; None between turns."""
     turns: TurnHistory = TurnHistory()
     model: ModelCalls = ModelCalls()
-    calls: tuple[CallState, ...] = ()
+    calls: OpenCalls = OpenCalls()
     """Tool calls of the newest reply, until their results are merged."""
     context: ModelContext = ModelContext()
     compaction: Compaction = Compaction()
@@ -505,7 +474,7 @@ def without_history(state: AgentState) -> AgentState:
         state,
         identity=replace(state.identity, spec=spec),
         inbox=replace(state.inbox, mail=()),
-        calls=(),
+        calls=OpenCalls(),
         context=replace(state.context, conversation=Conversation(), injections=(), reminders={}),
         compaction=replace(state.compaction, tried=frozenset(), skipped=frozenset()),
         costs=ViewCosts(forgotten=RemovedContent(rereads=state.costs.forgotten.rereads)),

@@ -65,7 +65,7 @@ def _waits(row: AgentRow, state: AgentState, requests: Mapping[str, Request]) ->
     if request is not None:
         return Activity(kind, request.created_at, request.expires_at, subject=request.subject)
     if kind == SUBAGENTS:
-        begun = [child.started_at for child in state.calls if child.stage == "started"]
+        begun = [child.started_at for child in state.calls.at("started")]
         return Activity(f"{len(begun)} subagent{'' if len(begun) == 1 else 's'}", min(begun, default=row.since))
     if kind == "rate":
         until = state.model.recovery.waiting_until or None

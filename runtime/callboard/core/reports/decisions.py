@@ -102,7 +102,8 @@ def _of(
     verdict: Literal["allow", "ask", "deny"],
     by: str,
 ) -> Decision:
-    call = next((item.call for item in state.calls if item.call.id == event.call), None)
+    item = state.calls.find(event.call)
+    call = item.call if item else None
     tool_input: Json = call.input if call is not None else {}
     me = state.me
     return Decision(

@@ -104,12 +104,12 @@ def waiting_for(state: AgentState) -> str:
 
 def _waiting_calls(state: AgentState) -> str:
     """Return the common reason why all calls of a reply wait: permissions, or subagents; empty if there is none."""
-    stages = {call.stage for call in state.calls} - {"settled"}
+    stages = state.calls.stages - {"settled"}
     if stages == {"asking"}:
-        return f"permission {next(call.request_id for call in state.calls if call.stage == 'asking')}"
+        return f"permission {state.calls.at('asking')[0].request_id}"
     if stages != {"started"}:
         return ""
-    children = all(call.call.name == "task" for call in state.calls if call.stage == "started")
+    children = not state.calls.names - {"task"} or all(call.call.name == "task" for call in state.calls.at("started"))
     return SUBAGENTS if children else ""
 
 

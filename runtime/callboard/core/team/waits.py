@@ -29,7 +29,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import UTC, datetime
 from typing import assert_never
 
-from callboard.core.agent.state import AgentState, CallState
+from callboard.core.agent.open_calls import CallState
+from callboard.core.agent.state import AgentState
 from callboard.core.approvals.requests import answerers
 from callboard.core.keys import short_id
 from callboard.types.lazy_dataclass import dataclass
@@ -121,7 +122,7 @@ def stated_timeout(tool_input: Json) -> float | None:
 
 
 def _call(state: AgentState, call_id: str) -> CallState | None:
-    return next((call for call in state.calls if call.call.id == call_id), None)
+    return state.calls.find(call_id)
 
 
 NOBODY = "nobody"
@@ -277,7 +278,7 @@ def waits_of(state: AgentState, requests: Iterable[Request], tasks: Mapping[str,
         if request.status == "pending" and (request.asked_by, request.incarnation) == me
     }
     if state.calls:
-        stages = {call.stage for call in state.calls} - {"settled"}
+        stages = state.calls.stages - {"settled"}
         asking = [pending[call.request_id] for call in state.calls if call.request_id in pending]
         return tuple(_for_answer(request) for request in asking) if stages == {"asking"} else ()
     if state.work.gate.gate == "pending":

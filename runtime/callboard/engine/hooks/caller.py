@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from callboard.core.agent.open_calls import CallState
 from callboard.core.agent.rules.compaction import transcript_of, transcript_path
-from callboard.core.agent.state import AgentState, CallState
+from callboard.core.agent.state import AgentState
 from callboard.engine.runtime import SessionRuntime
 from callboard.types import hook_answers as hk
 
@@ -50,7 +51,7 @@ def notice(host: SessionRuntime, agent: str, notices: Sequence[str]) -> None:
 
 def find_call(state: AgentState, call_id: str) -> CallState | None:
     """Return the pending call with this id if it belongs to the newest reply."""
-    return next((call for call in state.calls if call.call.id == call_id), None)
+    return state.calls.find(call_id)
 
 
 def left_stage(call_id: str, stage: str) -> Callable[[AgentState], bool]:

@@ -127,9 +127,10 @@ def _asked_about(state: AgentState, background_id: str) -> bool:
 
 def _has_call(state: AgentState, background_id: str, *tools: str) -> bool:
     """Return True if a call of one of these tools for this command or subagent is in progress."""
+    if state.calls.names.isdisjoint(tools):
+        return False
     return any(
-        call.stage == "started" and call.call.name in tools and call.call.input.get("id") == background_id
-        for call in state.calls
+        call.call.name in tools and call.call.input.get("id") == background_id for call in state.calls.at("started")
     )
 
 

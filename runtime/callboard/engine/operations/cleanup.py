@@ -60,7 +60,7 @@ def task_writes(host: SessionRuntime, tasks: Iterable[Task]) -> list[Write]:
 
 def requests_withdrawn(host: SessionRuntime, name: str, reason: str, keep: Collection[str] = ()) -> list[Write]:
     """Return the writes that withdraw this agent's unanswered requests, except the kinds to keep."""
-    own = [request for request in host.board.requests() if request.asked_by == name and request.status == "pending"]
+    own = [request for request in host.board.pending_requests() if request.asked_by == name]
     pending = [request.id for request in own if request.kind not in keep]
     return [write for request_id in pending for write in request_withdrawn(host, request_id, reason)]
 
@@ -83,8 +83,8 @@ def children_stopped(
     """
     children = [
         row.name
-        for row in host.board.agents()
-        if row.kind == "subagent" and row.parent == parent and (not call or row.name.endswith(subagent_suffix(call)))
+        for row in host.board.children(parent)
+        if row.kind == "subagent" and (not call or row.name.endswith(subagent_suffix(call)))
     ]
     return [write for name in children if name not in keep for write in child_stopped(host, name, reason)]
 

@@ -25,7 +25,8 @@ from dataclasses import replace
 from functools import partial
 
 from callboard.core.agent.authority import authority_of
-from callboard.core.agent.state import AgentState, CallState
+from callboard.core.agent.open_calls import CallState
+from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
 from callboard.core.approvals.plans import AuthorSituation, answer_record
 from callboard.core.approvals.requests import AnswerRefusal, open_request, refused
@@ -391,7 +392,15 @@ async def take_answer(agent: AgentRuntime, step: st.TakeAnswer) -> None:
 
 
 def _digest(state: AgentState, request_id: str) -> str:
-    return next((call.digest for call in state.calls if call.request_id == request_id), "")
+    open_call = _call_of(state, request_id)
+    return open_call.digest if open_call else ""
+
+
+def _call_of(state: AgentState, request_id: str) -> CallState | None:
+    """Return the call that the request is about."""
+    if request_id not in state.calls.requests:
+        return None
+    return next(call for call in state.calls if call.request_id == request_id)
 
 
 async def _record(
@@ -421,7 +430,7 @@ async def _take_approval(agent: AgentRuntime, request: Request) -> None:
 async def _take_edited(agent: AgentRuntime, request: Request, tool_input: Json) -> None:
     """Check the input with which the user allowed a call against the schema and the rules, then record the answer."""
     event = answer_record(request, _now(agent, digest=_digest(agent.state, request.id)))
-    open_call = next((open_call for open_call in agent.state.calls if open_call.request_id == request.id), None)
+    open_call = _call_of(agent.state, request.id)
     if open_call is not None and not event.void:
         edited = await edited_by_person(agent, open_call.call, tool_input)
         void = {"void": f"the input was changed, and {edited.void}"}

@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 from anyio.lowlevel import checkpoint
 
-from callboard.core.agent.state import CallState
+from callboard.core.agent.open_calls import CallState
 from callboard.core.context.view.tokens import fitting
 from callboard.core.keys import request_key, task_key
 from callboard.engine.agent_runtime import AgentRuntime

@@ -292,8 +292,8 @@ def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
     ]
     agents: list[Json] = [
         {"id": row.name, "type": row.kind, "status": row.life, "description": "", "agent_type": row.agent_type}
-        for row in board.agents()
-        if row.parent == name and row.life in AT_WORK
+        for row in board.children(name)
+        if row.life in AT_WORK
     ]
     crons: list[Json] = [
         {"id": schedule.id, "schedule": schedule.cron, "recurring": schedule.recurring, "prompt": schedule.prompt}

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from callboard.core.agent.changes import Rule
-from callboard.core.agent.state import AgentState, CallState, Delivery, ExpectedDeliveries, Facts
+from callboard.core.agent.open_calls import CallState
+from callboard.core.agent.state import AgentState, Delivery, ExpectedDeliveries, Facts
 from callboard.core.frozen import replace
 from callboard.core.messaging import floods as limits
 from callboard.core.messaging.envelopes import CONTINUES
@@ -186,6 +187,8 @@ def too_many_tasks(state: AgentState, facts: Facts) -> st.Step | None:
 
 
 def _not_denied(state: AgentState, tools: frozenset[str]) -> list[CallState]:
+    if state.calls.names.isdisjoint(tools):
+        return []
     return [item for item in state.calls if item.call.name in tools and not item.denied]
 
 

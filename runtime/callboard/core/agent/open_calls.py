@@ -1,0 +1,150 @@
+"""Tool calls of the newest reply, as an immutable sequence that answers what a step asks without a search. Pure.
+
+A lead may have an open call for each of a thousand subagents, and decides several times for each of them. A search
+through all calls at each decision would make a fan-out quadratic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Literal, overload
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import Grant, Json, ToolCall
+
+CallStage = Literal["proposed", "asking", "allowed", "started", "finished", "settled"]
+
+
+@dataclass(frozen=True)
+class CallState:
+    """One tool call of the newest reply, until its result is merged."""
+
+    call: ToolCall
+    stage: CallStage = "proposed"
+    content: tuple[Json, ...] = ()
+    is_error: bool = False
+    effect: str = ""
+    marks: Json = field(default_factory=dict[str, object])
+    request_id: str | None = None
+    digest: str = ""
+    """Digest of the content of its request. An approval of any other content is void."""
+    expires_at: float | None = None
+    context: tuple[str, ...] = ()
+    """Texts of hooks to add to the result."""
+    ends_turn: bool = False
+    denied: bool = False
+    grants: tuple[Grant, ...] = ()
+    """Paths outside the agent's bounds that the call may use once it is allowed."""
+    data: Json = field(default_factory=dict[str, object])
+    """The structured result, for hooks."""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Return True if the call has no result yet."""
+        return self.stage not in ("finished", "settled")
+
+
+@dataclass(slots=True, eq=False, repr=False)  # no field is set again; `frozen` would cost time at each change
+class OpenCalls(Sequence[CallState]):
+    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `having`.
+
+    Equal to any other `OpenCalls` or tuple of the same calls.
+    """
+
+    _calls: tuple[CallState, ...] = ()
+    _places: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Place of each call, by its id. Shared by all changes of the same calls, as the order never changes."""
+    _counts: Mapping[CallStage, int] = field(default_factory=dict["CallStage", int])
+    """Number of calls at each stage that has any."""
+    names: frozenset[str] = frozenset()
+    """Tools of the calls."""
+    requests: tuple[str, ...] = ()
+    """Ids of the requests for permission of the calls, in the order of the calls."""
+
+    @classmethod
+    def of(cls, calls: Iterable[CallState]) -> OpenCalls:
+        """Create the sequence of these calls."""
+        made = tuple(calls)
+        counts: dict[CallStage, int] = {}
+        places: dict[str, int] = {}
+        for place, item in enumerate(made):
+            counts[item.stage] = counts.get(item.stage, 0) + 1
+            places.setdefault(item.call.id, place)
+        return cls(made, places, counts, frozenset(item.call.name for item in made), _requests(made))
+
+    @property
+    def stages(self) -> set[CallStage]:
+        """Return the stages of the calls."""
+        return set(self._counts)
+
+    def place(self, call_id: str) -> int | None:
+        """Return the index of a call, or None if it is not of this reply."""
+        return self._places.get(call_id)
+
+    def find(self, call_id: str) -> CallState | None:
+        """Return a call by its id, or None if it is not of this reply."""
+        place = self._places.get(call_id)
+        return None if place is None else self._calls[place]
+
+    def at(self, stage: CallStage) -> Sequence[CallState]:
+        """Return the calls at a stage, in order."""
+        return [item for item in self._calls if item.stage == stage] if stage in self._counts else ()
+
+    def having(self, place: int, now: CallState) -> OpenCalls:
+        """Return the calls with another state of the call at this place. Its id and its tool stay the same."""
+        before = self._calls[place]
+        made = (*self._calls[:place], now, *self._calls[place + 1 :])
+        counts = self._counts
+        if before.stage != now.stage:
+            changed = dict(counts)
+            changed[before.stage] -= 1
+            if not changed[before.stage]:
+                del changed[before.stage]
+            changed[now.stage] = changed.get(now.stage, 0) + 1
+            counts = changed
+        requests = self.requests if before.request_id == now.request_id else _requests(made)
+        return OpenCalls(made, self._places, counts, self.names, requests)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @overload
+    def __getitem__(self, place: int) -> CallState: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[CallState, ...]: ...
+    def __getitem__(self, place: int | slice) -> CallState | tuple[CallState, ...]:
+        return self._calls[place]
+
+    def __iter__(self) -> Iterator[CallState]:
+        return iter(self._calls)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, OpenCalls):
+            return self._calls == other._calls
+        return self._calls == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._calls)
+
+    def __repr__(self) -> str:
+        return f"OpenCalls.of({self._calls!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Serialise as a list of calls in a snapshot."""
+        plain = handler(tuple[CallState, ...])
+        return core_schema.no_info_after_validator_function(
+            OpenCalls.of,
+            plain,
+            serialization=core_schema.plain_serializer_function_ser_schema(tuple, return_schema=plain),
+        )
+
+
+def _requests(calls: Iterable[CallState]) -> tuple[str, ...]:
+    return tuple(item.request_id for item in calls if item.request_id)
