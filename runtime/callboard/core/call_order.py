@@ -35,12 +35,12 @@ A call after a barrier waits until the barrier has run; if the barrier succeeded
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from types import MappingProxyType
 from typing import Literal
 
-from callboard.core.agent.open_calls import CallState, OpenCalls
+from callboard.core.agent.open_calls import CallStage, CallState, OpenCalls
 from callboard.core.agent.state import Facts, OrderClass
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import OperationKind
@@ -92,18 +92,18 @@ def order_class(effect: str, concurrency: str, *, watches: bool) -> OrderClass:
             return "exclusive"
 
 
-def without_operation(calls: Iterable[CallState], facts: Facts, kind: OperationKind) -> tuple[str, ...]:
-    """Return those calls that have no running operation of a kind, in order."""
-    ids = tuple(call.call.id for call in calls)
-    if not ids:
+def without_operation(calls: OpenCalls, stage: CallStage, facts: Facts, kind: OperationKind) -> tuple[str, ...]:
+    """Return the calls at a stage that have no running operation of a kind, in order."""
+    waiting = calls.at(stage)
+    if not waiting:
         return ()
     running = {operation.subject for operation in facts.running if operation.kind == kind}
-    return tuple(call_id for call_id in ids if call_id not in running)
+    return tuple([call.call.id for call in waiting if call.call.id not in running])
 
 
 def judgeable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the proposed calls that may be judged now."""
-    waiting = set(without_operation(calls.at("proposed"), facts, "judge"))
+    waiting = set(without_operation(calls, "proposed", facts, "judge"))
     if not waiting:
         return ()
     return tuple(call.call.id for call in _free(calls, facts, "proposed") if call.call.id in waiting)
@@ -111,7 +111,7 @@ def judgeable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
 
 def runnable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the allowed calls that may start now."""
-    waiting = set(without_operation(calls.at("allowed"), facts, "tool"))
+    waiting = set(without_operation(calls, "allowed", facts, "tool"))
     run = [call for call in _free(calls, facts, "allowed") if call.call.id in waiting] if waiting else []
     if not run:
         return ()

@@ -21,18 +21,20 @@ from pydantic_core import CoreSchema, core_schema
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
+_new = object.__new__
+_set = object.__setattr__
 
 
 def replace(value: T, **changes: Any) -> T:
     """Return a copy of `value` with `changes`. Raises `TypeError` for a name that is not a field."""
     kind = type(value)
     old = value.__dict__
-    fields = {**old, **changes}
+    fields = old | changes
     if len(fields) != len(old):
         unknown = sorted(set(changes) - set(old))
         raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
-    copy = kind.__new__(kind)
-    object.__setattr__(copy, "__dict__", fields)  # frozen; one new dict instead of two updates
+    copy = _new(kind)
+    _set(copy, "__dict__", fields)  # frozen; one new dict instead of two updates
     return copy
 
 

@@ -4,13 +4,14 @@ A block's `data` has the form of the API (a plain dict) and is never mutated. Th
 position of the event that opened it, so that an edit can always name its target.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Literal
 
 from pydantic import Field
 
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Json, Value
+from callboard.types.records import Json, Value, compact
 
 Source = Literal[
     "person",
@@ -152,18 +153,40 @@ class ViewBlock:
         return TIERS.get(self.source, 3)
 
 
+def dumped(data: Json) -> bytes:
+    """Return one block as it is sent."""
+    # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
+    return compact(data).encode("utf-8", "replace")
+
+
+def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:
+    """Return a message as it is sent to the API: compact JSON in UTF-8."""
+    body = b",".join([dumped(block.data) for block in blocks])
+    return b'{"role":"%s","content":[%s]}' % (role.encode(), body)
+
+
 @dataclass(frozen=True, slots=True)
 class ViewMessage:
-    """One message of the view. `wire` is its JSON for the API; `tokens` is the sum over its blocks."""
+    """One message of the view. `tokens` is the sum over its blocks."""
 
     id: int
     role: Literal["user", "assistant"]
     blocks: tuple[ViewBlock, ...]
     tokens: int
-    wire: bytes
     turn: str = ""
     private: bool = False
     """True if some content is not sent to every model: thinking, or a call of the service's own tools."""
+    _wire: bytes = field(default=b"", init=False, compare=False, repr=False)
+
+    @property
+    def wire(self) -> bytes:
+        """Return the message's JSON for the API.
+
+        Made once, when it is first sent: a resume folds thousands of messages that no request will contain.
+        """
+        if not self._wire:
+            object.__setattr__(self, "_wire", serialise(self.role, self.blocks))
+        return self._wire
 
 
 @dataclass(frozen=True, slots=True)

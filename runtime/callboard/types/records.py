@@ -4,6 +4,7 @@
 has a default, so that old records load. Times are Unix seconds (float, UTC), money is US dollars, ids are text.
 """
 
+import json
 import re
 from typing import Any, Literal, cast
 
@@ -12,6 +13,8 @@ from pydantic_core import to_json
 
 Json = dict[str, Any]
 """A JSON object. It is never mutated after it becomes part of a value."""
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Return a value as JSON without spaces."""
 PermissionMode = Literal["plan", "dontAsk", "default", "acceptEdits", "sandboxed", "bypassPermissions"]
 StartSource = Literal["startup", "resume", "clear", "compact"]
 """Occasion on which an agent starts, as its hooks name it."""

@@ -214,7 +214,7 @@ async def test_a_hook_changes_nothing_but_by_its_answer() -> None:
 
     registry.add("Stop", clear)
     block = ViewBlock({"type": "text", "text": "hi"}, "person", 1)
-    stop = Stop((ViewMessage(1, "user", (block,), 1, b"{}"),))
+    stop = Stop((ViewMessage(1, "user", (block,), 1),))
     assert (await registry.stop(stop)).notices == ()
     assert block.data == {"type": "text", "text": "hi"}
 

@@ -171,7 +171,7 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
         return st.LoseCall()
     if state.compaction.summary is not None and SUMMARY not in facts.running:
         return st.SummarizeView(state.compaction.summary, begun=True)
-    lost = without_operation(state.calls.at("started"), facts, "tool")
+    lost = without_operation(state.calls, "started", facts, "tool")
     if lost:
         return st.Repair(lost)
     if not state.work.background:
@@ -208,7 +208,7 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
     run = runnable(state.calls, facts) if "allowed" in stages else ()
     if run:
         return st.Run(run)
-    settle = without_operation(state.calls.at("finished"), facts, "settle")
+    settle = without_operation(state.calls, "finished", facts, "settle")
     if settle:
         return st.Settle(settle)
     if stages == {"settled"} and BATCH_HOOKS not in facts.running:

@@ -69,6 +69,9 @@ class RemovedContent:
     """Number of times a file was used again after so many steps (the index); the last entry counts all longer gaps."""
 
 
+_encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+
+
 def called(forgotten: RemovedContent, calls: Sequence[ToolCall], step: int) -> RemovedContent:
     """Return the record after a reply with these calls, the `step`-th of the agent's life."""
     for call in calls:
@@ -115,7 +118,7 @@ def comparable_call(name: str, tool_input: Json) -> str:
     """Return the tool and the input of a call, without parts that make no difference to the result."""
     path = path_of(tool_input)
     arguments = {k: v for k, v in sorted(tool_input.items()) if k not in _BESIDE_THE_POINT and k not in _PATHS}
-    encoded = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), default=str) if arguments else ""
+    encoded = _encoded(arguments) if arguments else ""
     return " ".join(part for part in (name, path, encoded) if part)[:_LONGEST]
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from callboard.core.context.view.messages import Messages, calls_of, is_empty, is_result, results_first, serialise
+from callboard.core.context.view.messages import Messages, calls_of, is_empty, is_result, results_first
 from callboard.core.context.view.tokens import estimate_block
 from callboard.core.messaging.envelopes import KEPT, unwrapped
-from callboard.types.messages import ViewBlock, ViewMessage
+from callboard.types.messages import ViewBlock, ViewMessage, serialise
 from callboard.types.records import Json
 
 

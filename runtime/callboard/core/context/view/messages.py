@@ -1,10 +1,10 @@
 """Blocks, messages, and the messages of a view as an immutable sequence in chunks. Pure.
 
-A block's `data` never changes, and a message never grows in place. Each change makes a new message with its own bytes
-and tokens, so that a request needs no further serializing or counting.
+A block's `data` never changes, and a message never grows in place. Each change makes a new message with its own tokens,
+and its bytes are made once, at the first request that contains it.
 
 A step costs the same at message 50 and at message 5,000. It changes only the end: older messages are in full chunks,
-each with joined bytes and sums that are computed once; the newest messages are single, in the tail. Growing, measuring
+each with sums and joined bytes that are computed once; the newest messages are single, in the tail. Growing, measuring
 and sending read the tail and the list of chunks, never all messages. An edit builds only the chunks that it touches.
 Nothing is refused here: `invariants` does that.
 
@@ -19,7 +19,6 @@ Requests leave out two things, which the journal and the view keep:
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -32,20 +31,14 @@ from pydantic_core import CoreSchema, core_schema
 
 from callboard.core.context.view.tokens import estimate_block
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.messages import Placed, Source, ViewBlock, ViewMessage
+from callboard.types.messages import Placed, Source, ViewBlock, ViewMessage, serialise
 from callboard.types.records import Json
-
-
-def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:
-    """Return a message as it is sent to the API: compact JSON in UTF-8."""
-    body = b",".join(dumped(block.data) for block in blocks)
-    return b'{"role":"%s","content":[%s]}' % (role.encode(), body)
 
 
 def make_message(id: int, role: Literal["user", "assistant"], blocks: tuple[ViewBlock, ...], turn: str) -> ViewMessage:
     """Make a message from these blocks."""
     tokens = sum(block.tokens for block in blocks)
-    return ViewMessage(id, role, blocks, tokens, serialise(role, blocks), turn, any(map(is_private, blocks)))
+    return ViewMessage(id, role, blocks, tokens, turn, any(map(is_private, blocks)))
 
 
 def make_block(
@@ -86,10 +79,9 @@ def joined(message: ViewMessage, blocks: tuple[ViewBlock, ...], turn: str) -> Vi
     ordered = results_first(whole)
     if ordered != whole:
         return make_message(message.id, message.role, ordered, turn or message.turn)
-    wire = message.wire[:-2] + b"," + b",".join(dumped(block.data) for block in blocks) + b"]}"
     tokens = message.tokens + sum(block.tokens for block in blocks)
     private = message.private or any(map(is_private, blocks))
-    return ViewMessage(message.id, message.role, whole, tokens, wire, turn or message.turn, private)
+    return ViewMessage(message.id, message.role, whole, tokens, turn or message.turn, private)
 
 
 def results_first(blocks: tuple[ViewBlock, ...]) -> tuple[ViewBlock, ...]:
@@ -129,12 +121,6 @@ def is_plain(block: ViewBlock) -> bool:
     content = block.data.get("content")
     parts = cast("list[Json]", content) if isinstance(content, list) else []
     return isinstance(content, str) or (bool(parts) and all(part.get("type") == "text" for part in parts))
-
-
-def dumped(data: Json) -> bytes:
-    """Return one block as it is sent."""
-    # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 UNANSWERED = ""
@@ -199,8 +185,6 @@ class _Chunk:
     """Consecutive messages and their precomputed values."""
 
     messages: tuple[ViewMessage, ...]
-    wire: bytes
-    """Bytes of the messages, joined by commas."""
     sums: _Sums
     by_source: Mapping[Source, int]
     """Tokens of the blocks of each source."""
@@ -209,17 +193,20 @@ class _Chunk:
     """Indexes of the messages with results of more than `SMALL` tokens."""
     writers: frozenset[str]
     """Writers of blocks in the messages that are not sent to every model."""
-    others: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
-    """Bytes for the newest reader that does not get all of the chunk. Computed once, since messages never change."""
+    sent: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
+    """Bytes of all of the chunk (for the reader ""), and those for the newest reader that does not get all of it.
+
+    Computed once, since messages never change."""
 
     def wire_for(self, reader: str) -> bytes:
         """Return the messages' bytes for `reader`, joined by commas; empty if nothing is left."""
-        if not reader or not self.writers - {reader}:
-            return self.wire
-        if reader not in self.others:
-            self.others.clear()
-            self.others[reader] = b",".join(wire for message in self.messages if (wire := wire_for(message, reader)))
-        return self.others[reader]
+        if not self.writers - {reader}:
+            reader = ""
+        if reader not in self.sent:
+            for other in [name for name in self.sent if name and reader]:
+                del self.sent[other]
+            self.sent[reader] = b",".join(wire for message in self.messages if (wire := wire_for(message, reader)))
+        return self.sent[reader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,7 +498,6 @@ def _chunk(messages: tuple[ViewMessage, ...]) -> _Chunk:
         by_source[block.source] = by_source.get(block.source, 0) + block.tokens
     return _Chunk(
         messages,
-        b",".join(message.wire for message in messages),
         reduce(_plus, messages, _NONE),
         by_source,
         tuple(block for message in messages for block in message.blocks if block.pinned),

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Sequence
 from typing import cast
 
 from callboard.types.late_pattern import late_pattern
-from callboard.types.records import Json
+from callboard.types.records import Json, compact
 
 SIDE = 8_000
 """Maximum pixels of the longer side of an image; a larger image is refused."""
@@ -203,4 +202,4 @@ def _content(content: object) -> int:
 
 
 def _dumped(value: object) -> int:
-    return estimate_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return estimate_text(compact(value))
