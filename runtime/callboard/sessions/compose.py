@@ -21,7 +21,7 @@ import platformdirs
 
 from callboard.adapters.extensions.memory import Memories, MemoryPlaces
 from callboard.adapters.extensions.stages import load_stage
-from callboard.adapters.system.archive import Mirror, SharedTranscripts
+from callboard.adapters.system.archive import CopiedLines, Mirror, SharedTranscripts
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.roots import RootCache
 from callboard.config.other_services import other_service
@@ -40,7 +40,7 @@ from callboard.types.errors import CredentialsMissing, SettingsError, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import OwnStage
 from callboard.types.model_names import without_long
-from callboard.types.records import Budget
+from callboard.types.records import Budget, SessionRow
 from callboard.types.settings import SearchSettings
 
 Notice = Callable[[str], None]
@@ -210,7 +210,7 @@ def damaged_rows(store: Store, session: str = "") -> tuple[str, ...]:
 
 
 def shared_transcripts(
-    places: WorkspacePaths, loaded: LoadedSettings, session: str, *, mirror: Mirror | None = None
+    places: WorkspacePaths, loaded: LoadedSettings, row: SessionRow, *, mirror: Mirror | None = None
 ) -> SharedTranscripts | None:
     """Return the places of transcripts for other programs; None if the settings turn them off.
 
@@ -219,7 +219,8 @@ def shared_transcripts(
     if not loaded.settings.paths.shared_transcripts and mirror is None:
         return None
     folder = claude_folder(Path.home(), os.environ)
-    shared = SharedTranscripts(folder, places.workspace, session, mirror=mirror)
+    begun = CopiedLines.from_json(row.settings.get("transcript"))
+    shared = SharedTranscripts(folder, places.workspace, row.id, mirror=mirror, begun=begun)
     days = loaded.settings.cleanup_days
     if days is not None:
         shared.remove_old(places.data, SystemClock().now() - days * 86_400)

@@ -384,7 +384,7 @@ def _build_ports(
             (places.state, places.config),
             run=partial(patiently, prepared.store),
             skills=skills.folders(),
-            shared=shared_transcripts(places, prepared.loaded, prepared.row.id, mirror=options.hosting.mirror)
+            shared=shared_transcripts(places, prepared.loaded, prepared.row, mirror=options.hosting.mirror)
             if options.hosting.persistent and not prepared.replay
             else None,
         ),
@@ -416,10 +416,14 @@ async def _save_row(
         await store.commit(Put(stored.key, row.encode(), expected=stored.revision), fence=lease.fence)
     elif stored is not None:
         await _note_host(store, stored, row, lease)
-    elif prepared.forked:
-        branch = await branch_of(store, prepared.forked, options.identity.point)
-        row, first = _first_prompt(row, options.identity.prompt, "", wiring)
-        records = first_records(row.id, lead, branch, SystemClock().now())
+    elif prepared.forked or prepared.copied:
+        now = SystemClock().now()
+        copied = prepared.copied
+        if prepared.forked:
+            copied = (await branch_of(store, prepared.forked, options.identity.point)).events(now)
+        # A resumed session gets its prompt later, with the other changes of this run.
+        row, first = _first_prompt(row, options.identity.prompt, "", wiring) if options.identity.fork else (row, None)
+        records = first_records(row.id, lead, copied, now)
         await create_session(store, row, lead, fence=lease.fence, first=first, also=records)
     elif options.identity.resume:  # its row was damaged, and is written again
         await store.commit(Put(session_key(row.id), row.encode(), expected=0), fence=lease.fence)

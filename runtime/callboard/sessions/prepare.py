@@ -8,19 +8,25 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
+
+import anyio
 
 from callboard import __version__
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.adapters.storage.memory import MemoryStore
+from callboard.adapters.system.archive import transcript_file
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.hooks import hook_notes
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, TrustPrompt, decide
+from callboard.core.context.view.transcript import foreign_transcript
 from callboard.core.decoding import version_numbers
 from callboard.core.keys import host_lease, session_key
+from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.engine.commands import SERVES, find_session, named
 from callboard.ports.store import Store
 from callboard.sessions.compose import WorkspacePaths, find_places, open_store
@@ -28,6 +34,8 @@ from callboard.sessions.options import SessionOptions, WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.types.errors import UsageError
+from callboard.types.events import Event
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, SessionRow
 
@@ -49,6 +57,8 @@ class PreparedSession:
     replay: Replay | None = None
     forked: str = ""
     """Session whose conversation this new session continues; empty if there is none."""
+    copied: Sequence[Event] = ()
+    """Messages of a transcript with which this new session begins."""
 
     def with_notes(self, *notes: str) -> PreparedSession:
         """Return the session with additional notes on its configuration; empty notes are dropped."""
@@ -152,6 +162,10 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
     Raises `UsageError` inside a tool's process if a person began the session or has continued it. A command can outlive
     the host of its session: as the next host it would speak as the person.
     """
+    transcript = await _transcript_to_resume(options, places, store)
+    if transcript is not None:
+        refuse_inside_tool("continue a session that a person began")
+        return await _from_transcript(options, places, store, trust, data=transcript)
     row = await find_session(store, options.identity.session)
     if not row.by_tool:
         refuse_inside_tool("continue a session that a person began")
@@ -178,6 +192,54 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
     row = row.model_copy(update={"settings": settings, "callboard": newest, "workspace": str(places.workspace)})
     row = row.model_copy(update={"by_tool": row.by_tool and bool(started_by_tool())})
     return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
+
+
+async def _transcript_to_resume(options: SessionOptions, places: WorkspacePaths, store: Store) -> bytes | None:
+    """Return the transcript, written by Claude Code or brought by a client, of a session that the store does not have.
+
+    None: the store has the session, or there is no such file.
+    """
+    session = options.identity.session or ""
+    if not _UUID.fullmatch(session) or await store.get(session_key(session)) is not None:
+        return None
+    file = transcript_file(claude_folder(Path.home(), os.environ), places.workspace, session)
+    try:
+        return await anyio.Path(file).read_bytes()
+    except OSError:
+        return None
+
+
+_UUID = late_pattern(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+async def _from_transcript(
+    options: SessionOptions, places: WorkspacePaths, store: Store, trust: Trust, *, data: bytes
+) -> PreparedSession:
+    """Return a new session that begins with the conversation of a transcript, and has its id unless it is a fork.
+
+    Raises `UsageError` for a transcript without messages, and for a point that it does not have.
+    """
+    identity = options.identity
+    session = identity.session or ""
+    transcript = foreign_transcript(data, SystemClock().now())
+    copied = transcript.events
+    if identity.fork and identity.point.message:
+        uuids = [event.uuid for event in copied]
+        if identity.point.message not in uuids:
+            raise UsageError(f"session {session} has no message {identity.point.message}: use the uuid of a message")
+        copied = copied[: uuids.index(identity.point.message) + 1]
+    if not copied:
+        raise UsageError(f"the transcript of session {session} has no messages: begin a new session")
+    trust = await _decide(options.workspace, places, gate=options.workspace.gate)
+    loaded = planned(_load(options.workspace, places, trust, {}), options.model.name)
+    named_options = options if identity.fork else replace(options, identity=replace(identity, name=session))
+    row = await _new_row(named_options, places, store, loaded=loaded, trust=trust)
+    if not identity.fork:
+        begun = {"lines": transcript.lines, "messages": len(copied), "last": transcript.last}
+        row = row.model_copy(update={"settings": {**row.settings, "transcript": begun}})
+    words = next((str(block.data.get("text") or "") for block in copied[0].blocks if block.source == "person"), "")
+    row = row if row.prompt else named(row, words)
+    return PreparedSession(places, row, store, loaded, trust, options.permissions.attended, copied=copied)
 
 
 async def _forked(source: SessionRow, settings: Json, options: SessionOptions, store: Store) -> SessionRow:

@@ -5,13 +5,15 @@ Refuses to write into a folder of another user.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
+from uuid import NAMESPACE_URL, uuid5
 
 import anyio.to_thread
 import structlog
@@ -20,6 +22,8 @@ from callboard.adapters.system.regular_files import read_regular
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import StoreFull, WorkspaceUnusable
+from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import Json
 
 T = TypeVar("T")
 
@@ -37,15 +41,45 @@ _LONGEST_NAME = 200
 log = structlog.get_logger("callboard.archive")
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedLines:
+    """Lines of a transcript with which a session began, and which it does not write again."""
+
+    lines: int = 0
+    """Lines of the file."""
+    messages: int = 0
+    """Messages that the session made of them: the first of its own transcript."""
+    last: str = ""
+    """UUID of the last message in the file."""
+
+    @classmethod
+    def from_json(cls, value: object) -> CopiedLines:
+        """Return what the settings of a session's row contain; none for a session that began otherwise."""
+        fields = cast("Json", value) if isinstance(value, dict) else {}
+        return cls(int(fields.get("lines") or 0), int(fields.get("messages") or 0), str(fields.get("last") or ""))
+
+
 class SharedTranscripts:
     """Copies of a session's transcripts in the places where session lists and usage tools of Claude Code look.
 
     The lead's is `projects/FOLDER/SESSION.jsonl`, those of the other agents are `SESSION/subagents/agent-NAME.jsonl`.
     """
 
-    def __init__(self, claude: Path, workspace: Path, session: str, *, mirror: Mirror | None = None) -> None:
-        """`claude`: the folder `~/.claude`, or that of `CLAUDE_CONFIG_DIR`. `mirror` gets what is added to a copy."""
+    def __init__(
+        self,
+        claude: Path,
+        workspace: Path,
+        session: str,
+        *,
+        mirror: Mirror | None = None,
+        begun: CopiedLines = CopiedLines(),  # noqa: B008 - frozen
+    ) -> None:
+        """`claude`: the folder `~/.claude`, or that of `CLAUDE_CONFIG_DIR`. `mirror` gets what is added to a copy.
+
+        `begun`: the lines with which the session began.
+        """
         self.mirror = mirror
+        self._begun = begun
         self._folder = claude / "projects" / project_name(str(workspace.resolve()))
         self._session = session
 
@@ -73,6 +107,40 @@ class SharedTranscripts:
         if agent == "lead":
             return self._folder / f"{self._session}{life and f'.{life}'}.jsonl"
         return self._folder / self._session / "subagents" / f"agent-{transcript.stem}.jsonl"
+
+    def lines_of(self, transcript: Path, first: int, lines: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
+        """Return the number in the copy, and the lines for it. Those with which the session began are in it already.
+
+        The first line after them continues their chain of messages.
+        """
+        begun = self._begun
+        if transcript.stem != "lead" or not begun.messages:
+            return first, lines
+        known = max(0, begun.messages - first)
+        joins = first + known == begun.messages
+        new = [_continued(line, begun.last, joins=joins and not place) for place, line in enumerate(lines[known:])]
+        return first + known + begun.lines - begun.messages, new
+
+
+def transcript_file(claude: Path, workspace: Path, session: str) -> Path:
+    """Return the file of a session's transcript in the layout of Claude Code."""
+    return claude / "projects" / project_name(str(workspace.resolve())) / f"{session}.jsonl"
+
+
+def _continued(line: bytes, last: str, *, joins: bool) -> bytes:
+    """Return a line for a file that another process has begun, with UUIDs that are not in it yet.
+
+    `last`: UUID of its last message. `joins`: the line is the first one after it.
+    """
+    message = json.loads(line)
+    message["uuid"] = _continued_uuid(message["uuid"], last)
+    message["parentUuid"] = last if joins else _continued_uuid(message["parentUuid"], last)
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _continued_uuid(own: str, last: str) -> str:
+    # UUIDs are made of the session and the place in its journal, and a journal on another machine had the same places.
+    return str(uuid5(NAMESPACE_URL, f"callboard:{last}/{own}"))
 
 
 def project_name(folder: str) -> str:
@@ -152,6 +220,7 @@ class FileArchive:
         copy = self._shared.copy_of(Path(path))
         try:
             await anyio.to_thread.run_sync(partial(copy.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
+            first, lines = self._shared.lines_of(Path(path), first, lines)
             new = await self._append(str(copy), first, lines, anyio.to_thread.run_sync)
         except (OSError, StoreFull) as failed:
             # The copy is a courtesy to other programs: no session stops for it

@@ -422,11 +422,15 @@ async def branch_lead(host: SessionRuntime, point: BranchPoint) -> None:
     await _begin_next(host, match[0], match[1], state, more=branch.events(host.clock.now()))
 
 
-def first_records(session: str, lead: AgentSpec, branch: Branch, now: float) -> list[Write]:
-    """Return the first records of the lead of a new session that continues a conversation."""
-    started = ev.AgentStarted(at=now, spec=lead, session=session, incarnation=1)
+def first_records(session: str, lead: AgentSpec, copied: Sequence[ev.Event], now: float) -> list[Write]:
+    """Return the first records of the lead of a new session that continues a conversation.
+
+    Its calls are counted on from the copied replies, because the conversation may have had the same session id.
+    """
+    replies = sum(isinstance(event, ev.MessageCopied) and event.role == "assistant" for event in copied)
+    started = ev.AgentStarted(at=now, spec=lead, session=session, incarnation=1, ordinal=replies)
     stream = journal(session, lead.name, 1)
-    events: list[ev.Event] = [started, *branch.events(now)]
+    events: list[ev.Event] = [started, *copied]
     return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
 
 
