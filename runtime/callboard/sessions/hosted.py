@@ -263,6 +263,11 @@ class HostedSession(OpenSession):
             return state.identity.spec if state is not None else None
         return state.identity.spec.model_copy(update={"permission_mode": self._chosen_mode})
 
+    async def taken_up(self) -> None:
+        """Wait until mail from before this process has started a turn of the lead, or starts none."""
+        with anyio.move_on_after(BEGINS_WITHIN):
+            await self._team.taken_up("lead")
+
     async def finished(self) -> RunEnd:
         await self._quiet()
         return self.end(await unmerged(self._host.ports.worktrees, self.id))

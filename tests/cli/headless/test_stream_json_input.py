@@ -73,6 +73,22 @@ def responses(ran: CommandResult) -> dict[str, dict[str, Any]]:
     return {one["response"]["request_id"]: one["response"] for one in of_type(ran, "control_response")}
 
 
+def test_a_turn_that_old_mail_starts_at_a_resume_has_a_result_of_its_own(command: Command) -> None:
+    model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
+    assert command.run_inline("-p", "hello", "--model", model).code == 0
+    assert command.run_inline("send", "count").code == 0
+    asked = (control_request("initialize", "r1"), user_line("and now", uuid="5f8b5a0e-0d1f-4a52-8d4b-0d3f6ad1c002"))
+    ran = drive(command, *asked, options=("--continue",))
+    results = of_type(ran, "result")
+    assert [(result["result"], result.get("user_message_uuid", "")[-4:]) for result in results] == [
+        ("I count: one", ""),
+        ("It is done.", "c002"),
+    ]
+    kinds = [message.get("subtype") or message["type"] for message in ran.messages]
+    assert kinds.index("control_response") < kinds.index("init") < kinds.index("assistant") < kinds.index("success")
+    assert kinds.count("init") == 2
+
+
 def test_each_message_has_its_result_and_each_request_its_response(command: Command) -> None:
     first = str(uuid.uuid4())
     ran = drive(

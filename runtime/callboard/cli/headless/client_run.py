@@ -76,9 +76,10 @@ class ClientRun:
         self._changed = Notifier()
         self._opened = anyio.Event()
         self._ended = self._busy = self._stopped = False
-        self._resting = self._woken = self._owed = False
+        self._resting = self._woken = self._owed = self._early = False
         """Between the rest of the lead and the result of its turn; after the start of a turn that no message caused;
-        while subagents in the background will start another one."""
+        while subagents in the background will start another one; after the start of a turn before the client could
+        send anything."""
         self._turn_began = 0.0
         self._failed: CallboardError | None = None
         self._deferred: Json | None = None
@@ -188,8 +189,51 @@ class ClientRun:
 
     async def _host(self) -> int:
         wishes = self._wishes
-        gate = PersonGate(self._terminal, attended=False)
         asks = wishes.asks or bool(wishes.prompt_tool)
+        options = self._options(asks=asks)
+        answers = PromptTool(wishes.prompt_tool) if wishes.prompt_tool else self._client
+        approver = ClientApprover(answers, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
+        approvers = [approver] if asks else []
+        async with open_session(
+            options, observers=[self._stream, self, self._commands], approvers=approvers
+        ) as session:
+            self._session = session
+            for note in session.notes:
+                self._tell(note)
+            approver.attach(session)
+            spec = await session.begun()
+            state = session.state("lead")
+            resumed = bool(options.identity.resume)
+            if resumed:
+                await session.taken_up()
+                state = session.state("lead")
+            unfinished = resumed and not self._early and state is not None and state.turn is not None
+            self._stream.opened(
+                session.id, model=session.model, mode=wishes.mode, spec=spec, session=session, holds=resumed
+            )
+            self._control = self._control_of(session, options)
+            if self._initialize is not None:
+                await self._answer_initialize(session, *self._initialize, unfinished=unfinished)
+            if resumed:
+                self._stream.choose(model=session.model_of(), permissionMode=session.mode_of())
+                await self._apply_options(session)
+            self._open_for_client(resumed=resumed, unfinished=unfinished)
+            try:
+                code = await self._converse(session, unfinished=unfinished)
+            finally:
+                # Also after a signal, because no one watches the commands of a client that is gone
+                # (test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_stdin_ends_them).
+                await session.end_commands()
+                for command in session.stopped():
+                    self._tell(command.line())
+            if self._deferred is None:
+                await session.mark_ended(code)
+            return code
+
+    def _options(self, *, asks: bool) -> SessionOptions:
+        """Return the options of the session, with those of `initialize`. `asks`: the client answers requests."""
+        wishes = self._wishes
+        gate = PersonGate(self._terminal, attended=False)
         bridges = {name: partial(carried, self._client, name) for name in wishes.servers}
         options = replace(
             wishes.options,
@@ -213,38 +257,16 @@ class ClientRun:
             self._schema = schema_of(request, wishes.schema)
             if wishes.forwards or request.get("forwardSubagentText") is True:
                 self._stream.forward_texts()
-        answers = PromptTool(wishes.prompt_tool) if wishes.prompt_tool else self._client
-        approver = ClientApprover(answers, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
-        approvers = [approver] if asks else []
-        async with open_session(
-            options, observers=[self._stream, self, self._commands], approvers=approvers
-        ) as session:
-            self._session = session
-            for note in session.notes:
-                self._tell(note)
-            approver.attach(session)
-            spec = await session.begun()
-            state = session.state("lead")
-            unfinished = bool(options.identity.resume) and state is not None and state.turn is not None
-            self._stream.opened(session.id, model=session.model, mode=wishes.mode, spec=spec, session=session)
-            self._control = self._control_of(session, options)
-            if self._initialize is not None:
-                await self._answer_initialize(session, *self._initialize, unfinished=unfinished)
-            if options.identity.resume:
-                self._stream.choose(model=session.model_of(), permissionMode=session.mode_of())
-                await self._apply_options(session)
-            self._opened.set()
-            try:
-                code = await self._converse(session, unfinished=unfinished)
-            finally:
-                # Also after a signal, because no one watches the commands of a client that is gone
-                # (test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_stdin_ends_them).
-                await session.end_commands()
-                for command in session.stopped():
-                    self._tell(command.line())
-            if self._deferred is None:
-                await session.mark_ended(code)
-            return code
+        return options
+
+    def _open_for_client(self, *, resumed: bool, unfinished: bool) -> None:
+        """Let the client's requests and messages have an effect, and report a turn that old mail has started."""
+        self._opened.set()
+        if resumed and self._early and not unfinished:
+            self._woken = True
+            self._begin_turn()
+        elif not unfinished:
+            self._stream.release()
 
     async def _answer_initialize(
         self, session: HostedSession, request_id: str, request: Json, *, unfinished: bool
@@ -504,6 +526,8 @@ class ClientRun:
         elif not self._busy and self._opened.is_set():
             self._woken = True
             self._begin_turn()
+        elif not self._opened.is_set():
+            self._early = True
         elif self._stopped:  # the interrupt arrived before the turn had begun
             self._stop_soon()
         self._changed.notify()

@@ -126,8 +126,9 @@ class StreamJson:
         mode: str,
         spec: AgentSpec | None = None,
         session: OpenSession | None = None,
+        holds: bool = False,
     ) -> None:
-        """Start to emit: the session is open.
+        """Start to emit: the session is open. `holds`: not before `release`.
 
         These values are written to `system/init` unless the lead's own start differs. `spec`: the lead's, if known.
         `session`: knows the commands, servers and agent types, and the calls that started before this process observed
@@ -138,7 +139,8 @@ class StreamJson:
         self._session = session_id
         self._model = model
         self._mode = mode
-        self.release()
+        if not holds:
+            self.release()
 
     def choose(self, **chosen: str) -> None:
         """Set the `model` or the `permissionMode` with which the next turn begins.

@@ -155,6 +155,15 @@ class Team:
                 return
             await self._activity.changed(changes)
 
+    async def taken_up(self, name: str) -> None:
+        """Wait until an agent is in a turn, or has nothing to do: its mail from before has no turn to start then."""
+        while True:
+            changes = self._activity.changes
+            agent = self.agent(name)
+            if agent is None or agent.state.turn is not None or await self._rests(agent, AwaitedWork(False, False)):
+                return
+            await self._activity.changed(changes)
+
     def commands(self) -> list[StoppedCommand]:
         """Return the running background commands, without subagents, which end by themselves."""
         return [
