@@ -40,6 +40,8 @@ GROWTH = 1.1
 EVENTS = 10_000
 STEPS_OF_EVENTS = 1_300
 """Number of steps of one agent that produce more than `EVENTS` events."""
+WINDOW = 200_000
+"""Tokens of the model window in that session, which is compacted."""
 HERE = Path(__file__).parent
 SDK = "SDK loop"
 
@@ -112,7 +114,7 @@ def ours(server: Server, agents: int, folder: Path) -> Side:
 
 def resume(server: Server, folder: Path) -> dict[str, float]:
     """Run a session of one agent with `EVENTS` events, then measure restoring its state."""
-    url = server.base_url(STEPS_OF_EVENTS, "resume")
+    url = server.base_url(STEPS_OF_EVENTS, f"resume+{WINDOW}window")  # ends by the number of replies, not of results
     told([sys.executable, str(HERE / "hosting.py"), MODEL], workspace(folder), url)
     return told([sys.executable, str(HERE / "resume_side.py")], folder, url)
 

@@ -240,11 +240,13 @@ class AgentRuntime:
         self._notify(events)
         return True
 
-    async def note(self, *events: Event, unless: Callable[[AgentState], bool] | None = None) -> bool:
+    async def note(
+        self, *events: Event, unless: Callable[[AgentState], bool] | None = None, row_waits: bool = False
+    ) -> bool:
         """Note decisions without an outside effect.
 
         They are written with the next commit, at the latest before the loop waits. After a crash before that commit,
-        `decide` makes them again.
+        `decide` makes them again. `row_waits`: a change of the row waits for that commit, too.
         """
         if self._recording.locked():  # a commit is in progress, and its events come first
             return await self.record(*events, unless=unless)
@@ -252,7 +254,7 @@ class AgentRuntime:
             return False
         state = self._after(events)
         # Other agents and other processes decide by the row, so a change of the row does not wait for the next commit.
-        if events and row_after(self.row, state, events[-1].at) is not self.row:
+        if events and not row_waits and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
         # No separate commit, because each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
         self._unwritten += events
@@ -290,6 +292,14 @@ class AgentRuntime:
         self._prompt = ("", b"", b"")
         self.spawner = None
         return is_written or not self.host.ports.archive.shares
+
+    @property
+    def begins_alone(self) -> bool:
+        """Return True before the first turn of a subagent: only the call that waits for it knows of it.
+
+        Its start, its prompt, and its assignment are written with the beginning of that turn.
+        """
+        return self.row.kind == "subagent" and self.state.turn is None and not self.state.turns.count
 
     @property
     def is_flushed(self) -> bool:

@@ -12,6 +12,7 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.agent.rules.final_report import farewell, last_words
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.stuck_detector import stop_words
+from callboard.core.budgets.tree import schedule_of
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.keys import request_envelope_id, request_key, short_id
@@ -263,6 +264,11 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
         writes.append(
             Put(request_key(agent.host.session, state.lifecycle.leaving), shutdown[0].encode(), expected=shutdown[1])
         )
+    # The next step is the end of its life. The scheduler follows the turns of its own subagents, and must not count an
+    # end that a crash could undo.
+    if state.me.kind == "subagent" and not writes and not schedule_of(state.turn.cause):
+        await agent.note(*events, row_waits=True)
+        return
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:

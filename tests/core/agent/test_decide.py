@@ -419,3 +419,11 @@ def test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done() -> 
     life = Life.begun().on(ev.TaskHeld, task="task_0").mailed("on with it")
     assert step(life, taken=("task_0",)) == st.ReleaseTasks(("task_0",))
     assert step(life.on(ev.StopAsked, by="person"), taken=("task_0",)) != st.ReleaseTasks(("task_0",))
+
+
+def test_a_fire_that_is_ended_before_its_turn_has_read_it_begins_no_second_turn() -> None:
+    life = Life.begun("subagent").mailed("nightly", type="scheduled").turned("env_1")
+    life = life.on(ev.AgentResumed, pid=1).mailed("env_1", type="command", metadata={"action": "end_fire"})
+    assert isinstance(step(life), st.EndTurn)
+    ended = life.on(ev.TurnEnded, turn="turn_0", reason="interrupted", text="")
+    assert isinstance(step(ended), st.StopAgent)

@@ -61,7 +61,11 @@ async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
     instructions = None if parts.instructions is None else dict(parts.instructions)
     now = agent.host.clock.now()
     tokens = parts.tokens
-    await agent.record(PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=instructions))
+    prompt = PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=instructions)
+    if agent.begins_alone:
+        await agent.note(prompt)
+    else:
+        await agent.record(prompt)
     agent.has_prompt(parts.system, parts.tools)
 
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from callboard.core.agent.apply import is_for_runtime
+from callboard.core.agent.state import AgentState
 from callboard.core.context.oversize import file_of, too_long
 from callboard.core.decoding import read_envelope, read_value
 from callboard.core.keys import agent_key, mailbox, request_key, short_id
@@ -96,8 +97,16 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     now = agent.host.clock.now()
     last = envelopes[-1].seq
     events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
+
     # The mail of a killed life is read by a second reader of the same mailbox, so some may already be received.
-    await agent.record(*events, unless=lambda state: state.inbox.position >= last)
+    def known(state: AgentState) -> bool:
+        return state.inbox.position >= last
+
+    # The first turn begins in the same commit. The prompt of a schedule is recorded at once: the scheduler follows it.
+    if agent.begins_alone and all(envelope.metadata.get("assignment") for envelope in envelopes):
+        await agent.note(*events, unless=known)
+    else:
+        await agent.record(*events, unless=known)
     if any(raises(envelope) for envelope in envelopes):
         agent.urge()
 

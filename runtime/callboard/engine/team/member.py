@@ -121,6 +121,8 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
         async with anyio.create_task_group() as group:
             agent.group = group
             await _wake_up(agent, around.pid)
+            if agent.begins_alone:  # before the first decision, so that the assignment joins the first commit
+                await receive_rest(agent)
             group.start_soon(listen, agent)
             member.awake = True
             member.resumed = False
@@ -165,7 +167,13 @@ async def started(agent: AgentRuntime) -> None:
     row = agent.row
     spec = await load_spec(host.ports.store, host.session, row.spec)
     now = host.clock.now()
-    await agent.record(AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation))
+    event = AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation)
+    # A subagent's start joins the commit of its first turn (test_a_subagent_lives_in_four_commits). After a crash
+    # before that, the row without a journal starts again.
+    if row.kind == "subagent":
+        await agent.note(event)
+    else:
+        await agent.record(event)
 
 
 RESTARTS = 3
