@@ -124,6 +124,7 @@ TOGETHER = (
     "tests/cli/commands/test_demo.py",
     "tests/cli/commands/test_one_policy.py",
     "tests/cli/commands/test_policy_log.py",
+    "tests/cli/repl/test_whole_words.py",
     "tests/adapters/git/test_objects.py",
     "tests/core/permissions/test_permission_shell.py",
     "tests/core/approvals/test_session_rules.py",

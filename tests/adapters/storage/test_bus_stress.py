@@ -64,8 +64,9 @@ class Crowd:
         return sorted(self._running)
 
     def kill(self, place: int) -> None:
-        """Kill the process of a place. It is reaped only in `attend`, so its id cannot be reused before."""
-        os.kill(self._running[place], signal.SIGKILL)
+        """Kill the process of a place, and once only, though it takes a moment until another one works there. It is
+        reaped in `attend`, so its id cannot be reused before."""
+        os.kill(self._running.pop(place), signal.SIGKILL)
 
     def close(self) -> None:
         for pid in self._running.values():
@@ -86,7 +87,7 @@ class Crowd:
             await anyio.wait_readable(ended)
         finally:
             os.close(ended)
-        del self._running[place]
+        self._running.pop(place, None)
         return self._answer("reap", pid)
 
     def _answer(self, command: str, number: int) -> int:

@@ -7,6 +7,7 @@ does not have.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -135,8 +136,9 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
+@functools.cache
 def package_texts() -> Sequence[str]:
-    """Return the lines of all texts in the package that do not fit on a narrow screen."""
+    """Return the lines of all texts in the package that do not fit on a narrow screen. Takes seconds."""
     lines = {
         line
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -145,9 +147,6 @@ def package_texts() -> Sequence[str]:
         if columns(line) > NARROW // 2 and " " in line.strip() and line.isprintable()
     }
     return sorted(lines)
-
-
-TEXTS = package_texts()
 
 
 def assert_whole(line: Line, width: int) -> None:
@@ -159,8 +158,8 @@ def assert_whole(line: Line, width: int) -> None:
 
 
 def test_no_text_of_the_package_is_broken_at_80_columns() -> None:
-    assert len(TEXTS) > 5_000
-    for text in TEXTS:
+    assert len(package_texts()) > 5_000
+    for text in package_texts():
         assert_whole(Line(text), NARROW)
         assert_whole(Line(text, name="explore 1"), NARROW)
         if max(map(columns, text.split())) < NARROW:
@@ -168,6 +167,13 @@ def test_no_text_of_the_package_is_broken_at_80_columns() -> None:
             assert [word for row in rows for word in row.split()] == text.split()
 
 
-@given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4), st.sampled_from(["", "lead", "explore 12"]), st.data())
+TEXTS = st.deferred(lambda: st.sampled_from(package_texts()))
+
+
+@given(
+    st.lists(TEXTS, min_size=1, max_size=4),
+    st.sampled_from(["", "lead", "explore 12"]),
+    st.data(),
+)
 def test_no_texts_together_are_broken_at_any_width(texts: list[str], name: str, data: st.DataObject) -> None:
     assert_whole(Line(" ".join(texts), name=name), data.draw(st.integers(20, 200)))

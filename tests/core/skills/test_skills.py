@@ -225,7 +225,7 @@ def test_an_unknown_command_is_told_with_the_nearest_names() -> None:
     assert "Did you mean /review?" in unknown_command("reveiw", known)
     assert unknown_command("zzz", known).startswith("there is no command /zzz. To send it")
     assert unknown_command("compact", known) == (
-        "there is no command /compact here. Use it at the prompt line: `callboard -c`, then /compact"
+        "there is no command /compact here. Use `callboard -c -p /compact`, or /compact at the prompt line"
     )
     assert "Write an AGENTS.md" in unknown_command("init", known)
 
