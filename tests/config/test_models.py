@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from callboard.config.settings import load_settings
 from callboard.core.agent.rules.limits import worst_case
 from callboard.core.budgets.tree import BudgetNode, fits, used_up
-from callboard.types.agent_spec import ModelLimits
+from callboard.types.agent_spec import ModelFacts, ModelLimits, ThinkingChoice
 from callboard.types.errors import SettingsError, UnknownModel
-from callboard.types.records import Budget, Usage
+from callboard.types.records import Budget, SessionRule, Usage
 from callboard.types.settings import ModelSetting, Settings
 
 LINES: Mapping[str, Any] = yaml.safe_load(
@@ -251,3 +252,20 @@ def test_the_cost_is_each_kind_of_token_at_its_price() -> None:
     limits = ModelLimits(price_input=3, price_write=4, price_read=0.5, price_output=15)
     usage = Usage(input_tokens=10, cache_creation_input_tokens=200, cache_read_input_tokens=3_000, output_tokens=40_000)
     assert limits.cost_of(usage) * 1_000_000 == pytest.approx(10 * 3 + 200 * 4 + 3_000 * 0.5 + 40_000 * 15)
+
+
+def test_the_window_that_a_service_states_is_not_that_of_the_long_suffix() -> None:
+    facts = ModelFacts(window=123_000, max_output=4_000)
+    plain, long = (SETTINGS.with_facts(model, facts) for model in ("claude-opus-9", "claude-opus-9[1m]"))
+    assert (plain.window, plain.max_output) == (123_000, 4_000)
+    assert (long.window, long.max_output) == (SETTINGS.limits_of("claude-opus-9[1m]").window, 4_000)
+
+
+def test_a_model_that_cannot_think_is_sent_no_thinking() -> None:
+    limits = SETTINGS.limits_of("claude-opus-4-8").model_copy(update={"thinking": False})
+    assert ThinkingChoice(kind="enabled", budget=2_000).wire(limits, 8_000) is None
+
+
+def test_a_rule_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        SessionRule.model_validate(["Bash(ls)"])

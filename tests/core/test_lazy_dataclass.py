@@ -230,6 +230,34 @@ def test_a_class_inherits_fields_and_methods() -> None:
         Wider("a").name = "b"
 
 
+def test_a_plain_class_may_add_attributes_to_a_frozen_one_and_cannot_change_its_fields() -> None:
+    changed: list[list[object]] = []
+    for decorator in (dataclass, EAGER):
+
+        @decorator(frozen=True)
+        class Base:
+            name: str
+
+        class Noted(Base):
+            pass
+
+        noted: Any = Noted("a")
+        noted.note = "b"
+        del noted.note
+        refusals = (outcome(lambda act=act, noted=noted: act(noted, "name")) for act in (drop, put))
+        changed.append([hasattr(noted, "note"), *refusals])
+    assert changed[0] == changed[1]
+    assert changed[0][1] == (FrozenInstanceError, "cannot delete field 'name'")
+
+
+def drop(value: object, name: str) -> None:
+    delattr(value, name)
+
+
+def put(value: object, name: str) -> None:
+    setattr(value, name, "")
+
+
 def test_a_class_of_the_library_may_inherit_from_a_lazy_one() -> None:
     """As a program may do with a public class of ours."""
 

@@ -28,10 +28,6 @@ Source = Literal[
     "instructions",
 ]
 
-TIERS: dict[str, int] = {"reminder": 0, "person": 1, "schedule": 1, "assistant": 2}
-"""Authority tiers: 0 the runtime's reminders; 1 the user and the user's schedules; 2 the assistant; 3
-everything else."""
-
 
 class Placed(Value):
     """Block to be added to a user message, as stored in events."""
@@ -146,11 +142,6 @@ class ViewBlock:
     compactable: bool = True
     by: str = ""
     """For thinking: the model that produced it. It is never sent to another model."""
-
-    @property
-    def tier(self) -> int:
-        """Return the authority tier of the block's author: 0 the runtime, 1 the user, 2 the assistant, 3 others."""
-        return TIERS.get(self.source, 3)
 
 
 def dumped(data: Json) -> bytes:
