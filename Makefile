@@ -39,14 +39,14 @@ check-rest:
 	@$(PYTEST) tests/test_architecture.py tests/test_docs.py
 
 test: setup
-	@$(PYTEST) -n 4
+	@$(PYTEST) -n 6
 
 # With the tests that take long, which `test` leaves out.
 test-all: setup
-	@$(PYTEST) -n 4 --all
+	@$(PYTEST) -n 6 --all
 
 test-times: setup
-	@$(PYTEST) -n 4 -p tests.times
+	@$(PYTEST) -n 6 -p tests.times
 
 soak: setup
 	@SOAK=$(SOAK) $(PYTEST) -n 2 -m soak $(if $(STOP_AFTER),--stop-after $(STOP_AFTER))

@@ -64,6 +64,7 @@ def test_a_follower_that_leaves_leaves_its_host_alone(command: Command) -> None:
         assert host.end().out == "The answer came.\n"
 
 
+@pytest.mark.slow
 def test_a_person_attaches_speaks_and_answers_at_a_prompt_line(command: Command) -> None:
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for(WAITS)
@@ -93,6 +94,7 @@ def test_a_follower_is_told_when_its_host_was_killed(command: Command) -> None:
     assert "no process hosts session" in nobody.err
 
 
+@pytest.mark.slow
 def test_words_to_a_session_that_nobody_hosts_wait_for_who_resumes_it(command: Command) -> None:
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for(WAITS)
@@ -107,6 +109,7 @@ def test_words_to_a_session_that_nobody_hosts_wait_for_who_resumes_it(command: C
     assert (ran.code, ran.out) == (0, "Slate it is.\n"), ran.err
 
 
+@pytest.mark.slow
 def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(command: Command) -> None:
     asked = ("run", *PLANNING, "--output-format", "json", "--model", command.scenario(PLAN), "Go.")
     with started(command, *asked) as host:
@@ -129,6 +132,7 @@ def test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was(comm
     assert (ended.code, ended.out) == (0, "The answer came.\n"), ended.err
 
 
+@pytest.mark.slow
 def test_who_follows_a_session_follows_it_to_the_process_that_takes_over(command: Command) -> None:
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for(WAITS)
@@ -144,6 +148,7 @@ def test_who_follows_a_session_follows_it_to_the_process_that_takes_over(command
     no_traceback(followed)
 
 
+@pytest.mark.slow
 def test_a_host_that_hangs_is_killed_only_by_force(command: Command) -> None:
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:
         host.wait_for(WAITS)
@@ -158,6 +163,7 @@ def test_a_host_that_hangs_is_killed_only_by_force(command: Command) -> None:
         assert host.end().code == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves(command: Command) -> None:
     """Somebody removes the lock while the host lives: the next one gets a higher number, and the first must stop."""
     with started(command, "run", *PLANNING, "--model", command.scenario(PLAN), "Go.") as host:

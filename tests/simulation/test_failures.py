@@ -59,6 +59,7 @@ def told(ran: CommandResult, code: int, *words: str) -> None:
         assert each in ran.err
 
 
+@pytest.mark.slow
 def test_a_scenario_that_leads_nowhere_names_the_agent_and_the_message(command: Command) -> None:
     ran = command.run("run", "--model", command.scenario(NOWHERE), "Where to?")
     told(ran, 1, "no step for agent 'lead'", "the newest message was: Where to?")
@@ -73,6 +74,7 @@ def test_a_bad_settings_file_is_named_with_line_and_field(command: Command) -> N
     told(command.run("run", "--model", command.scenario(FINE), "Go."), 3, f"{file}:2: permission.mode", "acceptEdits")
 
 
+@pytest.mark.slow
 def test_a_refused_key_is_told_and_a_resume_goes_on_with_a_good_one(command: Command) -> None:
     answers = iter([Say(status=401), Say([{"type": "text", "text": "Good."}])])
     with foreign_service(lambda request, number: next(answers)) as service:
@@ -126,6 +128,7 @@ def _log_overwritten(database: Path) -> None:
     database.with_name(database.name + "-wal").write_bytes(os.urandom(50_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [_begins_otherwise, _log_overwritten])
 def test_a_damaged_database_is_told_and_kept_and_work_goes_on(command: Command, damage: Callable[[Path], None]) -> None:
     model = command.scenario(FINE)
@@ -175,6 +178,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["room", "interrupt"])
 def test_a_run_waits_on_a_full_disk_and_does_everything_once(command: Command, end: str) -> None:
     rules = ("--permission-mode", "bypassPermissions")
@@ -206,6 +210,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_a_rehearsal_is_told_and_a_resume_goes_on(command: Command) -> None:
     much = "At last. " * 1_000  # more than what is left of the newest page of its state file
     model = command.scenario(SLEEPS_THEN_SAYS_MUCH.replace("MUCH", much))
@@ -220,6 +225,7 @@ def test_a_full_disk_under_a_rehearsal_is_told_and_a_resume_goes_on(command: Com
         assert (ran.code, ran.out.strip()) == (0, much.strip()), ran.err
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_ends_no_session(command: Command) -> None:
     model = command.scenario(FINE)
     assert command.run("run", "--model", model, "Go.").code == 0
@@ -298,7 +304,7 @@ def begun(command: Command, phase: Phase) -> Generator[Running]:
         yield running
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PHASES)
 def test_ctrl_c_in_each_phase_leaves_nothing_behind_and_a_resume_goes_on(command: Command, name: str) -> None:
     with begun(command, PHASES[name]) as running:
@@ -321,6 +327,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_teammate_that_an_idle_lead_waits_for(command: Command) -> None:
     rules = ("--permission-mode", "bypassPermissions")
     with started(command, "run", *rules, "--model", command.scenario(TEAM), "Go.") as running:
@@ -330,6 +337,7 @@ def test_ctrl_c_stops_the_teammate_that_an_idle_lead_waits_for(command: Command)
     assert left_behind(command) == []
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_nothing_behind_and_the_turn_goes_on(command: Command) -> None:
     with begun(command, PHASES["tool"]) as running:
         running.signal(signal.SIGTERM)
@@ -346,6 +354,7 @@ def approve_what_waits(command: Command) -> None:
         assert command.run("approve", request["id"]).code == 0
 
 
+@pytest.mark.slow
 def test_a_resume_shows_the_plan_that_it_waits_for_and_how_to_answer_it(command: Command) -> None:
     with begun(command, PHASES["plan"]) as running:
         running.signal(signal.SIGTERM)
@@ -365,6 +374,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_takes_the_question_back_and_nothing_is_allowed(command: Command) -> None:
     person = AtTerminal(command, "run", "--model", command.scenario(TOUCH), "Go.")
     person.wait_for("allow this?")
@@ -376,6 +386,7 @@ def test_ctrl_c_at_a_terminal_takes_the_question_back_and_nothing_is_allowed(com
     assert not (command.workspace / "made.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_question_at_a_terminal_may_be_answered_from_elsewhere(command: Command) -> None:
     person = AtTerminal(command, "run", "--model", command.scenario(TOUCH), "Go.")
     person.wait_for("allow this?")

@@ -174,6 +174,7 @@ async def _run(options: SessionOptions, *prompts: str) -> RunEnd:
             return session.end()
 
 
+@pytest.mark.slow
 async def test_a_task_is_completed_again_without_running_its_check(place: Place) -> None:
     recorded = await place.record(CHECKED)
     assert (place.workspace("there") / "stamp").exists(), "its check ran"
@@ -190,6 +191,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_team_is_replayed_in_another_workspace_without_running_anything(place: Place) -> None:
     recorded = await place.record()
     assert (recorded.exit_code, recorded.text) == (0, "So be it.")
@@ -205,6 +207,7 @@ async def test_a_team_is_replayed_in_another_workspace_without_running_anything(
     assert sorted((place.folder / "state" / "callboard").iterdir()) == began, "a replay keeps nothing"
 
 
+@pytest.mark.slow
 async def test_a_task_that_is_bound_to_a_worktree_is_worked_on_there_again(place: Place) -> None:
     for words in (("init", "-q"), ("-c", "user.name=P", "-c", "user.email=p@x", "commit", "-qm", "x", "--allow-empty")):
         subprocess.run(["git", *words], cwd=place.workspace("there"), check=True)
@@ -282,6 +285,7 @@ class Yes:
         return Answer("approved", "person")
 
 
+@pytest.mark.slow
 async def test_a_recorded_permission_is_none_for_live_tools(place: Place) -> None:
     file = place.folder / "scenario.yaml"
     file.write_text(
@@ -350,6 +354,7 @@ agents:
 """
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("then", "latency_ms", "text"),
     [

@@ -133,6 +133,7 @@ async def test_a_slash_command_becomes_the_skills_text_behind_the_short_form(pla
     assert loaded.name == "fix"
 
 
+@pytest.mark.slow
 async def test_commands_in_a_skill_run_first_and_a_refused_one_ends_it(place: Place) -> None:
     (place.workspace / "notes.txt").write_text("here it is\n")
     place.skill("look", "---\ndescription: d\n---\n- say: !`cat notes.txt`\n")
@@ -168,6 +169,7 @@ async def test_allowed_tools_lift_a_question_in_their_turn_and_no_longer(place: 
     assert end.exit_code == 4, "the second turn asks, and nobody is there"
 
 
+@pytest.mark.slow
 async def test_disallowed_tools_and_deny_rules_bind_whatever_is_allowed(place: Place) -> None:
     place.scenario(TOUCHES)
     place.skill("no", "---\ndescription: d\nallowed-tools: Bash\ndisallowed-tools: Bash(touch *)\n---\nMake it.\n")
@@ -316,6 +318,7 @@ async def test_a_command_file_is_a_command_and_a_skill_of_its_name_wins(place: P
     assert "The command." not in "".join(seen.heard)
 
 
+@pytest.mark.slow
 async def test_a_workspace_that_nobody_trusts_brings_no_skill_and_no_command(place: Place) -> None:
     place.skill("evil", "---\ndescription: d\nallowed-tools: Bash\n---\n!`touch made`\n", "work/.claude/skills")
     (place.workspace / ".claude/commands").mkdir(parents=True)

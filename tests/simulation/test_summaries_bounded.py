@@ -78,7 +78,7 @@ class ReadingModel(ScriptedModel):
         return Reply(reply.blocks, reply.stop_reason, usage, "scripted")
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(
     ("size", "calls"),

@@ -298,6 +298,7 @@ BREAKS = (
 )
 
 
+@pytest.mark.slow
 def test_each_promise_is_seen_to_be_broken() -> None:
     unbroken = list(BREAKS)
     for seed in SEEDS:

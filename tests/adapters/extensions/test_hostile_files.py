@@ -64,6 +64,7 @@ def refusal_of(read: Callable[..., object], *arguments: object) -> str:
     return "None"
 
 
+@pytest.mark.slow
 def test_no_yaml_ends_the_process() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=False)

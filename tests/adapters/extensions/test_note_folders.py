@@ -153,6 +153,7 @@ for when in range(1, 12):
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_point_of_a_consolidation_loses_no_line(tmp_path: Path) -> None:
     folders = [NoteFolder(tmp_path / str(when), ("memory",)) for when in range(1, 12)]
     for folder in folders:
@@ -199,6 +200,7 @@ print([os.waitpid(child, 0)[1] for child in children])
 """
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_the_same_time_lose_nothing(folder: NoteFolder) -> None:
     command = [sys.executable, "-c", WRITERS, str(folder.base)]
     done = subprocess.run(command, check=True, timeout=180, capture_output=True)

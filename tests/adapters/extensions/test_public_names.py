@@ -122,6 +122,7 @@ def write_all(items: list[Definition], base: Path) -> ExtensionPaths:
     return ExtensionPaths(base / "home/work", home=base / "home", trusted=True, bundled=False, plugins=plugins)
 
 
+@pytest.mark.slow
 @many
 def test_commands_and_skills_have_their_documented_names_and_texts(tmp_path: Path, count: int) -> None:
     items = definitions(count)

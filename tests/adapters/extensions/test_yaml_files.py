@@ -81,6 +81,7 @@ def test_aliases_that_multiply_are_refused_quickly() -> None:
     assert str(caught.value) == f"team.yaml:6: {expands}"
 
 
+@pytest.mark.slow
 def test_too_many_values_and_levels_are_named_as_such() -> None:
     with pytest.raises(SettingsError, match=r"^team\.yaml:1: holds more than 200,000 values$"):
         load_yaml(f"[{'x,' * 200_001}]", "team.yaml")

@@ -97,6 +97,7 @@ async def test_a_file_that_may_hold_a_secret_is_not_committed_unseen(trees: Tree
     assert trees.at("one", "status", "--porcelain") == "?? .env"
 
 
+@pytest.mark.slow
 async def test_conflicts_are_named_put_into_the_worktree_and_merged_once_solved(trees: Trees) -> None:
     trees.commit("one", "a.txt", "one\nmine\nthree\n")
     base = main_moves(trees, "a.txt", "one\nmain\nthree\n")
@@ -199,6 +200,7 @@ async def test_two_worktrees_are_merged_one_after_the_other(trees: Trees) -> Non
     assert [(trees.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["mine\n", "mine\n"]
 
 
+@pytest.mark.slow
 async def test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_nothing(trees: Trees) -> None:
     """The state after a killed git: some files new, one half written, its lock still present."""
     trees.commit("one", "a.txt", "mine\n")

@@ -181,6 +181,7 @@ async def test_what_stands_nowhere_else_is_never_removed_unasked(trees: Trees, f
     assert (await trees.keeper.losses("one")).lines() == (line,)
 
 
+@pytest.mark.slow
 async def test_unmerged_commits_hold_a_worktree_and_outlive_it(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD)
     commit = trees.commit("one", "b.txt", "mine")

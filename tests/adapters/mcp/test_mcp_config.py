@@ -118,6 +118,7 @@ def test_an_agents_file_names_servers_or_writes_them_out(tmp_path: Path) -> None
     assert len(found.notes) == 1
 
 
+@pytest.mark.slow
 def test_reading_the_configuration_loads_no_sdk() -> None:
     code = "import sys, callboard.adapters.mcp.config; sys.exit('mcp' in sys.modules or 'httpx2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

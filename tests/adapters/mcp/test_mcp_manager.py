@@ -67,6 +67,7 @@ async def test_a_wrong_argument_never_leaves(workspace: Path) -> None:
             await world.call("mcp__a__echo", text=5)
 
 
+@pytest.mark.slow
 async def test_a_process_that_died_is_started_again_by_the_next_call_three_times_a_minute(workspace: Path) -> None:
     async with servers(workspace, raw_server("a"), raw_server("b")) as world:
         for _ in range(3):
@@ -248,6 +249,7 @@ async def test_what_cannot_be_started_fails_by_itself_with_its_reason(workspace:
             await world.manager.connect("nobody")
 
 
+@pytest.mark.slow
 async def test_servers_are_held_switched_off_on_added_and_removed(workspace: Path) -> None:
     held = {"b": ("untrusted", "nobody trusted it"), "c": ("off", "settings")}
     async with servers(workspace, raw_server("a"), raw_server("b"), raw_server("c"), held=held) as world:

@@ -64,6 +64,7 @@ async def call_fault(world: McpWorld, what: str) -> str:
         return str(refused)
 
 
+@pytest.mark.slow
 async def test_one_that_cannot_be_connected_says_why_and_the_others_are_there(folder: Path) -> None:
     wrong = {
         "exits": "I cannot start today: no licence",
@@ -82,6 +83,7 @@ async def test_one_that_cannot_be_connected_says_why_and_the_others_are_there(fo
             await check_echo(world)
 
 
+@pytest.mark.slow
 async def test_one_that_never_gets_ready_is_ended_when_its_time_is_over(folder: Path) -> None:
     modes = ("silent", "reads-nothing", "torrent")
     with anyio.fail_after(180):
@@ -119,6 +121,7 @@ async def test_one_that_pages_its_list_for_ever_is_ended_or_bounded(folder: Path
             await check_echo(world)
 
 
+@pytest.mark.slow
 async def test_one_that_ends_after_each_start_is_not_started_for_ever(folder: Path) -> None:
     with anyio.fail_after(180):
         async with servers(folder, odd("loops"), odd(name="good"), limits=GOOD) as world:
@@ -137,6 +140,7 @@ async def call_echo(world: McpWorld) -> str:
         return str(refused)
 
 
+@pytest.mark.slow
 async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder: Path) -> None:
     odd_ones = {
         "rubbish": "said",
@@ -209,7 +213,7 @@ async def test_two_servers_that_want_one_name_b30_the_later_gives_way(folder: Pa
             await check_echo(world, "a_b")
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["longline", "huge", "large"])
 async def test_what_is_too_much_is_dropped_or_kept_in_a_file_and_memory_stays_bounded(folder: Path, what: str) -> None:
     size = 200_000_000 if SOAK > 1 else 24_000_000

@@ -47,6 +47,7 @@ async def call_fault(world: McpWorld, what: str) -> str:
         return str(refused)
 
 
+@pytest.mark.slow
 async def test_one_that_cannot_be_connected_says_why_and_the_other_is_there(folder: Path) -> None:
     wrong = {"401": "401", "403": "403", "404": "404", "500": "500", "503": "503"} | {"loop": "", "html": ""}
     with odd_http() as address, anyio.fail_after(180):
@@ -93,6 +94,7 @@ async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Pat
                 assert await world.text("mcp__odd__echo", text=what) == what
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_too_large_is_not_read(folder: Path) -> None:
     with odd_http() as address, anyio.fail_after(120):
         async with servers(folder, remote(f"{address}/mcp"), limits=McpLimits(start=10, call=30, idle=30)) as world:

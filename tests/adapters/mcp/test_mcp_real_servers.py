@@ -111,6 +111,7 @@ async def _prompts_and_resources(world: McpWorld) -> None:
         await world.manager.read("all", "demo://nothing/of/the/kind")
 
 
+@pytest.mark.slow
 async def test_server_everything_over_stdio(workspace: Path) -> None:
     async with servers(workspace, _stdio("all", "mcp-server-everything")) as world:
         await _check_features(world)
@@ -119,7 +120,7 @@ async def test_server_everything_over_stdio(workspace: Path) -> None:
         assert not [name for name in world.manager.tools() if "sampling" in name]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("transport", "mode", "path"), [("http", "streamableHttp", "mcp"), ("sse", "sse", "sse")])
 async def test_server_everything_over_http(workspace: Path, transport: Transport, mode: str, path: str) -> None:
     port = _free_port()
@@ -144,6 +145,7 @@ async def test_a_remote_server_that_was_started_anew_is_reached_by_the_next_call
                 assert await world.text("mcp__all__echo", message="two") == "Echo: two"
 
 
+@pytest.mark.slow
 async def test_server_filesystem(workspace: Path) -> None:
     (workspace / "notes.txt").write_text("first line\n", encoding="utf-8")
     async with servers(workspace, _stdio("files", "mcp-server-filesystem", str(workspace))) as world:

@@ -65,6 +65,7 @@ async def start_once(
         return manager.now()[0]
 
 
+@pytest.mark.slow
 async def test_no_program_and_no_module_of_the_workspace_is_preferred(workspace: Path) -> None:
     names = ("bin/python3", "json.py", "tool.py", "node_modules/.bin/tool", "node_modules/.bin/cat")
     plant(workspace, *names)

@@ -236,6 +236,7 @@ async def run_session(tmp_path: Path, *arguments: str, **variables: str) -> list
     return ran.stdout.decode().splitlines() or [ran.stderr.decode()]
 
 
+@pytest.mark.slow
 async def test_a_session_with_a_key_loads_no_sdk(tmp_path: Path) -> None:
     async with run_service(respond_with(hello())) as wire:
         lines = await run_session(tmp_path, ANTHROPIC_API_KEY="k", ANTHROPIC_BASE_URL=wire.url)

@@ -325,6 +325,7 @@ def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(REQUESTS, min_size=1, max_size=4))
 def test_any_requests_come_back_from_their_short_form(requests: list[ComparableRequest]) -> None:
@@ -334,6 +335,7 @@ def test_any_requests_come_back_from_their_short_form(requests: list[ComparableR
         assert unpack.unpacked(line) == asked
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(REQUESTS, REQUESTS)
 def test_two_requests_differ_in_words_exactly_when_their_digests_do(

@@ -311,6 +311,7 @@ async def test_closing_cuts_what_is_in_flight_and_closing_twice_is_fine() -> Non
         await asking
 
 
+@pytest.mark.slow
 async def test_as_a_process_it_says_where_it_listens_and_remembers_over_a_kill(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("name: p\nagents: {lead: [{reply: one}, {reply: two}]}\n")
     command = [sys.executable, "-m", "callboard.adapters.models.rehearsal", str(tmp_path / "s.yaml")]
@@ -332,6 +333,7 @@ async def test_as_a_process_it_says_where_it_listens_and_remembers_over_a_kill(t
     assert [await ask(1), await ask(1), await ask(2)] == ["one", "one", "two"]
 
 
+@pytest.mark.slow
 async def test_as_a_process_it_refuses_a_bad_scenario_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("agents: {lead: [{replay: one}]}\n")
     process = await asyncio.create_subprocess_exec(

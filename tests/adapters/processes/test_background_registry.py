@@ -43,6 +43,7 @@ async def test_a_command_whose_watcher_is_killed_is_lost_and_nothing_of_it_goes_
     assert not Path(f"{place.keep}.pid").exists()
 
 
+@pytest.mark.slow
 async def test_a_watcher_killed_while_nobody_hosted_leaves_a_lost_command_and_nothing_of_it(place: Place) -> None:
     await anyio.to_thread.run_sync(run_killed_host, "free", place.folder)
     await place.ready()

@@ -226,7 +226,7 @@ async def test_an_output_file_that_cannot_be_made_is_told(place: Place) -> None:
     assert not (place.folder / "done").exists()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_many_commands_at_once_keep_their_outputs_apart(place: Place) -> None:
     told: dict[int, str] = {}
 
@@ -313,6 +313,7 @@ def run_killed_host(mode: str, base: Path) -> None:
     assert host.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_a_background_command_outlives_its_host_and_its_end_is_known(place: Place) -> None:
     await anyio.to_thread.run_sync(run_killed_host, "free", place.folder)
     output = place.folder / "out.txt"
@@ -325,6 +326,7 @@ async def test_a_background_command_outlives_its_host_and_its_end_is_known(place
     assert not Path(f"{output}.pid").exists()
 
 
+@pytest.mark.slow
 async def test_a_foreground_command_ends_with_its_host(place: Place) -> None:
     await anyio.to_thread.run_sync(run_killed_host, "hold", place.folder)
     assert await has_ended(place.pids("pids")[0])

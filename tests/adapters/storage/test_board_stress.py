@@ -119,6 +119,7 @@ async def check_log(store: SqliteStore, dead: set[str]) -> None:
     assert again >= len(dead), "each dead process held a task that another one completed"
 
 
+@pytest.mark.slow
 async def test_each_task_is_claimed_once_and_what_the_killed_held_is_finished_by_others(tmp_path: Path) -> None:
     await run(tmp_path / "s", Crowd(tasks=60, processes=4, claimers=2, killed=2, seed=1))
 

@@ -200,7 +200,7 @@ async def test_a_read_only_disk_is_refused_with_what_to_do_and_left_as_it_is(tmp
         await store.aclose()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("call", ["pwrite64", "fsync,fdatasync"])
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])

@@ -40,6 +40,7 @@ def test_a_server_raises_its_limit_and_gives_programs_the_old_one_back() -> None
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_sessions_that_are_opened_and_closed_leave_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ async def test_links_inside_are_followed(world: OutsideWorld) -> None:
     assert (world.root / "short").is_symlink()
 
 
+@pytest.mark.slow
 async def test_a_link_swapped_in_meanwhile_leads_nowhere(world: OutsideWorld) -> None:
     secret = world.base / "private"
     secret.mkdir()

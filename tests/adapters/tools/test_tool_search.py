@@ -313,7 +313,7 @@ async def test_a_cancelled_search_ends(world: OutsideWorld, grep: Tool) -> None:
     assert scope.cancelled_caught
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_a_link_swapped_in_meanwhile_shows_nothing(world: OutsideWorld, grep: Tool) -> None:
     world.write("folder/told.txt", "main open\n")
     (world.root / "swap").symlink_to(world.base / "private")

@@ -152,6 +152,7 @@ async def test_a_merge_runs_its_test_in_the_merged_result(world: WorktreeToolWor
     assert "nothing to merge" in text_of(await world.run("merge_worktree", name="parser"))
 
 
+@pytest.mark.slow
 async def test_a_failing_test_and_a_conflict_say_what_to_do(world: WorktreeToolWorld) -> None:
     await world.run("create_worktree", name="parser")
     world.trees.commit("parser", "a.txt", "mine\n")

@@ -30,6 +30,7 @@ def state_of(command: Command) -> Path:
     return database.parent
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_from_a_backup_that_was_made_while_it_ran(command: Command) -> None:
     model = command.scenario(SCENARIO)
     backup = command.workspace.parent / "backup.tar.gz"
@@ -50,6 +51,7 @@ def test_a_session_goes_on_from_a_backup_that_was_made_while_it_ran(command: Com
     assert state_of(command).stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_sessions_are_replaced_only_when_told_to_and_kept_aside(command: Command) -> None:
     first = new_session(command)
     backup = command.workspace.parent / "backup.tar.gz"
@@ -64,6 +66,7 @@ def test_sessions_are_replaced_only_when_told_to_and_kept_aside(command: Command
     assert command.run_inline("restore", str(command.workspace.parent / "scenario.yaml"), "--replace").code == 3
 
 
+@pytest.mark.slow
 def test_what_is_readable_of_a_damaged_database_is_brought_back_as_advised(command: Command) -> None:
     sessions = [new_session(command) for _ in range(2)]
     database = state_of(command) / "callboard.db"

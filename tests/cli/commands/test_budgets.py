@@ -22,6 +22,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+@pytest.mark.slow
 def test_nought_refuses_the_first_call_and_a_resume_raises_it_for_good(command: Command) -> None:
     model = command.scenario(HELLO)
     ran = command.run_inline(
@@ -58,6 +59,7 @@ agents:
 SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("scenario", "flags", "out", "err"),
     [

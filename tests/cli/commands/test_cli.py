@@ -68,6 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"anthropic", "mcp", "prompt_toolkit", "pydantic", "anyio", "apsw", "rich"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_a_listing_imports_no_service_and_no_prompt_line() -> None:
     code = "import sys; from callboard.__main__ import main; main(['cron', 'list']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
@@ -237,6 +238,7 @@ def test_the_doctor_says_what_is_there_and_what_is_not(command: Command) -> None
     assert [one["what"] for one in json.loads(ran.out) if one["state"] == "broken"] == ["settings"]
 
 
+@pytest.mark.slow
 def test_doctor_run_and_resume_say_what_the_store_set_aside(command: Command) -> None:
     hello = "agents: {lead: [{reply: Hello.}, {reply: Hello again.}]}"
     assert command.run_inline("run", "--model", command.scenario(hello), "Say hello").code == 0
@@ -315,6 +317,7 @@ def test_settings_say_where_they_came_from(command: Command) -> None:
     assert {"name": "model", "value": "m", "origin": "CALLBOARD_MODEL"} in rows
 
 
+@pytest.mark.slow
 def test_a_rehearsal_is_served_until_it_is_ended(command: Command) -> None:
     scenario = command.scenario(GREET).removeprefix("rehearsal:")
     serving = command.start("rehearse", "serve", scenario)

@@ -240,6 +240,7 @@ done
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes(command: Command) -> None:
     asked = ["callboard comp", "callboard inbox a", "callboard tasks --status = in"]
@@ -255,6 +256,7 @@ def test_bash_completes(command: Command) -> None:
     assert (ran.stdout.splitlines(), ran.stderr) == (["completion", "alice", "in_progress"], "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_completes(command: Command) -> None:
     script = 'callboard completion fish | source; complete -C "callboard inbox a"'

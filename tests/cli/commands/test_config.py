@@ -85,6 +85,7 @@ def test_the_names_of_claude_code_stand_for_the_settings_here(command: Command) 
     assert "true or false is expected" in ran.err
 
 
+@pytest.mark.slow
 def test_comments_other_values_and_the_mode_of_the_file_stay(command: Command) -> None:
     _own(command).parent.mkdir(parents=True)
     before = "# mine\nlimits: {steps: 5}  # few\n\npermission:\n  allow:\n  - Read  # all\n"
@@ -184,6 +185,7 @@ def test_the_users_own_file_may_be_a_link(command: Command) -> None:
     assert _own(command).is_symlink()
 
 
+@pytest.mark.slow
 def test_a_trusted_workspace_stays_trusted_and_an_untrusted_one_untrusted(command: Command) -> None:
     assert command.run_inline("config", "set", "language", "Latin").code == 0
     assert command.run_inline("config", "set", "language", "Greek").err == ""
@@ -228,6 +230,7 @@ def test_a_value_that_is_not_in_force_is_reported(command: Command) -> None:
     assert "the rule Bassh(x) has no effect" in ran.err
 
 
+@pytest.mark.slow
 def test_secrets_are_never_printed(command: Command) -> None:
     key = "sk-ant-" + "a1B2c3D4e5F6" * 3
     _own(command).parent.mkdir(parents=True)
@@ -247,6 +250,7 @@ def test_secrets_are_never_printed(command: Command) -> None:
         assert "(hidden: it looks like a secret)" in ran.out
 
 
+@pytest.mark.slow
 def test_changes_of_two_processes_are_both_kept(command: Command) -> None:
     adding = [command.start("config", "add", "-g", "permission.deny", f"Bash(x{number})") for number in range(4)]
     assert [process.wait(60) for process in adding] == [0, 0, 0, 0]

@@ -126,6 +126,7 @@ def test_metrics_stand_beside_the_result_in_listings_and_in_the_log(command: Com
     assert [line["event"] for line in lines if "metrics" in line["event"]] == ["metrics", "session_metrics"]
 
 
+@pytest.mark.slow
 def test_the_line_of_a_compaction_is_progress_that_quiet_hides(command: Command) -> None:
     with (command.workspace / "one.txt").open("a") as large:  # smaller edits by a preset are not shown
         large.write("\nsome more words of a line" * 200)
@@ -155,6 +156,7 @@ def test_an_undo_takes_effect_at_once_where_nobody_hosts(command: Command) -> No
     assert json.loads(command.run_inline("context", "--json").out)["window"]["used"] > before + 3_000
 
 
+@pytest.mark.slow
 def test_what_was_taken_back_is_not_cut_again_at_the_next_step(command: Command) -> None:
     run_to_end(command)
     (cleared,) = edits(command)
@@ -166,6 +168,7 @@ def test_what_was_taken_back_is_not_cut_again_at_the_next_step(command: Command)
     assert cuts(later, "one.txt") == 1
 
 
+@pytest.mark.slow
 def test_an_undo_can_be_taken_back(command: Command) -> None:
     run_to_end(command)
     (cleared,) = edits(command)
@@ -218,6 +221,7 @@ def test_an_agents_tool_takes_nothing_back(command: Command) -> None:
     assert command.run_inline("context", CALLBOARD_TOOL="1").code == 0
 
 
+@pytest.mark.slow
 def test_options_may_stand_before_the_command(command: Command) -> None:
     run_to_end(command)
     whole = command.run_inline("context", "explain", "lead", "--json").out

@@ -89,6 +89,7 @@ def test_the_tree_adds_up_to_what_the_engine_counted(command: Command) -> None:
     assert found["total"]["cache_read_share"] > 0
 
 
+@pytest.mark.slow
 def test_failed_calls_tries_again_and_models_that_took_over_are_told(command: Command) -> None:
     found = cost_report(run_to_end(command))
     lead, alice, _ = flat(found["agents"])
@@ -116,6 +117,7 @@ def test_the_table_fits_eighty_columns_and_is_plain_where_nobody_looks(command: 
         assert total.split()[1] == str(cost_report(command)["total"]["calls"])
 
 
+@pytest.mark.slow
 def test_by_model_each_model_has_its_agents(command: Command) -> None:
     found = cost_report(run_to_end(command))
     wanted: list[str] = []

@@ -90,6 +90,7 @@ WRONG: list[tuple[str, bytes]] = [
 ]
 
 
+@pytest.mark.slow
 def test_each_question_gets_its_times(command: Command) -> None:
     drawn = [triple for triple in triples(71, 60, each=6) if next(walk(triple), None) is not None]
     walked = [

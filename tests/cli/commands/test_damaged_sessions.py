@@ -129,6 +129,7 @@ def copy_session(command: Command, session: str, names: list[str]) -> None:
     anyio.run(copying)
 
 
+@pytest.mark.slow
 def test_sessions_that_cannot_be_read_leave_all_others_served(command: Command) -> None:
     harms = {**DAMAGED, **NEWER, **LOST_ROWS}
     copy_session(command, new_session(command), ["sound", *harms])
@@ -210,6 +211,7 @@ def test_resume_carry_goes_on_past_a_damaged_record(command: Command) -> None:
         assert (again.code, again.out) == (0, "Done as asked.\n"), again.err
 
 
+@pytest.mark.slow
 def test_the_snapshot_of_an_orderly_end_covers_all_damage_before_it(command: Command) -> None:
     session = new_session(command)
     base = Database(command)

@@ -166,7 +166,7 @@ def test_a_full_disk_is_told_once(args: list[str], command: Command) -> None:
     assert ran.returncode == 1
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("args", ["completion bash", "--help", "policy explain --stdin < lines"])
 def test_a_reader_that_goes_away_is_no_failure(args: str, command: Command) -> None:
     (command.workspace / "lines").write_text("{}\n" * 500)

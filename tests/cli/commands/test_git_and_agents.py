@@ -99,6 +99,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_an_agent_that_keeps_changing_the_repository_makes_the_facts_of_a_turn_run_nothing(canary: Canary) -> None:
     command = canary.command
     ran = command.run_inline("run", "--permission-mode", "sandboxed", "--model", command.scenario(LEAD), "Go.")
@@ -111,6 +112,7 @@ def test_an_agent_that_keeps_changing_the_repository_makes_the_facts_of_a_turn_r
     assert canary.has_run, "the other one is real too"
 
 
+@pytest.mark.slow
 def test_a_repository_planted_in_a_worktree_makes_the_commands_of_a_person_run_nothing(canary: Canary) -> None:
     command = canary.command
     scenario = command.scenario(

@@ -93,6 +93,7 @@ async def test_nested_instructions_come_on_touch_once_and_the_prompt_stays_as_it
     assert [block["type"] for block in message_blocks(asked[2])[-1]] == ["tool_result", "text"]
 
 
+@pytest.mark.slow
 async def test_a_resume_repeats_nothing_and_tells_what_has_changed(command: Command) -> None:
     nested = command.workspace / "src" / "AGENTS.md"
     steps = [read("src/one.txt"), say("done"), read("src/two.txt"), say("done"), read("src/one.txt"), say("done")]
@@ -111,6 +112,7 @@ async def test_a_resume_repeats_nothing_and_tells_what_has_changed(command: Comm
     assert "now two blanks" in instruction_texts(asked[-1])[1]
 
 
+@pytest.mark.slow
 async def test_instructions_stand_word_for_word_after_a_summary_and_come_anew_in_a_new_conversation(
     command: Command,
 ) -> None:

@@ -46,6 +46,7 @@ def folder_of(command: Command, name: str) -> Path:
     return Path(next(row["folder"] for row in rows if row["name"] == name))
 
 
+@pytest.mark.slow
 def test_the_lead_and_its_subagents_write_in_the_worktree_alone(command: Command) -> None:
     ran = run(command, "-w", "feature")
     assert (ran.code, ran.out) == (0, "written\n"), ran.err
@@ -82,6 +83,7 @@ def test_a_session_that_goes_on_stays_in_its_worktree(command: Command) -> None:
     assert not (command.workspace / "later.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_lead_whose_worktree_is_gone_does_nothing_in_the_workspace(command: Command) -> None:
     assert run(command, "-w", "feature").code == 0
     folder = folder_of(command, "feature")

@@ -41,6 +41,7 @@ def inbox_of(command: Command, *args: str) -> list[dict[str, Any]]:
     return json.loads(command.run_inline("inbox", *args, "--json").out)
 
 
+@pytest.mark.slow
 def test_mail_and_its_tree_for_people_and_scripts(command: Command) -> None:
     assert command.run_inline("run", "--model", command.scenario(TEAM), "How many?").code == 0
     everything = inbox_of(command, "--all")

@@ -73,7 +73,7 @@ def echoes(agent: str, number: int) -> dict[str, object]:
     return tool_use("bash", {"command": f"echo {agent} {number}"})
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mates", "count", "beside"),
     [

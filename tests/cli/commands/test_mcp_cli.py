@@ -153,6 +153,7 @@ def test_an_agents_tool_may_look_and_change_nothing(command: Command) -> None:
     assert command.run_inline("mcp", "list", CALLBOARD_TOOL="1").code == 0
 
 
+@pytest.mark.slow
 def test_a_server_is_connected_listed_and_called(command: Command) -> None:
     for name, mode in (("good", "good"), ("ends", "exits")):
         assert command.run_inline("mcp", "add", name, "--", sys.executable, str(ODD), mode).code == 0

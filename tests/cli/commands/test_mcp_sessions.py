@@ -96,6 +96,7 @@ def test_servers_that_cannot_start_are_told_in_a_line_and_the_run_is_done(comman
     assert processes_with(str(command.workspace)) == []
 
 
+@pytest.mark.slow
 def test_a_servers_words_never_close_the_tag_that_they_stand_in(command: Command) -> None:
     model = scenario(command, ("mcp__tags__do", {"what": "closing"}))
     _, results = run(command, model, {"tags": entry("tags")})

@@ -98,6 +98,7 @@ async def test_a_service_that_states_no_limits_gets_those_of_the_nearest_family(
     assert "(as of claude-opus-5-5); its cost is unknown" in ran.err
 
 
+@pytest.mark.slow
 async def test_the_variables_of_settings_choose_service_key_and_models(service: Service) -> None:
     url = service.environ.pop("ANTHROPIC_BASE_URL")
     del service.environ["ANTHROPIC_API_KEY"]
@@ -172,6 +173,7 @@ async def test_opusplan_is_opus_in_plan_mode_and_sonnet_after_it(service: Servic
     assert await models_of(*driven, stdin=f"{control}\n{prompt}\n") == {opus}
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_chosen_at_the_prompt_line_states_its_id_and_its_assumed_limits(
     service: Service, tmp_path: Path
 ) -> None:
@@ -190,6 +192,7 @@ async def test_a_model_that_is_chosen_at_the_prompt_line_states_its_id_and_its_a
     await anyio.to_thread.run_sync(look)
 
 
+@pytest.mark.slow
 async def test_a_client_and_a_resumed_session_may_name_models_by_alias(service: Service) -> None:
     def control(number: int, model: str | None) -> str:
         request = {"subtype": "set_model", "model": model}

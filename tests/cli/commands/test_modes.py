@@ -43,6 +43,7 @@ def test_a_plan_that_an_unattended_run_approves_is_carried_out(command: Command)
     assert (command.workspace / "roof.txt").read_text() == "thatch"
 
 
+@pytest.mark.slow
 def test_a_resume_takes_another_mode_and_keeps_it(command: Command) -> None:
     write = "reply: [{{tool_use: {{name: write_file, input: {{path: {}.txt, content: x}}}}}}]"
     replies = [line for name in ("one", "two", "three", "four") for line in (write.format(name), "reply: Done.")]
@@ -67,6 +68,7 @@ def init_of(command: Command, *args: str) -> tuple[str, bool]:
     return first["permissionMode"], bool(first["tools"])
 
 
+@pytest.mark.slow
 def test_the_first_message_of_a_resumed_run_names_the_mode_of_its_lead(command: Command) -> None:
     scenario = command.scenario("agents: {lead: [{otherwise: true, reply: Done., repeat: forever}]}")
     assert init_of(command, "--permission-mode", "plan", "--model", scenario) == ("plan", True)
@@ -75,6 +77,7 @@ def test_the_first_message_of_a_resumed_run_names_the_mode_of_its_lead(command: 
     assert init_of(command, "--continue") == ("acceptEdits", True)
 
 
+@pytest.mark.slow
 def test_a_plan_is_approved_with_a_mode_and_shift_tab_changes_it(command: Command) -> None:
     screen = Screen(command, "--model", command.scenario(PLAN), "--permission-mode", "plan")
     try:
@@ -99,7 +102,7 @@ def test_a_plan_is_approved_with_a_mode_and_shift_tab_changes_it(command: Comman
         screen.close()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WAITING)
 @pytest.mark.parametrize("keys", ["\x04", "\x03\x03"], ids=["Ctrl-D", "Ctrl-C twice"])
 def test_leaving_an_attached_screen_at_a_question_answers_nothing(command: Command, kind: str, keys: str) -> None:

@@ -52,7 +52,7 @@ def scenario(calls: tuple[str, ...]) -> str:
     return f"agents: {{lead: [{', '.join([*steps, '{reply: All is said.}'])}]}}"
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_run_says_what_is_still_open_and_fails_for_open_tasks(case: Case, command: Command) -> None:
     model = command.scenario(scenario(case.calls))

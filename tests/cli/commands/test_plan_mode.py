@@ -62,6 +62,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         await emulator.aclose()
 
 
+@pytest.mark.slow
 async def test_a_resume_in_plan_mode_offers_the_tool_with_its_first_request(service: Service) -> None:
     await service.run("Look.")
     assert service.offers == [False]
@@ -87,7 +88,7 @@ async def test_the_tool_stays_listed_after_plan_mode_and_is_refused(service: Ser
     )
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["command", "keys"])
 async def test_plan_mode_at_the_prompt_offers_the_tool_with_the_next_request(service: Service, way: str) -> None:
     def play() -> None:

@@ -109,6 +109,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_session_runs_its_hooks_and_reads_its_files_but_does_not_change_them(
     command: Command, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def parked_keys(command: Command) -> list[dict[str, object]]:
     return json.loads(shown.out)
 
 
+@pytest.mark.slow
 def test_a_parked_key_is_shown_and_reset_from_another_process(command: Command) -> None:
     assert "no model is parked" in command.run_inline("rate").out
     host = command.start("run", "--model", command.scenario(PARKED), "Go.")
@@ -52,6 +53,7 @@ def test_a_parked_key_is_shown_and_reset_from_another_process(command: Command) 
     assert "no model is parked" in command.run_inline("rate").out
 
 
+@pytest.mark.slow
 def test_a_park_holds_no_next_command(command: Command) -> None:
     """A new process sends its prompt at once, even if an earlier one was parked for an hour and ended."""
     model = command.scenario(PARKED)

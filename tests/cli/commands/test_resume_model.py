@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.cli.commands.command import Command
 
 SCENARIO = """
@@ -19,6 +20,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_resume_with_another_model_asks_it_from_then_on(tmp_path: Path) -> None:
     command = Command(tmp_path)
     big = command.scenario(SCENARIO.format(first="big-one"))

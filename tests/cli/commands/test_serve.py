@@ -98,6 +98,7 @@ def test_a_dry_run_lists_sessions_and_times_and_fires_nothing(command: Command) 
     assert history(command, session) == []
 
 
+@pytest.mark.slow
 def test_once_fires_what_is_due_and_ends(command: Command) -> None:
     session, due = new_session(command), time.time() - 90
     late = one_shot(1, due).model_copy(update={"created_at": due - 60})
@@ -125,6 +126,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_outlasts_the_last_fire_is_ended_after_the_time_in_the_settings(command: Command) -> None:
     settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True)
@@ -146,6 +148,7 @@ def test_a_command_that_outlasts_the_last_fire_is_ended_after_the_time_in_the_se
     assert not Path(f"/proc/{pid}/cwd").exists()
 
 
+@pytest.mark.slow
 def test_it_leaves_for_a_person_and_comes_back(command: Command) -> None:
     session = new_session(command)
     add_schedules(command, session, one_shot(1, time.time() + 3_600))
@@ -165,6 +168,7 @@ def test_it_leaves_for_a_person_and_comes_back(command: Command) -> None:
     no_traceback(ended)
 
 
+@pytest.mark.slow
 def test_a_new_session_and_a_schedule_file_are_noticed(command: Command) -> None:
     session = new_session(command)
     add_schedules(command, session, one_shot(1, time.time() + 3_600))
@@ -210,6 +214,7 @@ def test_who_fires_a_sessions_schedules_is_known_to_any_process(command: Command
     )
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_schedules_only_when_it_is_told_to(command: Command) -> None:
     for ahead in (4, 30, 120):  # on a slow machine, the first run may end after the schedule's time
         session, due = new_session(command), time.time() + ahead

@@ -50,7 +50,7 @@ def tool_results(
     return [one if isinstance(one, str) else "".join(part["text"] for part in one) for one in found]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [".claude/skills", "config/callboard/skills", "linked"])
 def test_the_files_of_a_persons_skill_are_read_and_its_scripts_run(tmp_path: Path, place: str) -> None:
     require_level(2)
@@ -90,6 +90,7 @@ def test_the_files_of_a_persons_skill_are_read_and_its_scripts_run(tmp_path: Pat
         assert "Permission denied" in refused, refused
 
 
+@pytest.mark.slow
 def test_its_own_rules_let_its_scripts_run(tmp_path: Path) -> None:
     require_level(2)
     command = Command(tmp_path)

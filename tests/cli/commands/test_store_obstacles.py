@@ -105,7 +105,7 @@ async def test_a_command_gives_up_and_names_the_stopped_process(
     await other.aclose()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [b"\x03", b"\x04"], ids=["ctrl-c", "ctrl-d"])
 def test_the_prompt_line_is_left_while_a_stopped_process_holds_the_lock(command: Command, keys: bytes) -> None:
     model = command.scenario("agents:\n  lead:\n    - otherwise: true\n      reply: I hear you.\n")
@@ -125,7 +125,7 @@ def test_the_prompt_line_is_left_while_a_stopped_process_holds_the_lock(command:
         screen.close()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_run_waits_for_a_stopped_process_and_can_be_ended(command: Command, goes_on: bool) -> None:
     with start_run(command) as running, stopped_in_a_commit(store_of(command)) as child:
@@ -146,6 +146,7 @@ def test_a_run_waits_for_a_stopped_process_and_can_be_ended(command: Command, go
         assert (resumed.code, resumed.out) == (0, "Done as asked.\n"), resumed.err
 
 
+@pytest.mark.slow
 def test_a_first_ctrl_c_ends_a_run_that_cannot_write(command: Command) -> None:
     with start_run(command) as running, stopped_in_a_commit(store_of(command)):
         running.signal(signal.SIGINT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.cli.commands.command import Command
 
 TEAM = """
@@ -24,6 +25,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_raise_is_told_and_kept_and_what_is_none_is_refused(tmp_path: Path) -> None:
     command = Command(tmp_path)
     cut = command.run_inline("run", "--model", command.scenario(TEAM), "Go.")

@@ -109,6 +109,7 @@ class Screen:
         return self.text
 
 
+@pytest.mark.slow
 def test_a_team_is_watched_on_a_screen_as_lines_and_as_json_and_an_agent_of_it_is_killed(command: Command) -> None:
     with run_team(command):
         objects, lines = start_watch(command, "--json"), start_watch(command)
@@ -148,6 +149,7 @@ def first_line(watching: Process) -> str:
         return out.readline()
 
 
+@pytest.mark.slow
 def test_what_is_no_agent_or_not_parked_is_refused_and_so_is_a_tools_process(command: Command) -> None:
     model = command.scenario(TEAM.replace("sleep 300", "true"))
     assert command.run_inline("run", "--permission-mode", "bypassPermissions", "--model", model, "Go.").code == 0

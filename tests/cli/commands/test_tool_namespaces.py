@@ -64,7 +64,7 @@ def run_as_tool(command: Command, words: str) -> tuple[int, str]:
     return anyio.run(run)
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_a_command_in_new_namespaces_is_still_a_tools(command: Command, namespace: str) -> None:
     ways = ("command line", "message", "Python API") if namespace in WITH_ALL_WAYS else ("command line",)
@@ -83,7 +83,7 @@ def test_a_command_in_new_namespaces_is_still_a_tools(command: Command, namespac
     assert [stored_request(command, request).status for request in ("req_a1", "req_a2")] == ["pending"] * 2
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @unmarked
 @pytest.mark.parametrize(
     ("wrapper", "bit"),

@@ -165,6 +165,7 @@ def screen(command: Command) -> Iterator[Screen]:
         screen.close()
 
 
+@pytest.mark.slow
 def test_at_a_terminal_it_is_asked_and_yes_is_kept(screen: Screen, command: Command) -> None:
     shown = screen.wait(r"use it\? .*\[y/N\]")
     assert "hook      PreToolUse: ./tools/guard.sh" in shown

@@ -86,6 +86,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "answer"), [(["WebFetch(domain:127.0.0.1)"], "It is 42.\n"), (["WebFetch"], "I may not look.\n")]
 )

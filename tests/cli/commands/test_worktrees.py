@@ -79,6 +79,7 @@ def test_a_person_lists_merges_and_removes_what_a_session_left(command: Command)
     assert run_git(command.workspace, "branch", "--format=%(refname:short)").split() == ["main"]
 
 
+@pytest.mark.slow
 def test_a_person_lets_go_what_stands_nowhere_else_and_keeps_the_commits(command: Command) -> None:
     run_once(command)
     removed = command.run_inline("worktrees", "remove", "parser", "--discard")
@@ -86,6 +87,7 @@ def test_a_person_lets_go_what_stands_nowhere_else_and_keeps_the_commits(command
     assert "was in it: untracked: new.txt" in removed.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [("merge", "parser"), ("remove", "parser", "--discard")])
 def test_a_tool_may_look_and_no_more(command: Command, act: tuple[str, ...]) -> None:
     run_once(command)
@@ -94,6 +96,7 @@ def test_a_tool_may_look_and_no_more(command: Command, act: tuple[str, ...]) -> 
     assert command.run_inline("worktrees", CALLBOARD_TOOL="1").code == 0
 
 
+@pytest.mark.slow
 def test_a_recorded_run_in_a_worktree_is_replayed_without_making_one(command: Command) -> None:
     tape = command.workspace.parent / "tape.jsonl"
     run_once(command, "--record", str(tape))

@@ -117,6 +117,7 @@ class CallbackAnswers:
         }
 
 
+@pytest.mark.slow
 def test_a_query_streams_and_asks_its_callbacks_for_permission_and_its_hooks(bench: Bench) -> None:
     mine = CallbackAnswers()
 
@@ -177,6 +178,7 @@ def check_stream(messages: list[Any]) -> None:
     assert replies == 2
 
 
+@pytest.mark.slow
 def test_a_client_talks_interrupts_and_changes_mode_and_model(bench: Bench) -> None:
     async def run() -> None:
         async with sdk.ClaudeSDKClient(bench.options(allowed_tools=["Bash(sleep:*)"])) as client:

@@ -121,6 +121,7 @@ def test_words_and_piped_input_both_reach_the_model(
     assert "stdin" not in ran.err
 
 
+@pytest.mark.slow
 def test_piped_input_is_the_prompt_of_a_session_that_goes_on(command: Command) -> None:
     assert command.run("-p", "begin", "--model", command.scenario(ECHO)).out == "I see no diff.\n"
     assert command.run("-p", "-c", "review this", stdin="+the new line\n").out == "I see the diff.\n"
@@ -152,6 +153,7 @@ def test_dash_p_is_a_run(command: Command) -> None:
     assert command.run_inline("-p", "--model", command.scenario(GREET), "What?").out == "It says hello.\n"
 
 
+@pytest.mark.slow
 def test_modes_of_claude_code_are_taken_and_what_is_read_otherwise_is_told(command: Command) -> None:
     for mode, told in (("manual", False), ("auto", True), ("sandboxed", False)):
         ran = command.run_inline(
@@ -278,6 +280,7 @@ def test_approving_oneself_by_a_tool_call_is_refused(command: Command) -> None:
         assert "for a person" in ran.err
 
 
+@pytest.mark.slow
 def test_a_tools_process_continues_only_a_session_that_a_tool_began(command: Command) -> None:
     """A command can outlive the host of its session. It must not resume that session and speak as the person."""
     model = ("--model", command.scenario(ANY))
@@ -325,6 +328,7 @@ def test_a_folder_that_was_removed_under_us_is_told(command: Command, name: str)
         assert "No such file" in said
 
 
+@pytest.mark.slow
 def test_a_start_of_python_in_a_removed_folder_is_told(command: Command) -> None:
     script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(command.argv)} tasks"
     ran = subprocess.run(["sh", "-c", script], cwd=command.workspace, env=command.env, check=False, capture_output=True)
@@ -365,6 +369,7 @@ def prepare_run(command: Command, at_end: str) -> tuple[str, ...]:
     return ("run", "--permission-mode", "bypassPermissions", "--model", command.scenario(LINGERING), "Begin.")
 
 
+@pytest.mark.slow
 def test_a_run_lists_its_background_commands_waits_as_long_as_the_settings_say_and_stops_them(command: Command) -> None:
     ran = command.run(*prepare_run(command, "0.5"), "--output-format", "json")
     assert ran.code == 0
@@ -406,6 +411,7 @@ def test_an_unknown_command_is_refused_in_one_sentence(command: Command) -> None
     assert len(told["errors"]) == 1, told["errors"]
 
 
+@pytest.mark.slow
 def test_a_session_is_named_renamed_and_resumed_by_its_name(command: Command) -> None:
     model = command.scenario("agents: {lead: [{otherwise: true, reply: Done.}]}")
     for name in ("parser work", "twice", "twice"):

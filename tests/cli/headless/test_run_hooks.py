@@ -74,6 +74,7 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
+@pytest.mark.slow
 def test_settings_guard_all_and_front_matter_guards_its_own(command: Command) -> None:
     same = (command.workspace / ".claude/settings.json").read_text()  # the person has the same hook; it runs once
     (command.workspace.parent / ".claude").mkdir()

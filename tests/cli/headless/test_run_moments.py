@@ -50,6 +50,7 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
+@pytest.mark.slow
 def test_commands_hear_of_every_moment_and_what_they_decide_holds(command: Command) -> None:
     ran = command.run_inline("run", "--output-format", "stream-json", "--model", command.scenario(SCENARIO), "Go.")
     assert ran.code == 0, ran.err

@@ -76,6 +76,7 @@ def transcript(command: Command) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_a_stop_hook_reads_the_last_reply_in_the_transcript(command: Command) -> None:
     settings(command).write_text(yaml.safe_dump(reading_hooks(command)))
     ran = command.run_inline("run", "--model", command.scenario(SCENARIO), "Go.")
@@ -97,6 +98,7 @@ def test_a_stop_hook_reads_the_last_reply_in_the_transcript(command: Command) ->
     assert lines[2]["message"]["content"][0]["type"] == "tool_result"
 
 
+@pytest.mark.slow
 def test_a_subagent_names_the_transcript_of_the_main_conversation(command: Command) -> None:
     script = "import json, sys\ntold = json.load(sys.stdin)\nprint(json.dumps(told), file=open(sys.argv[1], 'a'))\n"
     (command.workspace.parent / "last.py").write_text(script)
@@ -108,6 +110,7 @@ def test_a_subagent_names_the_transcript_of_the_main_conversation(command: Comma
     assert Path(stopped["agent_transcript_path"]).stem == stopped["agent_id"]
 
 
+@pytest.mark.slow
 def test_a_transcript_with_lines_of_the_first_format_goes_on(command: Command) -> None:
     command.run_inline("run", "--model", command.scenario(SCENARIO), "Go.")
     settings(command).write_text(yaml.safe_dump(reading_hooks(command)))

@@ -71,6 +71,7 @@ async def test_the_output_of_a_background_command_is_in_the_file_that_its_end_na
     assert Path(ended.output_file).read_text() == "made\n"
 
 
+@pytest.mark.slow
 async def test_a_client_moves_a_subagent_to_the_background(stage: Stage) -> None:
     await stage.play(
         use("task", description="look", prompt="look", agent_type="explore"),

@@ -317,6 +317,7 @@ async def test_a_session_is_continued_forked_and_cut_at_a_message(bench: ServedB
         await bench.ask("hello", resume=session, resume_session_at=own, resume_drops_turn=str(uuid.uuid4()))
 
 
+@pytest.mark.slow
 async def test_files_are_rewound_to_a_message(bench: ServedBench) -> None:
     more = {"enable_file_checkpointing": True, "extra_args": {"replay-user-messages": None}}
     async with sdk.ClaudeSDKClient(bench.options(permission_mode="acceptEdits", **more)) as client:
@@ -340,6 +341,7 @@ async def test_files_are_rewound_to_a_message(bench: ServedBench) -> None:
             await client.rewind_files(points[0])
 
 
+@pytest.mark.slow
 async def test_answers_of_the_client_change_rules_and_mode(bench: ServedBench) -> None:
     asked: list[str] = []
     Rule = sdk.types.PermissionRuleValue  # noqa: N806 - a class
@@ -456,6 +458,7 @@ async def test_a_folder_may_be_read(bench: ServedBench, tmp_path: Path) -> None:
         await bench.ask("read it", add_dirs=[tmp_path / "nowhere"])
 
 
+@pytest.mark.slow
 async def test_the_text_of_subagents_is_sent_on_request(bench: ServedBench) -> None:
     helper = {"helper": sdk.AgentDefinition(description="Helps", prompt="You help.", tools=["Glob"])}
     for forwarded in (False, True):
@@ -514,7 +517,7 @@ async def test_options_without_effect_say_so(bench: ServedBench, name: str) -> N
     assert any(OPTIONS[name].removeprefix("refused: ") in line for line in bench.told)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("flush", ["batched", "eager"])
 async def test_a_store_gets_the_transcripts(bench: ServedBench, flush: str) -> None:
     store = sdk.InMemorySessionStore()

@@ -416,7 +416,7 @@ CHOICE = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "steps", "output"),
     [
@@ -459,7 +459,7 @@ async def test_tools_are_selected(stage: Stage, tools: Any, has: set[str], lacks
 # test_persist_session and the functions for sessions
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["client", "query"])
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_session_is_listed_unless_it_is_not_kept(
@@ -484,6 +484,7 @@ async def test_a_session_is_listed_unless_it_is_not_kept(
             await stage.ask("again", continue_conversation=True, **more)
 
 
+@pytest.mark.slow
 async def test_the_functions_for_sessions_read_and_change_a_session(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,6 +519,7 @@ async def test_a_query_with_a_hook_has_one_result(stage: Stage) -> None:
     assert not [one for one in of_type(messages, sdk.SystemMessage) if one.subtype == "session_state_changed"]
 
 
+@pytest.mark.slow
 async def test_the_hook_of_a_turn_after_a_teammate_has_finished_is_asked(stage: Stage) -> None:
     worker = {"worker": sdk.AgentDefinition(description="Says one word", prompt="Say DONE.", tools=[])}
     await stage.play(

@@ -105,6 +105,7 @@ async def test_hooks_of_several_events_work_together(stage: Stage) -> None:
 # test_deferred_tool_resume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["client", "query"])
 async def test_a_deferred_call_asks_the_hook_again_when_the_session_is_resumed(stage: Stage, by: str) -> None:
     await stage.play(use("bash", command="touch resumed.txt"))
@@ -136,6 +137,7 @@ async def test_a_deferred_call_asks_the_hook_again_when_the_session_is_resumed(s
     assert [given["tool_use_id"] for given in calls] == [first.deferred_tool_use.id] * 2
 
 
+@pytest.mark.slow
 async def test_a_deferred_call_runs_when_a_resumed_session_allows_it(stage: Stage) -> None:
     await stage.play(use("bash", command="touch resumed.txt"))
     deferred = {"hookEventName": "PreToolUse", "permissionDecision": "defer"}

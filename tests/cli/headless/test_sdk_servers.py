@@ -52,6 +52,7 @@ def calculator() -> Any:
     return sdk.create_sdk_mcp_server("calc", tools=[add, divide])
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_tools_of_the_client_are_called_through_it(bench: Bench) -> None:
@@ -81,6 +82,7 @@ def approver(answers: list[str], asked: list[Any]) -> Any:
     return sdk.create_sdk_mcp_server("asker", tools=[approve])
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_tool_of_a_server_answers_permission_requests(bench: Bench) -> None:

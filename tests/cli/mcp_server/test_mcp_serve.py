@@ -70,6 +70,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_client_runs_a_prompt_and_gives_the_session_more_to_do(command: Command) -> None:
     async def talking() -> None:
         async with start_server(command, "--model", command.scenario(TALK)) as client:
@@ -91,6 +92,7 @@ def test_a_client_runs_a_prompt_and_gives_the_session_more_to_do(command: Comman
     assert len(json.loads(command.run_inline("sessions", "--json").out)) == 1
 
 
+@pytest.mark.slow
 def test_a_command_that_outlasts_the_work_is_ended_after_the_time_in_the_settings(command: Command) -> None:
     settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True)
@@ -161,6 +163,7 @@ def test_a_client_that_speaks_for_the_person_approves_what_it_has_seen(command: 
     assert (kept["answered_by"], kept["reason"]) == ("person", "(through an MCP client)")
 
 
+@pytest.mark.slow
 def test_a_cancelled_call_ends_the_wait_and_not_the_session_and_eof_leaves_it_to_be_resumed(command: Command) -> None:
     async def leaving() -> str:
         async with start_server(command, "--model", command.scenario(SLOW)) as client:

@@ -210,6 +210,7 @@ def test_times(text: str, seconds: float | None) -> None:
 # No person is there
 
 
+@pytest.mark.slow
 def test_a_headless_run_ends_with_4_and_says_which_call_and_how_to_allow_it(command: Command) -> None:
     model = command.scenario(SCENARIO)
     ran = command.run("run", "--model", model, "again")

@@ -51,6 +51,7 @@ async def typed(workspace: Path, line: str) -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_change_is_in_the_workspaces_file_and_listed(workspace: Path) -> None:
     file = workspace / ".callboard" / "settings.yaml"
@@ -113,6 +114,7 @@ async def test_a_process_of_an_agents_tool_changes_nothing(workspace: Path, monk
     assert not (workspace / ".callboard").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 100])
 def test_the_prompt_line_shows_and_changes_settings(tmp_path: Path, columns: int) -> None:
     command = Command(tmp_path)

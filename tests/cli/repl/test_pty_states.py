@@ -208,6 +208,7 @@ def has_ended_or_begun(screen: PtyScreen) -> bool:
     return screen.process.poll() is not None or "session" in screen.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("echoed", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_what_is_typed_during_the_start_stands_once_in_the_prompt(
     opened: Callable[..., PtyScreen], *, echoed: bool
@@ -279,6 +280,7 @@ def test_a_signal_between_two_steps_of_the_start_gives_the_terminal_back(step: s
     assert (process.returncode, after) == (143, before), said
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_question_again_when_it_continues_after_a_stop(command: Command) -> None:
     screen = PtyScreen(command, "run", "--model", command.scenario(ASKING), "make it")
     question = rb"allow this\? \[[^\]]*\]> "

@@ -182,6 +182,7 @@ def test_the_first_schedule_of_a_session_at_a_prompt_line_is_fired_by_that_proce
     assert re.search(r"^fired by: the process that hosts its session, \d+$", added.err, re.MULTILINE), added.err
 
 
+@pytest.mark.slow
 def test_run_asks_in_the_terminal_too(command: Command) -> None:
     screen = Screen(command, "run", "--model", command.scenario(SCENARIO), "make it")
     try:
@@ -195,6 +196,7 @@ def test_run_asks_in_the_terminal_too(command: Command) -> None:
         screen.close()
 
 
+@pytest.mark.slow
 def test_a_background_command_of_an_idle_lead_is_named_before_leaving(command: Command) -> None:
     screen = Screen(command, "--permission-mode", "bypassPermissions", "--model", command.scenario(SCENARIO))
     try:

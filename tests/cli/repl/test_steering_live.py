@@ -84,6 +84,7 @@ def test_permissions_lists_the_rules_with_their_places(command: Command) -> None
     assert f"allowBash(npmtest*)({config}/settings.yaml:2:permission.allow[0])" in unwrapped
 
 
+@pytest.mark.slow
 def test_a_prompt_on_the_command_line_is_the_first_one(command: Command) -> None:
     (command.workspace / "scenario.yaml").write_text(SCENARIO)
     screen = Screen(command, "reply quickly", "--model", "rehearsal:scenario.yaml")
@@ -161,6 +162,7 @@ def test_another_model_another_session_and_back(screen: Screen) -> None:
     screen.wait(rf"^this is {mine}; /resume ID continues another one")
 
 
+@pytest.mark.slow
 def test_resume_goes_on_with_another_session_in_the_same_terminal(command: Command) -> None:
     scenario = command.scenario(SCENARIO)
     assert command.run_inline("run", "--model", scenario, "hello").code == 0
@@ -231,6 +233,7 @@ def until(so: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)  # a new file sends no event here
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_question_is_no_and_stops_who_asked(screen: Screen, command: Command) -> None:
     screen.type("three mates", "Enter")
     screen.type("my draft")
@@ -259,6 +262,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 def test_a_plan_that_waits_for_the_lead_is_not_said_to_wait_for_the_person(command: Command) -> None:
     config = Path(command.env["XDG_CONFIG_HOME"]) / "callboard"
     config.mkdir(parents=True, exist_ok=True)

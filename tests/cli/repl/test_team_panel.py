@@ -91,6 +91,7 @@ def test_the_list_has_a_count_and_the_list_of_a_low_screen_is_shorter(opened: Ca
     screen.until(lambda: screen.rows_now()[-1].startswith("mode default"), "the status in the last row")
 
 
+@pytest.mark.slow
 def test_keys_open_the_tree_and_a_stream_and_close_them(opened: Callable[..., PtyScreen]) -> None:
     screen = opened(scenario(2, steps=28, latency_ms=600))
     screen.type("audit\r")
@@ -125,6 +126,7 @@ def test_keys_open_the_tree_and_a_stream_and_close_them(opened: Callable[..., Pt
     screen.wait(r"turn ended: interrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_a_narrower_terminal_that_breaks_its_rows_keeps_one_list(tmp_path: Path) -> None:
     command = Command(tmp_path)

@@ -157,6 +157,7 @@ def assert_whole(line: Line, width: int) -> None:
         assert columns(part.text) <= room or len(part.text.split()) == 1, part.text
 
 
+@pytest.mark.slow
 def test_no_text_of_the_package_is_broken_at_80_columns() -> None:
     assert len(package_texts()) > 5_000
     for text in package_texts():

@@ -149,6 +149,7 @@ def test_a_terminal_that_is_closed_at_a_question_answers_nothing(command: Comman
     assert (request["kind"], request["status"]) == ("permission", "pending")
 
 
+@pytest.mark.slow
 def test_the_prompt_line_leaves_in_order_when_its_terminal_is_closed(command: Command) -> None:
     model = command.scenario(SLOW)
     with in_a_terminal(command, "--permission-mode", "bypassPermissions", "--model", model) as (ours, started):
