@@ -26,7 +26,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from callboard.types.errors import UsageError
+from callboard.types.late_pattern import late_pattern
 
+UUID_PATTERN = late_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+"""Text of a UUID; match it whole."""
 MAILBOXES = "m/"
 """Prefix of the names of mailboxes."""
 RATES = "rate/"

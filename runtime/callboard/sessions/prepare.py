@@ -25,7 +25,7 @@ from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, TrustPrompt, decide
 from callboard.core.context.view.transcript import foreign_transcript
 from callboard.core.decoding import version_numbers
-from callboard.core.keys import host_lease, session_key
+from callboard.core.keys import UUID_PATTERN, host_lease, session_key
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.engine.commands import SERVES, find_session, named
 from callboard.ports.store import Store
@@ -35,7 +35,6 @@ from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.types.errors import UsageError
 from callboard.types.events import Event
-from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, SessionRow
 
@@ -200,16 +199,13 @@ async def _transcript_to_resume(options: SessionOptions, places: WorkspacePaths,
     None: the store has the session, or there is no such file.
     """
     session = options.identity.session or ""
-    if not _UUID.fullmatch(session) or await store.get(session_key(session)) is not None:
+    if not UUID_PATTERN.fullmatch(session) or await store.get(session_key(session)) is not None:
         return None
     file = transcript_file(claude_folder(Path.home(), os.environ), places.workspace, session)
     try:
         return await anyio.Path(file).read_bytes()
     except OSError:
         return None
-
-
-_UUID = late_pattern(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 async def _from_transcript(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from callboard.core.keys import UUID_PATTERN
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
@@ -63,7 +64,6 @@ _NAMED = late_pattern(
 )
 _RUN = late_pattern(r"[A-Za-z0-9+/_=-]{24,}")
 _HEX = late_pattern(r"(?:0x)?[0-9a-fA-F]+")
-_UUID = late_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PLACEHOLDER = late_pattern(
     r"[$%<{\[(].*|x{3,}.*|\*{2,}.*|\.{3}.*|….*|(?:os|process|self|config|settings|secrets|vars|env)\..*"
     r"|(?:(?:your|my|the|a|an|some|this|example|sample|dummy|fake|test|placeholder|change|me|redacted|hidden|none"
@@ -145,7 +145,7 @@ def _named(match: re.Match[str]) -> bool:
 
 def _random(run: str) -> bool:
     """Return True for a run of letters and digits that is not a word, path, digest or uuid."""
-    if _HEX.fullmatch(run) or _UUID.fullmatch(run):
+    if _HEX.fullmatch(run) or UUID_PATTERN.fullmatch(run):
         return False  # a digest or a commit; a hexadecimal key is found by the name next to it
     parts = [part for part in re.split(r"[/_=+-]+", run) if part]
     longest = max(parts, key=len, default="")

@@ -241,7 +241,7 @@ def _chained(entries: Sequence[Json]) -> list[Json]:
         parent = entry.get("parentUuid")
         if parent is None and "parentUuid" in entry:
             break
-        # A parent that the file does not have: the line was added by a process that counts anew.
+        # The file lacks the parent of a line that another machine added after a resume: take the line before it.
         place = places.get(str(parent), place - 1)
     replies = {reply for each in chain if (reply := _reply_id(entries[each]))}
     start = min(chain, default=0)
