@@ -196,16 +196,26 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
 async def _transcript_to_resume(options: SessionOptions, places: WorkspacePaths, store: Store) -> bytes | None:
     """Return the transcript, written by Claude Code or brought by a client, of a session that the store does not have.
 
-    None: the store has the session, or there is no such file.
+    None: the store has the session, or there is no such file. Raises `UsageError` if the file cannot be read.
     """
     session = options.identity.session or ""
     if not UUID_PATTERN.fullmatch(session) or await store.get(session_key(session)) is not None:
         return None
-    file = transcript_file(claude_folder(Path.home(), os.environ), places.workspace, session)
+    file = _transcript_path(session, places)
     try:
         return await anyio.Path(file).read_bytes()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as failed:
+        reason = failed.strerror or str(failed)
+        raise UsageError(
+            f"session {session} is not in Callboard's store, and its transcript {file} cannot be read ({reason}): "
+            "make it a file that you may read"
+        ) from failed
+
+
+def _transcript_path(session: str, places: WorkspacePaths) -> Path:
+    return transcript_file(claude_folder(Path.home(), os.environ), places.workspace, session)
 
 
 async def _from_transcript(
@@ -213,7 +223,7 @@ async def _from_transcript(
 ) -> PreparedSession:
     """Return a new session that begins with the conversation of a transcript, and has its id unless it is a fork.
 
-    Raises `UsageError` for a transcript without messages, and for a point that it does not have.
+    Raises `UsageError` for a transcript without readable messages, and for a point that it does not have.
     """
     identity = options.identity
     session = identity.session or ""
@@ -225,7 +235,10 @@ async def _from_transcript(
             raise UsageError(f"session {session} has no message {identity.point.message}: use the uuid of a message")
         copied = copied[: uuids.index(identity.point.message) + 1]
     if not copied:
-        raise UsageError(f"the transcript of session {session} has no messages: begin a new session")
+        reason = "has no messages" if _is_utf8(data) else "is not UTF-8 text"
+        raise UsageError(
+            f"the transcript of session {session}, {_transcript_path(session, places)}, {reason}: begin a new session"
+        )
     trust = await _decide(options.workspace, places, gate=options.workspace.gate)
     loaded = planned(_load(options.workspace, places, trust, {}), options.model.name)
     named_options = options if identity.fork else replace(options, identity=replace(identity, name=session))
@@ -236,6 +249,14 @@ async def _from_transcript(
     words = next((str(block.data.get("text") or "") for block in copied[0].blocks if block.source == "person"), "")
     row = row if row.prompt else named(row, words)
     return PreparedSession(places, row, store, loaded, trust, options.permissions.attended, copied=copied)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 async def _forked(source: SessionRow, settings: Json, options: SessionOptions, store: Store) -> SessionRow:

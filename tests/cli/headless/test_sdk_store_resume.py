@@ -100,3 +100,36 @@ def test_an_unknown_session_without_a_transcript_is_an_error(tmp_path: Path, any
     run = command.run_inline("-p", "hi", "--resume", str(uuid.uuid4()), "--model", model)
     assert run.code == 2
     assert "there is no session in this workspace yet" in run.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("folder", "cannot be read (Is a directory)"),
+        ("loop", "cannot be read (Too many levels of symbolic links)"),
+        ("latin-1", "is not UTF-8 text"),
+        ("empty", "has no messages"),
+    ],
+)
+def test_a_transcript_that_cannot_be_read_is_named_with_the_reason(
+    tmp_path: Path, anyio_backend: str, kind: str, reason: str
+) -> None:
+    command = Command(tmp_path)
+    session = str(uuid.uuid4())
+    file = tmp_path / ".claude/projects" / project_name(str(command.workspace)) / f"{session}.jsonl"
+    file.parent.mkdir(parents=True)
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "loop":
+        file.symlink_to(file)
+    elif kind == "latin-1":
+        message = {"role": "user", "content": "caf\u00e9"}
+        line = json.dumps({"type": "user", "uuid": "u1", "message": message}, ensure_ascii=False)
+        file.write_bytes(line.encode("latin-1"))
+    else:
+        file.write_bytes(b"")
+    model = command.scenario("agents: {lead: [{otherwise: true, reply: done}]}\n")
+    run = command.run_inline("-p", "hi", "--resume", session, "--model", model)
+    assert run.code == 2
+    assert str(file) in run.err
+    assert reason in run.err
