@@ -204,10 +204,12 @@ class InlineSqlite:
 
     @asynccontextmanager
     async def watch(self, prefix: str) -> AsyncGenerator[Changes]:
+        seen: dict[str, int] = {}
+
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
-            rows = [row for row in await self.keys(prefix) if row.revision > position]
-            newer = sorted(rows, key=lambda row: (row.revision, row.key))
-            return newer, newer[-1].revision if newer else position
+            newer = [row for row in await self.keys(prefix) if row.revision > seen.get(row.key, 0)]
+            seen.update({row.key: row.revision for row in newer})
+            return newer, position
 
         feed = Feed(fetch, 0)
         self._bells.hang(feed, prefix=prefix)

@@ -7,12 +7,21 @@ Rules, tested for every adapter by `tests/adapters/storage/store_conformance.py`
    and its old number is returned: exactly-once appends for writers that can name their records.
 3. `expected` (stream) is the last number, 0 for an empty stream; `expected` (key) is the revision, 0 for a missing key.
    A mismatch is `Conflict`, and nothing of the commit happens. `Expect` compares a stream and writes nothing.
-4. A key's revision rises with every put and never falls, not even after a deletion: it is the number of the commit.
+4. A key's revision is 1 for its first value and rises by 1 with every put and deletion. It never falls, not even after
+   a deletion. Revisions of different keys cannot be compared: nothing in the store counts across keys, because every
+   commit of every host would have to wait for one counter (docs/decisions/0045-a-store-for-several-machines.md).
 5. A write with a fence that is no longer the newest of its lease is `Fenced`, and nothing of the commit happens.
-6. A follower sees every record once, in order, however many processes write.
+6. A follower sees every record once, in order, however many processes write. A watcher has a position of its own, which
+   only its store understands.
+7. Readers are woken after the commit that they wait for, never inside it. A wake-up carries no data and may get lost or
+   arrive twice: the data is always read from the store, which is also checked once a second while a reader follows.
+8. A lease belongs to one process. On one machine it ends with the process, because the kernel holds it. Across machines
+   it ends with the process's connection, or when the process has been silent for longer than the store allows, by the
+   clock of the store's server; a process that cannot reach the store ends its own work before that.
 
 Streams, keys and leases are named by text (`callboard.core.keys`). Values are bytes, which the store never interprets.
-Numbers of records count from 1 in each stream; revisions are numbers of commits, so they rise over all keys together.
+Numbers of records count from 1 in each stream, revisions from 1 for each key. (SQLite stores of earlier versions
+numbered the commits, so revisions in them may be larger.)
 
 Every awaited method raises `StoreDamaged`, once for each value, if a value does not match its checksum: it is set aside
 and not read again. It raises `WorkspaceUnusable` if the disk or the folder fails, and `RuntimeError` if the store is
@@ -76,7 +85,7 @@ class LeaseHolder:
 
 
 class Lease(Protocol):
-    """Held lease. Released by `release` or by the death of the process, never by a clock on one machine."""
+    """Held lease. Released by `release` or by the death of the process; on one machine never by a clock (rule 8)."""
 
     @property
     def fence(self) -> Fence:

@@ -141,8 +141,8 @@ class Server:
         self._tell = tell
         self._store = shared.store
         self._kept: dict[str, ServedSession] = {}
-        self._seen = 0
-        """Newest revision that was read at the start."""
+        self._read: dict[str, int] = {}
+        """Key -> revision of each row that was read at the start, until the watch has returned it."""
         self._began = SystemClock().now()
         self._hosted = 0
         """Number of sessions that are hosted here or being opened."""
@@ -156,7 +156,7 @@ class Server:
         """Read the current schedules of all sessions, and their unfinished fires."""
         for row in (*await rows_of(self._store, "s/"), *await rows_of(self._store, fires_prefix())):
             self._take(row)
-            self._seen = max(self._seen, row.revision)
+            self._read[row.key] = row.revision
 
     async def tell_lost(self) -> None:
         """Report the damaged rows of schedules of sessions that are not hosted."""
@@ -198,7 +198,7 @@ class Server:
 
     def _apply_rows(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
         # A watch begins with all existing rows, which `look` has read already.
-        changed = [row for row in rows if row.value is None or row.revision > self._seen]
+        changed = [row for row in rows if row.revision > self._read.pop(row.key, 0)]
         new = [entry for row in changed if (entry := self._take(row)) is not None]
         if group is not None:
             for entry in new:

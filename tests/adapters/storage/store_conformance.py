@@ -121,7 +121,15 @@ class StoreConformance:
             await store.commit(Delete("k"))
             (third,) = await store.commit(Put("k", b"3", expected=0))
             (other,) = await store.commit(Put("j", b"1"))
-            assert 0 < first < second < third < other
+            assert (first, second, third, other) == (1, 2, 4, 1)
+
+    async def test_each_key_counts_its_own_revisions(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            assert await store.commit(Put("a", b"1"), Put("b", b"1"), Put("a", b"2")) == (1, 1, 2)
+            assert await store.commit(Put("b", b"2", expected=1), Delete("a", expected=2)) == (2, 0)
+            assert await store.commit(Delete("a"), Delete("c")) == (0, 0)
+            assert await store.commit(Put("a", b"3", expected=0), Put("c", b"1", expected=0)) == (4, 1)
+            assert [(row.key, row.revision) for row in await store.keys("")] == [("a", 4), ("b", 2), ("c", 1)]
 
     async def test_a_put_that_expects_another_revision_conflicts_and_nothing_happens(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
@@ -181,7 +189,7 @@ class StoreConformance:
             assert await store.get("k") == Row("k", b"v", revision)
             assert await store.commit(Append("s", b"a", id="x"), Append("s", b"b")) == (1, 2)
             assert await store.get_blob(digest) == b"blob"
-            assert (await store.commit(Put("j", b"")))[0] > revision
+            assert await store.commit(Put("k", b"w", expected=revision)) == (revision + 1,)
 
     async def test_a_follower_gets_what_there_is_and_what_comes(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
@@ -235,9 +243,21 @@ class StoreConformance:
                 (revision,) = await store.commit(Put("a/1", b"new"))
                 assert await anext(rows) == Row("a/1", b"new", revision)
                 await store.commit(Delete("a/2"))
-                gone = await anext(rows)
-                assert (gone.key, gone.value) == ("a/2", None)
-                assert gone.revision > revision
+                assert await anext(rows) == Row("a/2", None, 2)
+
+    async def test_two_watchers_each_have_their_own_position(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as here, self.opened(tmp_path) as there:
+            await here.commit(*(Put(f"a/{number}", b"") for number in range(5)), Put("b/0", b""))
+            async with here.watch("a/") as first, there.watch("b/") as second, here.watch("a/") as third:
+                assert [(await anext(first)).key for _ in range(5)] == [f"a/{number}" for number in range(5)]
+                await there.commit(Put("b/0", b"new"), Put("a/9", b"", expected=0))
+                assert (await anext(first)).key == "a/9"
+                seen = {row.key: row.revision for row in [await anext(second), *second.at_hand()]}
+                assert seen == {"b/0": 2}
+                await here.commit(Put("a/0", b"new"))
+                assert await anext(first) == Row("a/0", b"new", 2)
+                keys = [(await anext(third)).key, *(row.key for row in third.at_hand())]
+                assert sorted(set(keys)) == ["a/0", "a/1", "a/2", "a/3", "a/4", "a/9"]
 
     async def test_a_watcher_of_nothing_hears_the_first_row(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as here, self.opened(tmp_path) as there, here.watch("a/") as rows:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.adapters.storage.older_stores import older_database
 
 from callboard.adapters.storage.packing import DICTIONARY, PACKED, SMALLEST_RECORD, SMALLEST_ROW, pack, unpack
 from callboard.adapters.storage.sqlite import open_store
@@ -55,14 +56,12 @@ def test_a_damaged_packed_value_does_not_pass_for_the_value(place: int) -> None:
 
 async def test_a_store_of_the_first_version_is_read_and_takes_packed_values(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    await (await open_store(folder)).aclose()
-    database = apsw.Connection(str(folder / "callboard.db"))
+    database = older_database(folder, 1)
     database.execute("INSERT INTO stream (number, name) VALUES (1, 's')")
     first = (1 << 40 | 1, "id", record_crc("s", 1, "id", TEXT), TEXT)
     database.execute("INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)", first)
     row = ("k", 1, row_crc("k", 1, TEXT), TEXT)
     database.execute("INSERT INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?)", row)
-    database.execute("PRAGMA user_version = 1")
     database.close()
     store = await open_store(folder)
     await store.commit(Append("s", TEXT, expected=1), Put("l", TEXT))

@@ -8,17 +8,46 @@ from pathlib import Path
 import anyio
 import apsw
 import pytest
+from tests.adapters.storage.older_stores import older_database
 from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
 
 from callboard.adapters.storage.sqlite import open_store, writer
 from callboard.adapters.storage.sqlite import store as store_module
 from callboard.adapters.storage.sqlite.place import sync_folder
-from callboard.ports.store import Append, Store
+from callboard.adapters.storage.sqlite.schema import row_crc
+from callboard.ports.store import Append, Delete, Put, Row, Store
+from callboard.types.errors import Conflict
 
 
 class TestSqliteStore(StoreConformance):
     async def open(self, place: Path) -> Store:
         return await open_store(place / "state")
+
+
+async def test_a_store_of_version_2_keeps_its_revisions_and_continues(tmp_path: Path) -> None:
+    """It numbered the commits over all keys, and a deleted key has a number, too."""
+    database = older_database(tmp_path / "s", 2)
+    for key, revision, value in (("a", 7, b"1"), ("b", 9, b"2"), ("c", 8, b"")):
+        database.execute(
+            "INSERT INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?)",
+            (key, revision, row_crc(key, revision, value), value),
+        )
+    database.execute("UPDATE row SET value = NULL, crc = 0, revision = 10 WHERE key = 'c'")
+    database.close()
+    for opening in range(2):
+        store = await open_store(tmp_path / "s")
+        async with store.watch("") as rows:
+            known = [await anext(rows), *rows.at_hand()]
+            assert known == [Row("a", b"1", 7 + opening), Row("b", b"2", 9)]
+            assert await store.commit(Put("a", b"1", expected=7 + opening)) == (8 + opening,)
+            assert await anext(rows) == Row("a", b"1", 8 + opening)
+        with pytest.raises(Conflict):
+            await store.commit(Delete("c", expected=10))
+        assert await store.check() == ()
+        await store.aclose()
+    store = await open_store(tmp_path / "s")
+    assert await store.commit(Put("c", b"3", expected=0), Put("d", b"", expected=0)) == (11, 1)
+    await store.aclose()
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,13 @@ class _Contents:
     streams: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
     ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
-    """Rows by key. A deleted key remains, without a value, so that watchers are notified."""
+    """Rows by key, the last changed one last. A deleted key remains, without a value, so that watchers are notified."""
+    changed: dict[str, int] = field(default_factory=dict[str, int])
+    """Key -> number of the commit that changed its row."""
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     fences: dict[str, int] = field(default_factory=dict[str, int])
-    revision: int = 0
+    commits: int = 0
+    """Number of commits that changed rows."""
     held: dict[str, MemoryLease] = field(default_factory=dict[str, "MemoryLease"])
     bells: Sleepers[Feed[Record] | Feed[Row]] = field(default_factory=Sleepers[Feed[Record] | Feed[Row]])
     opened: int = 0
@@ -85,10 +88,11 @@ class _Draft:
         for stream, records in self.streams.items():
             self.contents.streams.setdefault(stream, []).extend(records)
         self.contents.ids |= self.ids
+        self.contents.commits += bool(self.rows)
         for key, row in self.rows.items():  # the newest come last, so that a watcher reads only new rows
             self.contents.rows.pop(key, None)
             self.contents.rows[key] = row
-        self.contents.revision += bool(self.rows)
+            self.contents.changed[key] = self.contents.commits
 
     def _append(self, write: Append) -> int:
         name = (write.stream, write.id or "")
@@ -111,7 +115,7 @@ class _Draft:
         revision_before = row.revision if row is not None and row.value is not None else 0
         if expected is not None and expected != revision_before:
             raise Conflict(key, expected, revision_before)
-        revision = self.contents.revision + 1
+        revision = 1 + (row.revision if row is not None else 0)
         if value is not None or revision_before:
             self.rows[key] = Row(key, value, revision)
         return revision
@@ -220,13 +224,13 @@ class MemoryStore:
     async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
             await self._enter()
-            new = takewhile(lambda row: row.revision > position, reversed(self._contents.rows.values()))
+            changed = self._contents.changed
+            reached = self._contents.commits
+            new = takewhile(lambda row: changed[row.key] > position, reversed(self._contents.rows.values()))
             rows = [row for row in new if row.key.startswith(prefix)]
-            newer = sorted(rows, key=lambda row: (row.revision, row.key))
             if position == 0:  # the first check: existing rows, no deleted ones
-                rows_now = sorted((row for row in newer if row.value is not None), key=lambda row: row.key)
-                return rows_now, max((row.revision for row in rows), default=0)
-            return newer, newer[-1].revision if newer else position
+                return sorted((row for row in rows if row.value is not None), key=lambda row: row.key), reached
+            return sorted(rows, key=lambda row: (changed[row.key], row.key)), reached
 
         feed = Feed(fetch, 0)
         with self._feeding(feed, prefix=prefix):

@@ -118,8 +118,8 @@ class OpenFires:
 
     async def load(self) -> None:
         """Read the history once, before any agent of the session starts. Raises `StoreDamaged`."""
-        rows = await rows_of(self._host.ports.store, fires_prefix(self._host.session))
-        for row in sorted(rows, key=lambda row: row.revision):
+        # by key, so that the fires of each schedule come in the order of their slots
+        for row in await rows_of(self._host.ports.store, fires_prefix(self._host.session)):
             schedule = row.key.split("/")[2]
             self._keys.setdefault(schedule, deque()).append(row.key)
             self._take(row)

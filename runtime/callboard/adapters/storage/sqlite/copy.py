@@ -105,7 +105,7 @@ def _copied(source: apsw.Connection, target: apsw.Connection) -> SalvageResult:
             if original is not None and row_crc(key, revision, original) != checksum:
                 continue
             values = (key, revision, crc, value)
-            run(target, "INSERT OR IGNORE INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?)", values)
+            run(target, "INSERT OR IGNORE INTO row (key, revision, crc, value, changed) VALUES (?, ?, ?, ?, 1)", values)
             counts["rows"] += original is not None
             if original is not None and key.startswith("snap/"):
                 _number_on(target, key.removeprefix("snap/"), original)

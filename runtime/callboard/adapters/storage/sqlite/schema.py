@@ -2,8 +2,8 @@
 
 A record's key has its stream's number in the upper bits and its seq in the lower 40. So records of one stream are
 adjacent, one B-tree contains all of them, and the last number of a stream is one look-up. A deleted key remains as a
-row without a value, so that watchers are notified of it, and the largest revision, which numbers the commits, never
-decreases.
+row without a value, so that watchers are notified of it, and neither its revision nor the largest number in `changed`,
+which numbers the commits, ever decreases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from callboard.adapters.storage.sqlite.sql import pragma, run
 from callboard.types.errors import WorkspaceUnusable
 
 APPLICATION = 0x43424431  # "CBD1", in the file's header: identifies Callboard's files
-VERSION = 2
+VERSION = 3
 SEQ_BITS = 40
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for another program that holds its locks."""
@@ -30,12 +30,13 @@ TABLES = (
     "CREATE TABLE stream (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT",
     "CREATE TABLE record (place INTEGER PRIMARY KEY, id TEXT, crc INTEGER NOT NULL, data BLOB) STRICT",
     "CREATE UNIQUE INDEX record_id ON record (place >> 40, id) WHERE id IS NOT NULL",
-    "CREATE TABLE row (key TEXT NOT NULL UNIQUE, revision INTEGER NOT NULL, crc INTEGER NOT NULL, value BLOB) STRICT",
-    "CREATE INDEX row_revision ON row (revision)",
+    "CREATE TABLE row (key TEXT NOT NULL UNIQUE, revision INTEGER NOT NULL, crc INTEGER NOT NULL, value BLOB, "
+    "changed INTEGER NOT NULL DEFAULT 0) STRICT",
+    "CREATE INDEX row_changed ON row (changed)",
     "CREATE TABLE lease (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE TABLE damaged (number INTEGER PRIMARY KEY, place TEXT, what TEXT, found TEXT, data BLOB) STRICT",
 )
-"""Tables of versions 1 and 2, with exactly the text that SQLite stores."""
+"""Tables of this version, with exactly the text that SQLite stores."""
 
 Upgrade = Callable[[apsw.Connection], None]
 
@@ -44,7 +45,18 @@ def _allow_packed(_connection: apsw.Connection) -> None:
     """Change no table: version 2 only tells older versions that they cannot read all values (`packing`)."""
 
 
-UPGRADES: Mapping[int, Upgrade] = MappingProxyType({1: _allow_packed})
+def _number_changes(connection: apsw.Connection) -> None:
+    """Separate the number of the commit that changed a row (`changed`) from the row's own revision.
+
+    Both were one number before version 3. Revisions stay as they are, because callers may hold them.
+    """
+    run(connection, "ALTER TABLE row ADD COLUMN changed INTEGER NOT NULL DEFAULT 0")
+    run(connection, "UPDATE row SET changed = revision")
+    run(connection, "DROP INDEX row_revision")
+    run(connection, "CREATE INDEX row_changed ON row (changed)")
+
+
+UPGRADES: Mapping[int, Upgrade] = MappingProxyType({1: _allow_packed, 2: _number_changes})
 """Upgrade from each older version to the next one. Run in one transaction, by a process that is alone on the store."""
 PAGE_BYTES = 1_024
 """Size of a page of a new database. A commit writes each page that it touches as a whole to the log: a small page

@@ -91,23 +91,28 @@ def keys(connection: apsw.Connection, prefix: str) -> list[Row]:
 
 
 def changes(connection: apsw.Connection, prefix: str, position: int) -> tuple[Sequence[Row], int]:
-    """Return the rows of the prefix that changed after a revision, and the newest revision of the whole store.
+    """Return the rows of the prefix that changed after a commit, and the newest commit of the whole store.
 
-    `position`: the revision; 0: all existing rows. A follower that continued from the newest row of its own prefix
-    would each time read every later row of all other prefixes again.
+    `position`: the number of the commit; 0: all existing rows. A follower that continued from the newest row of its
+    own prefix would each time read every later row of all other prefixes again.
     """
     bounds = (prefix, _after(prefix))
     # Read first: the next call then returns a change between the two queries. The other order would lose it.
-    reached = int(run(connection, "SELECT max(revision) FROM row")[0][0] or 0)
+    reached = _newest_change(connection)
     if position == 0:
         return keys(connection, prefix), reached
     rows = run(
         connection,
-        "SELECT key, revision, crc, value FROM row INDEXED BY row_revision "
-        "WHERE revision > ? AND revision <= ? AND key >= ? AND key < ? ORDER BY revision, key",
+        "SELECT key, revision, crc, value FROM row INDEXED BY row_changed "
+        "WHERE changed > ? AND changed <= ? AND key >= ? AND key < ? ORDER BY changed, key",
         (position, reached, *bounds),
     )
     return [_row(*row) for row in rows], max(reached, position)
+
+
+def _newest_change(connection: apsw.Connection) -> int:
+    """Return the number of the last commit that changed a row."""
+    return int(run(connection, "SELECT max(changed) FROM row")[0][0] or 0)
 
 
 def fence_number(connection: apsw.Connection, lease: str) -> int:
@@ -156,8 +161,8 @@ class LookedChanges:
     """Changes between one look at the store and the next, whoever made them."""
 
     def __init__(self) -> None:
-        self._revision = -1
-        """Newest revision at the last look; -1 before the first one."""
+        self._change = -1
+        """Number of the newest change at the last look; -1 before the first one."""
         self._ends: dict[str, int] = {}
         """Last seq of each stream that was followed at the last look."""
 
@@ -167,15 +172,15 @@ class LookedChanges:
         A host of hundreds of idle sessions looks once a second while another process writes. One look-up for each
         followed stream costs a hundredth of waking its reader (test_idle_readers_sleep_while_another_process_writes).
         """
-        revision = int(run(connection, "SELECT max(revision) FROM row")[0][0] or 0)
+        change = _newest_change(connection)
         rows = run(
             connection,
-            "SELECT key FROM row INDEXED BY row_revision WHERE revision > ? AND revision <= ?",
-            (self._revision, revision),
+            "SELECT key FROM row INDEXED BY row_changed WHERE changed > ? AND changed <= ?",
+            (self._change, change),
         )
         ends = {stream: last(connection, stream) for stream in streams}
         grown = {stream for stream, end in ends.items() if self._ends.get(stream) != end}
-        self._revision = revision
+        self._change = change
         self._ends = ends
         return TransactionChanges(grown, {str(row[0]) for row in rows})
 
@@ -189,7 +194,7 @@ class Transaction:
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.touched = TransactionChanges()
-        self._revision = 0
+        self._change = 0
 
     def write_all(self, writes: Sequence[Write], fence: Fence | None) -> tuple[int, ...]:
         """Perform the writes in order, and return one number for each."""
@@ -247,27 +252,28 @@ class Transaction:
         return int(rows[0][0]) & _SEQ if rows else None
 
     def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
-        # A deleted key keeps its row without a value, so that the largest revision never decreases
+        # A deleted key keeps its row without a value, so that its revision never decreases
         # (test_a_revision_never_falls_also_over_deletion).
-        rows = run(self.connection, "SELECT revision FROM row WHERE key = ? AND value IS NOT NULL", (key,))
-        current = int(rows[0][0]) if rows else 0
+        rows = run(self.connection, "SELECT revision, value IS NOT NULL FROM row WHERE key = ?", (key,))
+        newest = int(rows[0][0]) if rows else 0
+        current = newest if rows and rows[0][1] else 0
         if expected is not None and expected != current:
             raise Conflict(key, expected, current)
-        revision = self._number()
-        if value is None and not rows:
+        revision = newest + 1
+        if value is None and not current:
             return revision
         stored, crc = (None, 0) if value is None else pack(value, row_crc(key, revision, value), SMALLEST_ROW)
         run(
             self.connection,
-            "INSERT INTO row (key, revision, crc, value) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
-            "SET revision = excluded.revision, crc = excluded.crc, value = excluded.value",
-            (key, revision, crc, stored),
+            "INSERT INTO row (key, revision, crc, value, changed) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
+            "SET revision = excluded.revision, crc = excluded.crc, value = excluded.value, changed = excluded.changed",
+            (key, revision, crc, stored, self._number()),
         )
         self.touched.keys.add(key)
         return revision
 
     def _number(self) -> int:
-        """Return the number of this commit: one above the largest previous revision."""
-        if not self._revision:
-            self._revision = 1 + int(run(self.connection, "SELECT max(revision) FROM row")[0][0] or 0)
-        return self._revision
+        """Return the number of this commit: one above that of the last one that changed a row."""
+        if not self._change:
+            self._change = 1 + _newest_change(self.connection)
+        return self._change
