@@ -61,9 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (seconds := config.getoption("stop_after")) is not None:
         config.pluginmanager.register(TimeLimit(seconds))
     gc.disable()  # while tests are collected, which makes hundreds of thousands of objects and no garbage
-    if hasattr(config, "workerinput"):
-        workers.send_less(config)
-    else:  # once, not in each worker
+    if not hasattr(config, "workerinput"):  # once, not in each worker
         bytecode.prepare(config, ROOT / "runtime")
     interpreter = str(Path(sys.executable).resolve().parent)
     if not os.environ.get("PATH", "").startswith(interpreter):
@@ -231,12 +229,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """From here on the collector passes over the modules and tests of this worker: to walk them takes a third of a
     second each time."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
+    if hasattr(session.config, "workerinput"):
+        workers.send_less(session.config)
 
 
 @pytest.fixture

@@ -131,6 +131,52 @@ def test_workers_share_their_imports_and_one_that_dies_is_replaced(tmp_path: Pat
     assert (tmp_path / "imports").read_text() == "one "
 
 
+COLLECTED = """
+def pytest_collection_modifyitems():
+    with open("collected", "a") as file:
+        file.write("one ")
+"""
+
+PRINTS = """
+import os, sys
+
+import pytest
+
+@pytest.fixture(scope="session")
+def process():
+    return os.getpid()
+
+@pytest.mark.parametrize("number", range(20))
+def test_prints(number, process, tmp_path):
+    assert process == os.getpid()
+    (tmp_path / "file").write_text(str(number))
+    assert "popen-" + os.environ["PYTEST_XDIST_WORKER"] in str(tmp_path)
+    print(f"print {number}.")
+    os.write(2, f"write {number}.".encode())
+    assert number % 2
+"""
+
+
+@pytest.mark.slow
+def test_workers_share_what_was_collected_and_have_streams_and_folders_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "test_prints.py").write_text(PRINTS)
+    ran = run(tmp_path, COPIED + COLLECTED, "-n", "3", "-p", "tests.times")
+    assert "10 failed, 13 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert (tmp_path / "collected").read_text() == "one "
+    for number in range(20):
+        for text in (f"print {number}.", f"write {number}."):
+            assert ran.stdout.count(text) == (number + 1) % 2, ran.stdout
+    assert ran.stdout.count("a worker was ready after") == 3
+
+
+@pytest.mark.slow
+def test_a_warning_of_the_collection_is_reported_by_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "test_class.py").write_text("class TestClass:\n    def __init__(self): pass\n")
+    ran = run(tmp_path, COPIED + COLLECTED, "-n", "2")
+    assert "cannot collect test class" in ran.stdout, ran.stdout + ran.stderr
+    assert (tmp_path / "collected").read_text() == "one one one "
+
+
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
 def test_a_test_file_that_cannot_be_imported_fails_the_run(tmp_path: Path, mode: str) -> None:

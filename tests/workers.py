@@ -1,8 +1,10 @@
-"""Workers of pytest-xdist that need no imports: copies of one process that has imported every test module of the run.
+"""Workers of pytest-xdist that need no start: copies of one process that has imported every test module of the run and
+has collected their tests.
 
-To import four hundred test modules and what they import takes four seconds of CPU, in each of six workers. Here xdist
-starts `worker.py` in place of Python: it asks for a copy, and where there is none it becomes a plain worker. So
-whatever is odd (another system than Linux, a thread that an import has left) costs time and nothing else.
+To import four hundred test modules and what they import takes four seconds of CPU, in each of six workers, and to
+collect the tests takes as long. Here xdist starts `worker.py` in place of Python: it asks for a copy, and where there
+is none it becomes a plain worker. So whatever is odd (another system than Linux, a thread that an import has left)
+costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest import pathlib
 from _pytest.assertion.rewrite import AssertionRewritingHook
+from tests.collected import collect, hand_over
 from tests.warm_child import build
 
 PROGRAM = Path(__file__).with_name("worker.py")
@@ -69,7 +72,10 @@ def serve(config: pytest.Config, files: Iterable[Path], listening: socket.socket
     """Become a worker for each program that connects, until the pipe ends. The workers have ended then, or are
     killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers get it, too
-    import_all(config, files)
+    arguments = [str(argument) for argument in config.invocation_params.args]
+    session = collect(arguments) if import_all(config, files) else None
+    gc.collect()
+    gc.freeze()  # a page that the collector writes to is no longer shared
     alone = len(os.listdir("/proc/self/task")) == 1  # a copy has one thread: it would miss the others
     copies: list[int] = []
     while ends not in select.select([ends, listening], [], [])[0]:
@@ -78,6 +84,8 @@ def serve(config: pytest.Config, files: Iterable[Path], listening: socket.socket
             if alone and not (pid := os.fork()):
                 os.close(ends)
                 listening.close()
+                if session is not None:
+                    hand_over(session, arguments)
                 become_worker(streams)
             for stream in streams:
                 os.close(stream)
@@ -91,9 +99,11 @@ def serve(config: pytest.Config, files: Iterable[Path], listening: socket.socket
     os._exit(0)
 
 
-def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
-    """Import the test files as the workers do. Those that cannot be imported are left to them, who report it."""
+def import_all(config: pytest.Config, files: Iterable[Path]) -> bool:
+    """Import the test files as the workers do; False where some cannot be imported. Those are left to the workers, who
+    report it."""
     mode, root = config.getoption("importmode"), config.rootpath
+    whole = True
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for file in files:
@@ -102,6 +112,7 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
             except (Exception, pytest.skip.Exception, SystemExit):
                 # With `importlib`, pytest leaves the half of the module that was made, and would collect it.
                 forget(file.resolve())
+                whole = False
     if "callboard" in sys.modules:
         importlib.import_module("callboard.adapters.models.anthropic.profile")  # it imports the SDK
         build()
@@ -111,8 +122,7 @@ def import_all(config: pytest.Config, files: Iterable[Path]) -> None:
 
         _get_local_constants()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)]
-    gc.collect()
-    gc.freeze()  # a page that the collector writes to is no longer shared
+    return whole
 
 
 def forget(file: Path) -> None:
@@ -144,7 +154,9 @@ def send_less(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("times") or config.getoption("durations"):
         return
     # Found by what it can do: the class is defined anew in each worker.
-    interactor: Any = next(one for one in config.pluginmanager.get_plugins() if hasattr(one, "sendevent"))
+    interactor: Any = next((one for one in config.pluginmanager.get_plugins() if hasattr(one, "sendevent")), None)
+    if interactor is None:
+        return  # not one yet, but the process that workers are copied from
     send = interactor.sendevent
 
     def send_needed(name: str, **values: Any) -> None:
