@@ -131,8 +131,11 @@ TOGETHER = (
 go to one worker, which makes it once."""
 
 
-SAMPLE, FEWEST = 3, 20
-"""Of the examples of a property, `make test` draws one in three, but not fewer than twenty; `make soak` draws all."""
+SAMPLE, FEWEST = 5, 10
+"""Of the examples of a property, `make test` draws one in five, but not fewer than ten; `make soak` draws all."""
+
+ON_TRIO = ("adapters/storage/", "engine/agent/", "engine/approvals/", "engine/messaging/", "engine/recovery/")
+"""Folders whose tests `make test` runs on trio, too. The others run on it with the slow tests."""
 
 
 class Scheduler(LoadScopeScheduling):
@@ -190,6 +193,23 @@ def take_samples(items: list[pytest.Item]) -> None:
             test._hypothesis_internal_use_settings = settings(drawn, max_examples=fewer)
 
 
+def trio_twins(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return, and mark as slow, what runs on trio as well as on asyncio, except for the core promises."""
+    twins: list[pytest.Item] = []
+    functions: dict[str, dict[bool, list[pytest.Item]]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            backend = item.callspec.params.get("anyio_backend")
+            on_trio = "trio" in (backend if isinstance(backend, tuple) else (backend,))
+            functions.setdefault(item.nodeid.partition("[")[0], {}).setdefault(on_trio, []).append(item)
+    for name, cases in functions.items():
+        if len(cases) == 2 and not name.removeprefix("tests/").startswith(ON_TRIO):
+            twins += cases[True]
+    for twin in twins:
+        twin.add_marker(pytest.mark.slow)
+    return twins
+
+
 def slow_ones(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that `make test` leaves out: those marked `slow`, without the cases that are kept of each.
 
@@ -210,20 +230,22 @@ def slow_ones(items: list[pytest.Item]) -> list[pytest.Item]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests go first. Soak tests run only when asked for (`-m soak`): their samples are ordinary tests. A test of
-    a property is both. Slow tests run when asked for, too: with `--all`, with `-m slow`, or by their own names."""
+    a property is both. Slow tests run when asked for, too: with `--all`, `-m slow`, or the name of their file."""
     if "soak" in (config.getoption("markexpr") or ""):
         for item in of_properties(items):
             item.add_marker("soak")
         items[:] = in_rounds([item for item in items if "soak" in item.keywords])
         return
     items.sort(key=lambda item: place_in_line(item, LONGEST))
-    left_out = [item for item in items if "soak" in item.keywords]
-    named = any("::" in argument for argument in config.args)
-    if not (config.getoption("all") or named or "slow" in (config.getoption("markexpr") or "")):
-        left_out += slow_ones([item for item in items if "soak" not in item.keywords])
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = {*left_out}
+    gone = {item for item in items if "soak" in item.keywords}
+    twins = trio_twins(items)
+    if not (config.getoption("all") or "slow" in (config.getoption("markexpr") or "")):
+        named = {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}
+        excluded = gone.union(twins)
+        slow = twins + slow_ones([item for item in items if item not in excluded])
+        gone.update(item for item in slow if item.path not in named)
+    if gone:
+        config.hook.pytest_deselected(items=[*gone])
         items[:] = [item for item in items if item not in gone]
     take_samples(of_properties(items))
 

@@ -21,6 +21,8 @@ import pytest
 from importlinter.cli import lint_imports
 from tests import code_figures
 
+pytestmark = pytest.mark.slow  # `make check` runs them, and `make test` does not
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "runtime" / "callboard"
 SAMPLE = PACKAGE / "data" / "sample"

@@ -24,8 +24,9 @@ DRAWINGS = {
 }
 """Pages with a `text` block, and what it draws: nothing of it can be run."""
 SLOW = {"bus", "context", "cost", "demo", "mcp", "memory", "model", "plans", "plugins", "policy", "python", "rehearsal"}
-SLOW |= {"schedules", "serve", "settings", "skills", "store", "testing", "workflows"}
-"""Pages whose examples start many commands and sessions. README, the tutorial, and the short ones always run."""
+SLOW |= {"schedules", "serve", "settings", "skills", "store", "testing", "tutorial", "workflows"}
+SLOW |= {"from-crewai", "from-langgraph", "from-openai-agents", "headless"}
+"""Pages whose examples start many commands and sessions. README and the short ones always run."""
 
 
 def blocks(page: str) -> list[Block]:

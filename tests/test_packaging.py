@@ -118,6 +118,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(made: Made) -> None:
     assert {name.split("/")[0] for name in made.wheel_files()} == {"callboard", f"callboard-{VERSION}.dist-info"}
 
 
+@pytest.mark.slow
 def test_neither_holds_a_lock_file_a_cache_or_the_name_of_a_machine(made: Made) -> None:
     hosts = [host.encode() for host in index_hosts()]
     for name, content in {**made.sdist_files(), **made.wheel_files()}.items():

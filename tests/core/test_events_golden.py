@@ -79,5 +79,6 @@ def test_what_is_no_event_is_refused(damaged: bytes) -> None:
         decode_event(damaged)
 
 
+@pytest.mark.slow
 def test_the_page_of_records_is_what_the_classes_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/core/records_page.py`"

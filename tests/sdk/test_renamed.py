@@ -11,7 +11,7 @@ import pytest
 from callboard._renamed import RENAMED
 
 
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("old", RENAMED)
 def test_an_earlier_name_imports_the_module_of_the_new_one(old: str) -> None:
     child = (

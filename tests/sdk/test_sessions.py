@@ -128,6 +128,7 @@ def test_a_typed_result_is_asked_for_again_with_what_is_wrong(place: Path) -> No
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_tool_from_python_asks_and_is_judged_under_its_own_name(place: Path) -> None:
     async def go() -> None:
         booked.clear()
@@ -208,6 +209,7 @@ def test_cancelling_loses_nothing_and_what_is_raised_inside_leaves_as_itself(pla
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_session_may_be_opened_used_and_closed_by_different_tasks(place: Path) -> None:
     """A web service that keeps its sessions in an exit stack does this."""
 
@@ -281,6 +283,7 @@ def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> 
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_several_sessions_live_in_one_program_and_leave_it_as_it_was(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ async def _second(flow: Workflow, text: str) -> str:
     return text + await flow.step("note", note, f"{text}!")
 
 
+@pytest.mark.slow
 def test_a_workflow_that_has_ended_tells_the_same_again_and_does_nothing(work: Path) -> None:
     async def go(session: Session) -> None:
         first = await session.workflow(whole.named("w1"), count=2)

@@ -59,6 +59,7 @@ def fan_out(folder: Path, agent_type: str) -> str:
     return f"rehearsal:{file}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent_type", ["explore", pytest.param("general", marks=pytest.mark.soak)])
 async def test_twenty_subagents_write_their_prefix_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str

@@ -83,7 +83,7 @@ def told(cell: Cell, faults: list[str]) -> str:
     return "\n".join([f"{cell}:", *faults, again])
 
 
-@pytest.mark.slow(keep=8)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_fault_ends_in_the_right_result_or_in_a_clear_error(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ class Files(dict[str, str]):
         return line * (size // len(line))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "steps"),
     [

@@ -37,6 +37,7 @@ async def run(options: SessionOptions) -> RunEnd:
         return end
 
 
+@pytest.mark.slow
 async def test_a_replay_in_another_place_is_told_what_was_told_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

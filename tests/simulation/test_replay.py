@@ -259,6 +259,7 @@ async def test_mail_that_never_comes_is_not_waited_for_for_ever(place: Place) ->
     assert (end.exit_code, end.text) == (0, "One.")
 
 
+@pytest.mark.slow
 async def test_live_tools_run_under_the_rules_of_this_place(place: Place) -> None:
     await place.record(
         """
@@ -354,7 +355,7 @@ agents:
 """
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("then", "latency_ms", "text"),
     [

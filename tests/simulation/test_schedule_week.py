@@ -26,6 +26,7 @@ def lived(seed: int, hours: float) -> tuple[Week, Counter[str]]:
     return week, outcomes
 
 
+@pytest.mark.slow
 def test_some_hours_of_eight_runners_and_fifty_schedules_fire_each_slot_once() -> None:
     week, outcomes = lived(1, 5.0)
     assert week.kills > 10, "nothing was tried"

@@ -215,6 +215,7 @@ async def test_an_unknown_command_never_reaches_the_model(place: Place) -> None:
     assert end.exit_code == 1
 
 
+@pytest.mark.slow
 async def test_a_nested_command_goes_by_its_folders_and_by_its_name_where_that_is_clear(place: Place) -> None:
     commands = place.root / "home/.claude/commands"
     for path in ("git/commit", "web/ui/deploy", "api/deploy", "fix/fix"):
@@ -248,6 +249,7 @@ agents:
 """
 
 
+@pytest.mark.slow
 async def test_a_skill_with_context_fork_runs_as_a_subagent_for_a_person_and_for_a_model(place: Place) -> None:
     place.scenario(FORKS)
     place.skill("count", "---\ndescription: d\ncontext: fork\nagent: Explore\n---\nCount the files of $ARGUMENTS\n")
@@ -259,6 +261,7 @@ async def test_a_skill_with_context_fork_runs_as_a_subagent_for_a_person_and_for
     assert (end.exit_code, end.text) == (0, "Loaded.")
 
 
+@pytest.mark.slow
 async def test_a_skill_for_persons_alone_is_in_no_catalogue_and_no_schedule(place: Place) -> None:
     place.scenario("""
 agents:
@@ -355,6 +358,7 @@ async def test_switched_off_commands_are_not_run_and_say_so(place: Place) -> Non
     assert catalogue
 
 
+@pytest.mark.slow
 async def test_a_skill_that_a_summary_took_away_comes_back(place: Place) -> None:
     place.scenario(DONE.replace("Done.", "Much to say. " * 600))
     place.skill("fix", "---\ndescription: d\n---\nNever push to main.\n")
@@ -375,6 +379,7 @@ async def test_a_skill_that_a_summary_took_away_comes_back(place: Place) -> None
     assert "Never push to main." in back[0].text
 
 
+@pytest.mark.slow
 async def test_a_replay_hears_what_a_skills_commands_printed_then(place: Place) -> None:
     place.skill("look", "---\ndescription: d\n---\n!`cat notes.txt`\n")
     (place.workspace / "notes.txt").write_text("as it was")

@@ -269,6 +269,7 @@ JSON = some.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(some.dictionaries(some.sampled_from(["PreToolUse", "Stop", "hooks"]), some.lists(JSON, max_size=3)) | JSON)
 def test_nothing_raises_and_nothing_is_dropped_in_silence(hooks: object) -> None:

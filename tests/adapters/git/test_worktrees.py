@@ -80,6 +80,7 @@ async def test_it_begins_at_the_base_that_was_asked_for(trees: Trees) -> None:
         assert "is not a branch, tag or commit" in await trees.refusal(trees.keeper.create("two", LEAD, base))
 
 
+@pytest.mark.slow
 async def test_a_branch_that_is_there_is_never_taken_over_unasked(trees: Trees) -> None:
     trees.git("branch", "wt/one")
     assert "give base 'wt/one'" in await trees.refusal(trees.keeper.create("one", LEAD))
@@ -161,6 +162,7 @@ async def test_an_untouched_worktree_goes_with_its_branch(trees: Trees) -> None:
     assert "was removed by lead" in await trees.refusal(trees.keeper.remove("one", LEAD))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("file", "line"),
     [
@@ -204,6 +206,7 @@ async def test_commits_on_no_branch_get_one(trees: Trees) -> None:
     assert commit in trees.git("for-each-ref", "--format=%(objectname)", "refs/heads").split()
 
 
+@pytest.mark.slow
 async def test_of_two_branches_with_the_same_commits_one_stays(trees: Trees) -> None:
     await trees.keeper.create("one", LEAD)
     commit = trees.commit("one", "b.txt", "mine")

@@ -130,6 +130,7 @@ async def test_a_large_result_shows_head_and_tail_and_is_kept_whole(workspace: P
         assert whole.splitlines()[12_345] == "line 12345"
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_too_long_is_an_error_of_its_own_call(workspace: Path) -> None:
     async with servers(workspace, raw_server("a", "noise")) as world:
         with pytest.raises(ToolRefused, match=r"over 16,777,216 bytes"):
@@ -226,6 +227,7 @@ async def _wait_for_ends(watched: list[int]) -> None:
             os.close(one)
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_started_fails_by_itself_with_its_reason(workspace: Path) -> None:
     broken = replace(raw_server("dies"), args=("-c", "import sys; sys.exit('no such database')"))
     entries = (

@@ -80,6 +80,7 @@ async def test_no_program_and_no_module_of_the_workspace_is_preferred(workspace:
     assert not (workspace / "sprung").exists(), (workspace / "sprung").read_text()
 
 
+@pytest.mark.slow
 async def test_a_server_of_several_files_finds_them_all(workspace: Path, tmp_path: Path) -> None:
     for folder in (workspace / "servers", tmp_path / "elsewhere"):
         folder.mkdir()

@@ -274,6 +274,7 @@ def _next_request(asked: ModelRequest, history: list[dict[str, object]], ordinal
     }
 
 
+@pytest.mark.slow
 async def test_two_hundred_calls_at_once_wait_for_the_service_once() -> None:
     asked, all_asked = 0, asyncio.Event()
 

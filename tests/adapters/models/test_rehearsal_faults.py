@@ -25,6 +25,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("fault", "error"),
     [

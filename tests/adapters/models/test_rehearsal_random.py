@@ -49,6 +49,7 @@ def exchanges(draw: st.DrawFn, with_calls: bool = False) -> list[Json]:
     return messages
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(exchanges())
 def test_every_valid_conversation_is_taken(messages: list[Json]) -> None:
@@ -200,7 +201,7 @@ def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] * bool(path) + [found for key, part in inner for found in nodes(part, (*path, key))]
 
 
-@pytest.mark.slow(keep=30)
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize("path", nodes(FULL), ids=lambda path: ".".join(map(str, path)))
 @settings(max_examples=8, deadline=None)
 @given(replacement=json_values)

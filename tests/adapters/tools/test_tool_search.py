@@ -233,7 +233,7 @@ async def test_context_lines_join_and_part(world: OutsideWorld, grep: Tool) -> N
     ]
 
 
-@pytest.mark.slow(keep=6)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "pattern", ["^$", "$", "(?i)MAIN", r"\bmain\b", "-x", "--help", "thoughts$", "é", r"(?<=# )main", "[[m]"]
 )

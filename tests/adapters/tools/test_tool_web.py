@@ -188,7 +188,7 @@ async def test_redirects_are_followed_within_the_host_and_reported_to_another(wo
     assert "not an http or https address" in text_of(await fetched(world, site.url("/file"), LOCAL))
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("host", "grants"),
     [

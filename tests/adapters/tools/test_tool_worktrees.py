@@ -120,6 +120,7 @@ async def refusal_of(doing: Awaitable[ToolOutcome]) -> str:
     raise AssertionError(f"not refused: {outcome.content}")
 
 
+@pytest.mark.slow
 async def test_only_a_person_lets_go_and_only_what_he_was_shown(world: WorktreeToolWorld) -> None:
     await world.run("create_worktree", name="parser")
     (world.trees.root / "parser" / "draft.txt").write_text("draft")
@@ -142,6 +143,7 @@ async def test_only_a_person_lets_go_and_only_what_he_was_shown(world: WorktreeT
 # Merging
 
 
+@pytest.mark.slow
 async def test_a_merge_runs_its_test_in_the_merged_result(world: WorktreeToolWorld) -> None:
     await world.run("create_worktree", name="parser")
     world.trees.commit("parser", "a.txt", "mine\n")

@@ -59,7 +59,7 @@ agents:
 SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "flags", "out", "err"),
     [

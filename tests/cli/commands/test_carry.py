@@ -36,6 +36,7 @@ def session(command: Command) -> str:
     return told[0]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("prompt", [(), ("Go on with the roof.",)])
 def test_resume_with_carry_goes_on_in_a_fresh_conversation(
     command: Command, session: str, prompt: tuple[str, ...]

@@ -270,6 +270,7 @@ def test_doctor_run_and_resume_say_what_the_store_set_aside(command: Command) ->
     assert "found    store" in command.run_inline("doctor").out
 
 
+@pytest.mark.slow
 def test_the_doctor_starts_a_command_in_the_sandbox_and_says_why_that_fails(command: Command, tmp_path: Path) -> None:
     """The machine's own check of bubblewrap may succeed, but a command's sandbox needs more."""
     folder = tmp_path / "programs"

@@ -45,7 +45,7 @@ def test_a_value_is_set_for_all_workspaces_in_the_users_file(command: Command) -
     assert command.run_inline("config", "get", "limits.steps").out == "50\n"
 
 
-@pytest.mark.slow(keep=5)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("key", "typed", "value"),
     [

@@ -143,6 +143,7 @@ def test_without_an_edit_it_says_so(command: Command) -> None:
     assert edits(command) == []
 
 
+@pytest.mark.slow
 def test_an_undo_takes_effect_at_once_where_nobody_hosts(command: Command) -> None:
     run_to_end(command)
     before = json.loads(command.run_inline("context", "--json").out)["window"]["used"]
@@ -178,6 +179,7 @@ def test_an_undo_can_be_taken_back(command: Command) -> None:
     assert [one["taken_back_by"] for one in again] == [None, again[2]["seq"], None]
 
 
+@pytest.mark.slow
 def test_an_undo_that_does_not_fit_is_refused_with_the_reason(command: Command) -> None:
     run_to_end(command, TIGHT)
     (cleared,) = edits(command)
@@ -189,6 +191,7 @@ def test_an_undo_that_does_not_fit_is_refused_with_the_reason(command: Command) 
     assert "does not fit" in command.run_inline("context", "explain").out
 
 
+@pytest.mark.slow
 def test_what_is_asked_wrongly_is_told(command: Command) -> None:
     run_to_end(command)
     wrong = {

@@ -75,6 +75,7 @@ def tokens(parts: list[dict[str, Any]]) -> dict[str, int]:
     return {name: sum(part["usage"][name] for part in parts) for name in names}
 
 
+@pytest.mark.slow
 def test_the_tree_adds_up_to_what_the_engine_counted(command: Command) -> None:
     found = cost_report(run_to_end(command))
     agents = list(flat(found["agents"]))
@@ -105,6 +106,7 @@ def test_failed_calls_tries_again_and_models_that_took_over_are_told(command: Co
     assert "tries again 2, switches of model 1" in shown
 
 
+@pytest.mark.slow
 def test_the_table_fits_eighty_columns_and_is_plain_where_nobody_looks(command: Command) -> None:
     run_to_end(command)
     for args in ([], ["--by", "model"]):
@@ -160,6 +162,7 @@ def test_all_lives_of_a_name_are_counted(command: Command) -> None:
     assert re.search(r"^lead \(2 lives\) ", command.run_inline("cost").out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_session_is_named_by_argument_or_option(command: Command) -> None:
     run_to_end(command)
     (session,) = json.loads(command.run_inline("sessions", "--json").out)
@@ -182,6 +185,7 @@ def test_an_agent_may_look_at_what_it_costs(command: Command) -> None:
     assert run_to_end(command).run_inline("cost", CALLBOARD_TOOL="1").code == 0
 
 
+@pytest.mark.slow
 def test_budgets_stand_beside_with_what_is_left_of_them(command: Command) -> None:
     config = command.workspace.parent / "config" / "callboard"
     config.mkdir(parents=True)

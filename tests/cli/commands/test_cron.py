@@ -24,6 +24,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_schedule_has_budgets_is_shown_in_full_and_is_resumed_with_more(command: Command) -> None:
     assert command.run_inline("run", "--model", command.scenario(HELLO), "Go.").code == 0
     asked = ["--budget", "cost_usd=0.5", "--budget", "tokens=9000", "--fire-budget", "steps=3"]

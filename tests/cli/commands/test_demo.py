@@ -212,6 +212,7 @@ def test_nobody_at_a_terminal_is_told_that_a_policy_approves_and_nothing_is_left
     assert [path for path in tmp_path.rglob("tally-*") if path.is_dir()] == []
 
 
+@pytest.mark.slow
 def test_a_demo_whose_tests_fail_in_the_end_fails(demo_run: DemoRun) -> None:
     money = demo_run.project / "tally" / "money.py"
     whole = money.read_text()

@@ -27,7 +27,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("code", "scenario", "args"),
     [
@@ -79,6 +79,7 @@ def test_a_bug_is_70_and_says_where_the_details_are(fails: str, command: Command
     assert str(kept) in ran.stderr
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_a_pipe_is_full_ends_the_process(sent: signal.Signals, code: int, command: Command) -> None:
     long = f"agents: {{lead: [{{reply: '{'word ' * 6_000}'}}, {{otherwise: true, reply: x}}]}}"

@@ -127,6 +127,7 @@ class TestSessions:
 
     pytestmark = session
 
+    @pytest.mark.slow
     async def test_the_index_stands_in_the_prompt_and_a_note_comes_once_with_the_turn_about_it(
         self, command: Command
     ) -> None:
@@ -200,6 +201,7 @@ class TestSessions:
         assert "is deleted" in results[3]
         assert not file.exists()
 
+    @pytest.mark.slow
     async def test_an_agent_type_keeps_notes_of_its_own_and_nobody_elses(self, command: Command) -> None:
         with_note(command)
         home = Path(command.env["HOME"]) / ".claude"

@@ -51,7 +51,7 @@ async def service(tmp_path: Path) -> AsyncGenerator[Service]:
     await emulator.aclose()
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("line", "environ", "settings", "model"),
     [
@@ -80,6 +80,7 @@ async def test_the_model_that_is_asked(
     assert ("cost unknown" in ran.err) is (model == FUTURE_MODEL)
 
 
+@pytest.mark.slow
 async def test_a_model_without_a_price_has_no_cost_in_json_and_a_budget_in_dollars_asks_for_one(
     service: Service,
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_command_prints_the_key_and_its_failure_is_said(service: Service
     assert f"the command in {folder}/settings.json:1: apiKeyHelper ended with exit code 4: sealed" in ran.err
 
 
+@pytest.mark.slow
 async def test_variables_of_settings_reach_commands_and_hooks_but_keys_do_not(service: Service) -> None:
     folder = service.command.workspace.parent
     hook = {"type": "command", "command": f"env > {folder}/hook.env"}

@@ -96,7 +96,7 @@ agents:
 LEAVING = {"json": (signal.SIGTERM, 143), "stream-json": (signal.SIGHUP, 129), "text": (signal.SIGINT, 130)}
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("output", "sent"), LEAVING.items(), ids=LEAVING)
 def test_a_run_that_a_signal_ends_says_what_is_still_open(
     output: str, sent: tuple[signal.Signals, int], command: Command

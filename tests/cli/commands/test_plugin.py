@@ -156,6 +156,7 @@ def test_the_replaced_version_stays_until_the_next_installation(command: Command
     assert "installed already" in install(command, tmp_path / "acme")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("suffix", "version"), [("", "2.0.0"), ("#v1", "1.2.0"), ("#main", "2.0.0")])
 def test_a_reference_of_a_repository_is_installed(command: Command, tmp_path: Path, suffix: str, version: str) -> None:
     repository = repository_in(tmp_path / "origin")

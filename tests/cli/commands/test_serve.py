@@ -60,6 +60,7 @@ def test_without_a_key_it_says_so_at_its_start(command: Command) -> None:
     no_traceback(ran)
 
 
+@pytest.mark.slow
 def test_a_session_that_needs_no_key_is_served_without_one(command: Command) -> None:
     session = new_session(command)
     add_schedules(command, session, one_shot(1, time.time() + 3_600))
@@ -69,6 +70,7 @@ def test_a_session_that_needs_no_key_is_served_without_one(command: Command) -> 
         assert running.end().code == 143
 
 
+@pytest.mark.slow
 def test_serve_reports_a_schedule_that_a_fast_clock_had_put_off(command: Command) -> None:
     session = new_session(command)
     hourly = one_shot(1, time.time()).model_copy(update={"cron": "0 * * * *", "recurring": True})

@@ -106,6 +106,7 @@ def test_its_own_rules_let_its_scripts_run(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_of_a_plugin_runs_the_plugins_script(tmp_path: Path) -> None:
     require_level(2)
     command, plugin = Command(tmp_path), tmp_path / "plug"

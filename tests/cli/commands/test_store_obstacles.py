@@ -84,6 +84,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_command_gives_up_and_names_the_stopped_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +154,7 @@ def test_a_first_ctrl_c_ends_a_run_that_cannot_write(command: Command) -> None:
         assert running.end().code == 130
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_room_on_the_disk(command: Command) -> None:
     with start_run(command) as running:
         before = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
@@ -212,7 +214,7 @@ def stopped_while_opening(command: Command) -> Generator[int]:
 RUN = "run --model rehearsal:{scenario} Hello."
 
 
-@pytest.mark.slow(keep=5)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("name", "number"),
     [

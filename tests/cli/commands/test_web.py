@@ -42,6 +42,7 @@ def settings(command: Command, text: str) -> None:
     (folder / "settings.yaml").write_text(text)
 
 
+@pytest.mark.slow
 def test_what_the_service_found_goes_back_unchanged_through_a_pause_a_call_and_a_resume(command: Command) -> None:
     """The emulator refuses a request whose results differ from those that it sent, or lack their search."""
     settings(command, "search: {by: service, allowed_domains: [example.org]}\n")

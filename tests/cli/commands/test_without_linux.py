@@ -103,6 +103,7 @@ def test_a_run_with_tools_and_a_hook_works_without_linux(simulated: Command) -> 
     assert " done " in ran(simulated, *simulated.argv, "sessions").stdout
 
 
+@pytest.mark.slow
 def test_help_and_doctor_work_without_linux(simulated: Command) -> None:
     assert "Decide:" in ran(simulated, *simulated.argv, "--help").stdout
     told = ran(simulated, *simulated.argv, "doctor").stdout
@@ -133,6 +134,7 @@ def test_a_person_approves_from_another_process_without_linux(simulated: Command
     assert (simulated.workspace / "asked.txt").exists()
 
 
+@pytest.mark.slow
 def test_serve_begins_and_leaves_in_order_without_linux(simulated: Command) -> None:
     argv = [*simulated.argv, "serve", "--model", simulated.scenario(ASKED)]
     reader, writer = os.pipe()

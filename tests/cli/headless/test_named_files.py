@@ -42,7 +42,7 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
-@pytest.mark.slow(keep=5)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("prompt", "reply"),
     [

@@ -76,6 +76,7 @@ def test_quiet_keeps_a_warning_that_commands_run_with_your_rights(command: Comma
     assert "configuration: sandbox: level 0, commands run with your rights" in ran.err.splitlines()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("words", [("-p", "", "hello"), ("-p", "hello", ""), ("", "-p", "hello"), ("run", "", "hello")])
 def test_empty_arguments_beside_the_prompt_are_passed_over(command: Command, words: tuple[str, ...]) -> None:
     scenario = command.scenario("agents: {lead: [{when: {contains: '^hello$'}, reply: Yes.}]}")
@@ -104,6 +105,7 @@ agents:
 """
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("line", "piped", "reply"),
     [
@@ -204,6 +206,7 @@ def test_a_permission_that_nobody_can_give_is_exit_code_4(command: Command) -> N
     assert (denied["tool_name"], denied["tool_input"]) == ("bash", {"command": "touch made.txt"})
 
 
+@pytest.mark.slow
 def test_yes_does_not_allow_a_tool_and_a_rule_does(command: Command) -> None:
     model = command.scenario(TOUCH)
     assert command.run_inline("run", "--yes", "--model", model, "Make it.").code == 4
@@ -245,6 +248,7 @@ def wait_until_working(running: Process) -> None:
     raise AssertionError("it ended before a model call")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
 def test_signals_leave_with_their_exit_code_and_the_session_goes_on(
     command: Command, signals: tuple[signal.Signals, ...]
@@ -383,6 +387,7 @@ def test_a_run_lists_its_background_commands_waits_as_long_as_the_settings_say_a
     assert "waiting for background" not in ran.err
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_background_commands_of_a_run(command: Command) -> None:
     running = command.start(*prepare_run(command, "null"))
     assert running.stderr is not None
@@ -394,6 +399,7 @@ def test_a_signal_ends_the_background_commands_of_a_run(command: Command) -> Non
     assert is_gone(command)
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_in_time_wakes_its_agent(command: Command) -> None:
     scenario = LINGERING.replace(LINGERS, "echo x > child")
     write_settings(command, "null")

@@ -23,6 +23,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         yield made
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("by", ["call", "definition"])
 async def test_a_subagent_in_the_background_ends_in_a_turn_with_a_result_of_its_own(stage: Stage, by: str) -> None:
     own: dict[str, Any] = {"background": True} if by == "definition" else {}

@@ -433,6 +433,7 @@ async def test_the_answer_to_a_question_is_the_result_of_its_call(bench: ServedB
     assert len(bench.bodies()) == 2, "the model is asked again only with the answer"
 
 
+@pytest.mark.slow
 async def test_a_folder_may_be_read(bench: ServedBench, tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     beside.mkdir()
@@ -491,6 +492,7 @@ async def test_limits_and_faults_have_their_results(bench: ServedBench) -> None:
     assert result_of(messages).result == "All done."
 
 
+@pytest.mark.slow
 async def test_a_client_controls_its_session(bench: ServedBench) -> None:
     async with sdk.ClaudeSDKClient(bench.options()) as client:
         info = await client.get_server_info()

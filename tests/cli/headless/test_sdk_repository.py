@@ -92,6 +92,7 @@ STYLE = "---\nname: local-test-style\ndescription: A style\n---\nAnswer in one w
 AGENT = {"test-agent": sdk.AgentDefinition(description="For a test", prompt="You test.", tools=["Read"])}
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("by", ["client", "query"])
 async def test_an_agent_definition_is_listed_and_runs(stage: Stage, by: str) -> None:
     await stage.play(
@@ -127,7 +128,7 @@ async def test_an_agent_of_the_project_is_loaded(stage: Stage) -> None:
     assert result_of(messages).subtype == "success"
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("more", "style", "has_command", "files"),
     [
@@ -161,6 +162,7 @@ async def test_setting_sources_select_style_and_commands(
 # test_dynamic_control
 
 
+@pytest.mark.slow
 async def test_the_mode_changes_between_turns_and_the_first_message_has_it(stage: Stage) -> None:
     await stage.play()
     async with sdk.ClaudeSDKClient(stage.options(permission_mode="default")) as client:
@@ -171,6 +173,7 @@ async def test_the_mode_changes_between_turns_and_the_first_message_has_it(stage
             assert not result_of(messages).is_error
 
 
+@pytest.mark.slow
 async def test_the_model_changes_between_turns_and_the_first_message_has_it(stage: Stage) -> None:
     await stage.play(models={MODEL: {}, "claude-haiku-4-5": {}, "claude-haiku-5-5": {}})
     async with sdk.ClaudeSDKClient(stage.options()) as client:
@@ -229,6 +232,7 @@ async def test_partial_messages_stream_thinking_and_text(stage: Stage) -> None:
     assert stage.bodies()[0]["thinking"] == {"type": "enabled", "budget_tokens": 5_000}
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("value", "more", "thinking"),
     [
@@ -264,6 +268,7 @@ async def test_without_the_option_nothing_is_streamed(stage: Stage) -> None:
 # test_message_fields
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("partial", [False, True])
 async def test_messages_keep_their_fields(stage: Stage, *, partial: bool) -> None:
     await stage.play("Hi.")
@@ -316,7 +321,7 @@ def echoing(record: list[str]) -> Any:
 BOTH = (use("mcp__test__greet", name="Alice"), use("mcp__test__echo", text="test"))
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("more", "ran"),
     [
@@ -334,6 +339,7 @@ async def test_tools_of_the_client_run_as_they_are_allowed(stage: Stage, more: d
     assert len(blocks(messages, sdk.ToolResultBlock)) == 2
 
 
+@pytest.mark.slow
 async def test_a_text_prompt_reaches_a_tool_of_the_client(stage: Stage) -> None:
     await stage.play(use("mcp__test__echo", text="hello world"))
     record: list[str] = []
@@ -347,6 +353,7 @@ async def test_a_text_prompt_reaches_a_tool_of_the_client(stage: Stage) -> None:
 # test_tool_permissions, test_permission_prompts
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("prompts", "asked_for"), [("host", ["Write"]), ("none", [])])
 async def test_the_callback_is_asked_unless_no_one_is_to_be_asked(
     stage: Stage, prompts: str, asked_for: list[str]
@@ -364,6 +371,7 @@ async def test_the_callback_is_asked_unless_no_one_is_to_be_asked(
     assert not result_of(messages).is_error
 
 
+@pytest.mark.slow
 async def test_a_query_without_prompts_denies_and_finishes(stage: Stage) -> None:
     await stage.play(use("write_file", path="out.txt", content="hi"))
     result = result_of(await stage.ask("write it", extra_args={"permission-prompts": "none"}))
@@ -441,6 +449,7 @@ async def test_the_output_has_the_schema(
 # test_tools_option
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("tools", "has", "lacks"),
     [

@@ -45,6 +45,7 @@ async def test_a_hook_denies_with_a_reason(stage: Stage) -> None:
     assert "Not this command." in str(blocks(messages, sdk.ToolResultBlock))
 
 
+@pytest.mark.slow
 async def test_a_hook_stops_the_run_with_a_reason(stage: Stage) -> None:
     await stage.play(use("bash", command="echo hi"))
     answer = {"continue_": False, "stopReason": "The hook stops it.", "reason": "A test.", "systemMessage": "Stopped."}
@@ -54,6 +55,7 @@ async def test_a_hook_stops_the_run_with_a_reason(stage: Stage) -> None:
     assert len(stage.bodies()) == 1, "the model is not called again"
 
 
+@pytest.mark.slow
 async def test_a_hook_adds_context(stage: Stage) -> None:
     await stage.play(use("bash", command="echo hi"))
     added = {"hookEventName": "PostToolUse", "additionalContext": "It ran in a test."}
@@ -67,6 +69,7 @@ async def test_a_hook_adds_context(stage: Stage) -> None:
 # test_hook_events
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse"])
 async def test_hooks_of_calls_have_the_id_of_the_call_and_add_context(stage: Stage, event: str) -> None:
     await stage.play(use("bash", command="echo hi"))
@@ -91,6 +94,7 @@ async def test_hooks_of_the_session_are_registered_and_called(stage: Stage, even
     assert all(given["notification_type"] for given in seen if event == "Notification")
 
 
+@pytest.mark.slow
 async def test_hooks_of_several_events_work_together(stage: Stage) -> None:
     await stage.play(use("bash", command="echo hi"))
     seen: list[Any] = []
@@ -149,6 +153,7 @@ async def test_a_deferred_call_runs_when_a_resumed_session_allows_it(stage: Stag
     assert (stage.workspace / "resumed.txt").exists()
 
 
+@pytest.mark.slow
 async def test_a_call_beside_others_is_asked_about_instead_of_deferred(stage: Stage) -> None:
     await stage.play({"reply": [use("bash", command=f"touch {name}.txt")["reply"][0] for name in ("one", "two")]})
     deferred = {"hookEventName": "PreToolUse", "permissionDecision": "defer"}

@@ -108,6 +108,7 @@ async def test_a_tool_of_a_server_answers_permission_requests(bench: Bench) -> N
     assert "the answer of mcp__asker__approve is not a JSON object" in results[2]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def environment(tmp_path: Path, packages: Path) -> Iterator[dict[str, str]]:
         yield values
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("script", "check"),
     [(script, check) for script in ("matrix.mjs", "editors.mjs") for check in checks_of(script)],

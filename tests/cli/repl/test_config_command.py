@@ -70,6 +70,7 @@ async def test_a_change_is_in_the_workspaces_file_and_listed(workspace: Path) ->
     assert "model removed" in await typed(workspace, "/config unset model")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("line", "values"),

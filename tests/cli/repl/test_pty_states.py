@@ -92,6 +92,7 @@ def is_as_before(screen: PtyScreen) -> bool:
     return screen.attributes() == screen.before and screen.cursor_is_visible and off >= on and wraps
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("keys", "sent", "code"),
     [(b"\x04", None, 0), (b"half a line\x03\x03\x03", None, 130), (b"typed", signal.SIGTERM, 143)],

@@ -74,6 +74,7 @@ def stop_and_leave(screen: Screen | tmux.Screen) -> None:
     screen.wait(r"^left with 130$")
 
 
+@pytest.mark.slow
 def test_talk_an_empty_line_and_leave(screen: Screen) -> None:
     talk_and_leave(screen)
 
@@ -157,6 +158,7 @@ def test_a_shell_line_runs_beside_the_turn_and_the_lead_reads_its_output(screen:
     screen.wait(r"^your command was ended")
 
 
+@pytest.mark.slow
 def test_ctrl_d_leaves_at_once_unless_an_agent_is_at_work(screen: Screen) -> None:
     screen.type("slowly", "Enter")
     screen.wait(r"^lead +\d+ s +\S+ tokens +thinks(?s:.*)1 working")

@@ -9,7 +9,7 @@ from tests.adapters.processes.cage import require_level
 from tests.cli.repl.screens_page import PAGE, SITUATIONS, Situation, section
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.title)
 def test_a_capture_on_the_page_is_what_the_command_shows(situation: Situation) -> None:
     if shutil.which("bwrap") is None:

@@ -71,6 +71,7 @@ def test_a_word_waits_and_says_so_and_an_exclamation_mark_interrupts(screen: Scr
     screen.wait(r"^lead has no turn to interrupt")
 
 
+@pytest.mark.slow
 def test_permissions_lists_the_rules_with_their_places(command: Command) -> None:
     config = Path(command.env["XDG_CONFIG_HOME"]) / "callboard"
     config.mkdir(parents=True, exist_ok=True)
@@ -107,6 +108,7 @@ def test_a_wrong_name_sends_nothing_and_the_line_is_the_draft_again(screen: Scre
     screen.wait(r"^(lead )?I hear you\.$")
 
 
+@pytest.mark.slow
 def test_three_mates_ask_at_once_and_are_answered_from_here_and_from_another_process(
     screen: Screen, command: Command
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_screen_without_the_list_shows_every_agent_line_by_line(
     assert len(re.findall(r"explore \d:? I take step 0\.", screen.output)) == 2
 
 
+@pytest.mark.slow
 def test_a_run_at_a_terminal_is_a_log(opened: Callable[..., PtyScreen], tmp_path: Path) -> None:
     command = Command(tmp_path / "run") if (tmp_path / "run").mkdir() is None else None
     assert command is not None

@@ -54,6 +54,7 @@ def wait_for_title(screen: PtyScreen, title: str) -> None:
     screen.until(lambda: titles(screen)[-1:] == [title], f"the title {title!r}")
 
 
+@pytest.mark.slow
 def test_the_title_is_the_first_words_with_a_mark_while_agents_work_and_restored_on_exit(
     command: Command, opened: Callable[..., PtyScreen]
 ) -> None:

@@ -35,7 +35,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("line", "mode"), DENIED)
 def test_a_denied_call_is_one_line_with_its_rule_and_the_way_out(command: Command, line: str, mode: str) -> None:
     call = f"{{tool_use: {{name: bash, input: {{command: {line}}}}}}}"

@@ -158,6 +158,7 @@ class Paying(Life):
         super()._do(found)
 
 
+@pytest.mark.slow
 @given(happens=HAPPENS, budget=st.sampled_from([3_000, 12_000, 60_000, BUDGET]), repeated=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_each_summary_of_regional_takes_a_tenth_of_the_budget_unless_the_view_is_over_it(
@@ -213,6 +214,7 @@ def test_no_words_of_the_person_are_missing_from_a_long_life(preset: str) -> Non
     assert all(f"wish {number} " in shown for number in range(12))
 
 
+@pytest.mark.slow
 def test_the_random_lives_are_no_empty_sample_every_stage_edits_in_them() -> None:
     seen: dict[str, set[str]] = {}
     for preset in PRESETS:
@@ -233,6 +235,7 @@ def keeps_the_laws(preset: str, happens: list[Any], budget: int, failures: set[i
 FAILURES = st.sets(st.integers(1, 12), max_size=6)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("preset", PRESETS)
 @given(happens=HAPPENS, budget=st.sampled_from([3_000, 12_000, 60_000, BUDGET]), failures=FAILURES)
 @settings(max_examples=40, deadline=None)

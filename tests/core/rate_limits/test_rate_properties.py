@@ -181,7 +181,7 @@ def simulate(refill: Literal["window", "bucket"], seed: int, limit: int, agents:
     return run
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("refill", ["window", "bucket"])
 @pytest.mark.parametrize("limit", [50, 600])
 def test_a_team_gets_what_the_service_allows_and_is_hardly_ever_refused(

@@ -149,7 +149,7 @@ def reader() -> Tool:
     return Echo(act=read)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 async def test_a_resume_renders_the_same_bytes_under_each_preset(preset: str) -> None:
     whole = Life(preset)

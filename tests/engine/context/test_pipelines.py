@@ -87,7 +87,7 @@ def world_under(pipeline: Any, edits: Edits, script: list[Any] | None = None) ->
     return World(model, tools(Echo(act=words)), spec=spec, observers=[edits])
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_a_session_under_each_preset_comes_to_its_end_with_requests_that_are_accepted(preset: str) -> None:
     edits = Edits()

@@ -197,7 +197,7 @@ async def test_a_long_chain_of_summaries_that_come_back_larger_ends_well() -> No
         assert team.state("lead").context.conversation.tokens < 8_000
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_a_long_chain_of_good_summaries_ends_well_and_stays_within_its_bounds() -> None:
     world, model = working(steps=60, summary=lambda request: say("- " + "found " * 200))
     async with world.session() as team:

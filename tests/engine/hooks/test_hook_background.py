@@ -143,6 +143,7 @@ async def test_a_skills_hook_is_heard_by_those_that_have_loaded_it_and_once_wher
         assert len((await registry.fire(SessionStart(by=by))).context) == times
 
 
+@pytest.mark.slow
 async def test_a_stop_hook_reads_what_begins_by_itself() -> None:
     world = World(ScriptedModel({"lead": [say("done")]}), tools(Echo()))
     seen: list[Stop] = []

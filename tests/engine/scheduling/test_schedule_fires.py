@@ -75,6 +75,7 @@ async def test_each_fire_has_its_row_with_outcome_times_and_cost() -> None:
             assert one.id == f"schedule:cron_a:{one.id.partition('cron_a:')[2]}"
 
 
+@pytest.mark.slow
 async def test_thirty_busy_minutes_queue_no_thirty_copies_whatever_the_overlap() -> None:
     for overlap, most in (("skip", 4), ("queue", 14), ("parallel", 14), ("replace", 40)):
         world = busy_world(30 * MINUTE)

@@ -49,6 +49,7 @@ class MovableClock(SteadyClock):
         return super().now() + self.ahead
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", ["connection", "server", "overloaded", "rate_limited", "silence"])
 async def test_an_outage_of_the_service_pauses_no_schedule_and_its_fires_are_made_up(kind: FaultKind) -> None:
     world = World(Outage(kind, 40 * MINUTE))
@@ -65,6 +66,7 @@ async def test_an_outage_of_the_service_pauses_no_schedule_and_its_fires_are_mad
         assert [one.outcome for one in fires[-5:]] == ["done"] * 5
 
 
+@pytest.mark.slow
 async def test_a_fire_that_comes_too_late_after_an_outage_is_given_up_and_counts_no_failure() -> None:
     world = World(Outage("connection", 3 * HOUR))
     async with world.session() as team:
@@ -96,6 +98,7 @@ async def jumped(world: World, seconds: float = 80.0) -> None:
     clock.ahead = 0.0
 
 
+@pytest.mark.slow
 async def test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule() -> None:
     world = World(ScriptedModel({}, end="looked"), clock=MovableClock())
     async with world.session() as team:

@@ -164,6 +164,7 @@ class Workers(ScriptedModel):
         return finishing(request)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_one_waiter_is_woken_for_a_task_and_nobody_loses_a_race(seed: int) -> None:
     run_virtual(no_herd, seed=seed)

@@ -120,6 +120,7 @@ async def test_a_teammates_tools_run_in_its_worktree_and_leave_the_workspace_alo
         assert team.state("alice").me.folder == str(tree)
 
 
+@pytest.mark.slow
 async def test_a_claimed_task_moves_its_owners_tools_between_replies_and_back(tmp_path: Path) -> None:
     """A call of the same reply as the claim was judged in the old folder, so it runs there."""
     told: list[str] = []
@@ -146,6 +147,7 @@ async def test_a_claimed_task_moves_its_owners_tools_between_replies_and_back(tm
         assert "run in the workspace again" in seen
 
 
+@pytest.mark.slow
 async def test_a_missing_folder_is_made_anew_at_the_next_turn_and_told(tmp_path: Path) -> None:
     script = {
         "lead": [use(*spawn("alice", worktree="parser")), say("waiting"), say("ok"), say("ok")],
@@ -231,6 +233,7 @@ async def test_a_lead_whose_worktree_is_gone_in_the_middle_of_a_call_goes_on_wit
         assert team.state("lead").turns.last_text == "I see"
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
 @pytest.mark.parametrize("by", ["person", "policy"])
 async def test_work_is_let_go_by_a_person_who_has_read_what_it_is(tmp_path: Path, mode: str, by: str) -> None:
@@ -251,6 +254,7 @@ async def test_work_is_let_go_by_a_person_who_has_read_what_it_is(tmp_path: Path
         assert (world.trees.root / "parser" / "draft.txt").exists() == (by != "person")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
 async def test_outside_its_worktree_a_teammate_asks_like_anywhere_outside(tmp_path: Path, mode: str) -> None:
     work = tmp_path.resolve() / "work"
