@@ -24,7 +24,7 @@ from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Write
-from callboard.ports.tool import Spawner
+from callboard.ports.tool import ForegroundCalls, Spawner
 from callboard.types.errors import Conflict, Fenced
 from callboard.types.events import ContextEdited, Event, ModelReplied, WaitBegan
 from callboard.types.lazy_dataclass import dataclass
@@ -123,6 +123,7 @@ class AgentRuntime:
         prompt."""
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
+        self.foreground = ForegroundCalls()
         self.watch = CacheWatch(host.cache_news)
         self.servers_seen = -1
         """Revision of the MCP servers about which the agent was last informed."""

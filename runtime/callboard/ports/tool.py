@@ -7,10 +7,13 @@ fix. Any other exception becomes an error result with its type and message; the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
+
+import anyio
 
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
@@ -163,6 +166,23 @@ class Launcher(Protocol):
         """
         ...
 
+    async def attend(
+        self,
+        command: str,
+        folder: Path,
+        *,
+        timeout: float,
+        keep: Path,
+        grants: Sequence[Grant] = (),
+        moved: anyio.Event,
+    ) -> Finished | tuple[int, float]:
+        """Run a command as `run` does, until its end or until `moved` is set.
+
+        In the second case it continues as if `start` had started it, without a time limit, and the result is its pid
+        and start time.
+        """
+        ...
+
     async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         """Start a command that outlives the call and writes its output to a file. Return its pid and start time.
 
@@ -223,10 +243,6 @@ class Spawner(Protocol):
 
     async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
         """Run the subagent of this call as `subagent` does; None once a person has moved it to the background."""
-        ...
-
-    def move_to_background(self, call: str) -> bool:
-        """Let a call that attends its subagent go on without it; return False if it attends none."""
         ...
 
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
@@ -336,6 +352,29 @@ async def _declined(elicitation: Elicitation) -> ElicitationAnswer:
     return ElicitationAnswer("decline")
 
 
+class ForegroundCalls:
+    """Calls of an agent that wait for a command or subagent, and that can go on without it."""
+
+    def __init__(self) -> None:
+        self._moves: dict[str, Callable[[], None]] = {}
+
+    @contextmanager
+    def waiting(self, call: str, move: Callable[[], None]) -> Generator[None]:
+        """Register a call during the block. `move` lets it go on while what it waits for continues."""
+        self._moves[call] = move
+        try:
+            yield
+        finally:
+            del self._moves[call]
+
+    def move(self, call: str) -> bool:
+        """Let a call go on; return False if it waits for nothing that can be moved to the background."""
+        move = self._moves.get(call)
+        if move is not None:
+            move()
+        return move is not None
+
+
 @dataclass(frozen=True, slots=True)
 class MailboxLoad:
     """Load of a mailbox."""
@@ -406,6 +445,8 @@ class CallContext:
     """Function (name, arguments) that returns the skill in the form for this agent. Raises `ToolRefused`."""
     grants: tuple[Grant, ...] = ()
     """Paths outside the folders that were approved for this call."""
+    foreground: ForegroundCalls = field(default_factory=ForegroundCalls)
+    """Calls that a person may move to the background."""
     ask: Callable[[Request], Awaitable[str | None]] = _no_answer
     """Function that puts a question to the user and waits for the answer; None: nobody answered."""
     elicit: Callable[[Elicitation], Awaitable[ElicitationAnswer]] = _declined

@@ -105,6 +105,10 @@ class AttachedSession(OpenSession):
             self._skills = SkillLibrary(files)
         return self._skills
 
+    def move_to_background(self, use_id: str = "") -> bool:
+        """Return False: the calls wait in the process that hosts the session."""
+        return False
+
     async def renew(self, *, carry: bool) -> None:
         row = self._board.agent("lead")
         life = row[0].incarnation if row else 1

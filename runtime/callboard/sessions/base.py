@@ -86,6 +86,13 @@ class OpenSession(SessionHandle, ABC):
     async def finished(self) -> RunEnd:
         """Wait until nothing is left to do, then return the end of the session."""
 
+    @abstractmethod
+    def move_to_background(self, use_id: str = "") -> bool:
+        """Let the lead's calls go on without the commands and subagents for which they wait; False if there is none.
+
+        `use_id`: only the call with this id of the model service. Only the process that hosts the session can do this.
+        """
+
     def model_of(self, name: str = "lead") -> str:
         """Return the current model of an agent, including a fallback; that of the session if it is unknown."""
         state = self.state(name)

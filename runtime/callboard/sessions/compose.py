@@ -445,12 +445,13 @@ def all_tools(
     root_cache: RootCache | None = None,
     search: SearchSettings | None = None,
     asks_in_call: bool = False,
+    background_s: float | None = None,
 ) -> dict[str, Tool]:
     """Return every tool of the runtime.
 
     `types`: agent types and when to use each, for the model. `unread`: rules that deny reading files or ask about it.
     `memories`: the notes, which only `write` allows to change. `asks_in_call`: a question's call has the answer as its
-    result.
+    result. `background_s`: seconds after which a command in the background is ended.
     """
     from callboard.adapters.tools.board import board_tools
     from callboard.adapters.tools.control import control_tools, skill_tools
@@ -479,7 +480,7 @@ def all_tools(
         note_tools(memories or Memories(MemoryPlaces(workspace, workspace, workspace, workspace)), write=write),
         plan_tools(),
         search_tools(workspace, os.environ, unread, root_cache),
-        shell_tools(),
+        shell_tools(background_s),
         skill_tools(),
         team_tools(types),
         todo_tools(),
@@ -516,6 +517,7 @@ def runtime_tools(
         root_cache=root_cache,
         search=loaded.settings.search,
         asks_in_call=asks_in_call,
+        background_s=loaded.settings.background.deadline,
     )
 
 

@@ -273,33 +273,33 @@ class HostedSession(OpenSession):
         return self.end(await unmerged(self._host.ports.worktrees, self.id))
 
     async def rested(self, at_rest: Callable[[], None]) -> RunEnd:
-        """Wait until only subagents in the background work, and return the state at that moment.
+        """Wait until no turn is left that is to come by itself, and return the state at that moment.
 
-        `at_rest` is called at that moment: the next thing that a subagent brings about comes after it.
+        Subagents in the background, and commands that a person moved there, may go on: their ends begin other turns.
+        `at_rest` is called at that moment: the next thing that one of them brings about comes after it.
         """
-        await self._quiet(subagents=False)
+        await self._quiet(detached=False)
         at_rest()
         end = self.end()
         return replace(end, open=self.open_work(await unmerged(self._host.ports.worktrees, self.id)))
 
     def move_to_background(self, use_id: str = "") -> bool:
-        """Let the lead's calls go on without the subagents for which they wait; return False if there is none.
-
-        `use_id`: only the call with this id of the model service.
-        """
+        """See `OpenSession.move_to_background`."""
         lead = self._team.agent("lead")
-        if lead is None or lead.spawner is None:
+        if lead is None:
             return False
         calls = [item.call.id for item in lead.state.calls if not use_id or item.call.use_id == use_id]
-        moved = [lead.spawner.move_to_background(call) for call in calls]
+        moved = [lead.foreground.move(call) for call in calls]
         return any(moved)
 
-    def subagents(self) -> Sequence[str]:
-        """Return the names of the subagents that work in the background."""
-        return [began.agent for began in self._team.subagents()]
+    def owes_turn(self) -> bool:
+        """Return True if something goes on for which `rested` does not wait."""
+        return bool(self._team.subagents()) or self._team.commands() != self._team.commands(moved=False)
 
-    async def _quiet(self, *, subagents: bool = True) -> None:
-        """Wait until no work is left, with or without that of subagents in the background.
+    async def _quiet(self, *, detached: bool = True) -> None:
+        """Wait until no work is left.
+
+        `detached`: with that of subagents in the background, and of commands that a person moved there.
 
         Unless the wait for commands has no limit, it ends `background.at_end` seconds after all other work is done, or
         after a turn that the end of a command started.
@@ -307,8 +307,8 @@ class HostedSession(OpenSession):
         also = self._fires_no_more if self._with_schedules else lambda: True
         ends = self._commands_at_rest == "end"
         while self._commands_at_rest != "wait":
-            await self._team.quiet(also, commands=False, subagents=subagents)
-            commands = self._team.commands()
+            await self._team.quiet(also, commands=False, subagents=detached)
+            commands = self._team.commands(moved=detached)
             ids = frozenset(command.id for command in commands)
             if ids <= self._awaited:
                 if not ends:
@@ -318,9 +318,9 @@ class HostedSession(OpenSession):
             self._awaited |= ids
             self._host.notice("lead", _waiting_words(commands, self._at_end, ends=ends))
             with anyio.move_on_after(self._at_end):
-                await self._team.quiet(also, subagents=subagents)
+                await self._team.quiet(also, subagents=detached, moved=detached)
                 break
-        await self._team.quiet(also, subagents=subagents)
+        await self._team.quiet(also, subagents=detached, moved=detached)
 
     async def end_commands(self) -> None:
         """End the background commands that still run. Shielded, so that a cancelled session also ends them."""

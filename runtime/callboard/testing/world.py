@@ -135,6 +135,18 @@ class NoLauncher:
     ) -> Finished:
         raise ToolRefused("this world has no processes")
 
+    async def attend(
+        self,
+        command: str,
+        folder: Path,
+        *,
+        timeout: float,
+        keep: Path,
+        grants: Sequence[Grant] = (),
+        moved: anyio.Event,
+    ) -> Finished | tuple[int, float]:
+        return await self.run(command, folder, timeout=timeout, keep=keep, grants=grants)
+
     async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         raise ToolRefused("this world has no processes")
 

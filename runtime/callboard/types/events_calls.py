@@ -469,6 +469,8 @@ class BackgroundStarted(Base):
     agent: str = ""
     """Name of the subagent, which is also its `id`; empty for a command. `command` is then its description, and there
     is no process."""
+    moved: bool = False
+    """True if a person moved a running command to the background. The result of a turn does not wait for its end."""
 
 
 class BackgroundEnded(Base):

@@ -300,6 +300,12 @@ async def main(mode, base):
         command = "echo $$ > pids; echo > ready; read line < gate; echo late; exit 5"
         await launcher.start(command, base, base / "out.txt")
         os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "moved":
+        command = "echo > ready; read line < gate; echo late; exit 5"
+        moved = anyio.Event()
+        moved.set()
+        await launcher.attend(command, base, timeout=60, keep=base / "out.txt", moved=moved)
+        os.kill(os.getpid(), signal.SIGKILL)
     command = "echo $$ > pids; kill -9 %d; sleep 300" % os.getpid()
     await launcher.run(command, base, timeout=60, keep=base / "out.txt")
 
@@ -330,6 +336,46 @@ async def test_a_background_command_outlives_its_host_and_its_end_is_known(place
 async def test_a_foreground_command_ends_with_its_host(place: Place) -> None:
     await anyio.to_thread.run_sync(run_killed_host, "hold", place.folder)
     assert await has_ended(place.pids("pids")[0])
+
+
+async def test_a_command_that_was_moved_to_the_background_leaves_its_exit_code(place: Place) -> None:
+    moved = anyio.Event()
+    ends = list[Finished | tuple[int, float]]()
+
+    async def attend() -> None:
+        command = "echo begun; echo > ready; read line < gate; echo ended; exit 3"
+        keep = place.keep
+        ends.append(await place.launcher.attend(command, place.folder, timeout=60, keep=keep, moved=moved))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(attend)
+        await place.ready()
+        moved.set()
+    (process,) = ends
+    assert not isinstance(process, Finished)
+    assert find_process(place.keep) == process
+    await place.open_gate()
+    assert await place.launcher.wait(*process, place.keep) == 3
+    assert exit_code(place.keep) == 3
+    assert place.keep.read_text() == "begun\nended\n"
+
+
+async def test_a_command_that_ends_is_not_moved(place: Place) -> None:
+    finished = await place.launcher.attend("echo hi", place.folder, timeout=60, keep=place.keep, moved=anyio.Event())
+    assert isinstance(finished, Finished)
+    assert (finished.output, place.keep.exists()) == ("hi\n", False)
+
+
+@pytest.mark.slow
+async def test_a_command_that_was_moved_to_the_background_outlives_its_host(place: Place) -> None:
+    await anyio.to_thread.run_sync(run_killed_host, "moved", place.folder)
+    output = place.folder / "out.txt"
+    await place.ready()
+    process = find_process(output)
+    assert process is not None, "another process finds it"
+    await place.open_gate()
+    assert await place.launcher.wait(*process, output) == 5
+    assert output.read_text() == "late\n"
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100 * int(os.environ.get("SOAK", "1")), marks=pytest.mark.soak)])

@@ -11,11 +11,15 @@ import anyio
 import pytest
 from tests.adapters.shell.outside_world import ENVIRONMENT, OutsideWorld, text_of
 
+from callboard.adapters.extensions.memory import Memories, MemoryPlaces
 from callboard.adapters.processes.launcher import find_process
 from callboard.adapters.processes.pids import is_same, started_at
+from callboard.adapters.tools.roots import RootCache
 from callboard.adapters.tools.search import Searcher
 from callboard.adapters.tools.shell import background_tools, shell_tools
-from callboard.ports.tool import BackgroundTask
+from callboard.config.settings import load_settings
+from callboard.ports.tool import BackgroundTask, ToolOutcome
+from callboard.sessions.compose import runtime_tools
 from callboard.types.events import BackgroundEnded, BackgroundStarted
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +135,43 @@ async def test_it_is_ended_even_when_its_pid_never_reached_the_journal(world: Ou
     assert not is_same(pid, started)
 
 
+async def test_a_command_that_a_person_moves_to_the_background_goes_on_there(world: OutsideWorld) -> None:
+    os.mkfifo(world.root / "ready")
+    os.mkfifo(world.root / "gate")
+    given = {"command": "echo begun; echo > ready; read line < gate; echo ended", "timeout_s": 60}
+    context = world.context("call_m")
+    outcomes = list[ToolOutcome]()
+
+    async def run() -> None:
+        outcomes.append(await BASH.run(given, context))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await anyio.to_thread.run_sync((world.root / "ready").read_text)
+        assert not context.foreground.move("call_other")
+        assert context.foreground.move("call_m")
+    (outcome,) = outcomes
+    (began,) = outcome.events
+    assert isinstance(began, BackgroundStarted)
+    assert (began.deadline, outcome.is_error, outcome.data["id"]) == (None, False, began.id)
+    for word in ("moved this command to the background", began.id, began.output):
+        assert word in text_of(outcome)
+    assert not context.foreground.move("call_m"), "the call has ended"
+    # A crash between the move and the commit of the result: the next process finds the command, and does not end it.
+    again = await BASH.repair(given, {}, world.context("call_m"))
+    assert again is not None
+    assert again.events == outcome.events
+    add_background_task(world, began)
+    assert "begun" in text_of(await world.run(TASK_OUTPUT, id=began.id))
+    await anyio.to_thread.run_sync((world.root / "gate").write_text, "go\n")
+    told = text_of(await world.run(TASK_OUTPUT, id=began.id, block=True, timeout_s=60))
+    assert "exit code 0" in told
+    assert "ended" in told
+    late = await BASH.repair(given, {}, world.context("call_m"))
+    assert late is not None
+    assert [event.id for event in late.events if isinstance(event, BackgroundStarted)] == [began.id]
+
+
 async def test_a_command_that_never_began_is_not_run_by_repair(world: OutsideWorld) -> None:
     outcome = await BASH.repair({"command": "touch done"}, {}, world.context("call_x"))
     assert outcome is not None
@@ -180,6 +221,22 @@ async def test_a_time_limit_in_the_background_is_a_deadline(world: OutsideWorld)
     assert isinstance(event, BackgroundStarted)
     assert event.deadline == 1005.0
     assert await world.launcher.end(event.pid, event.started)
+
+
+async def test_the_shorter_one_of_the_two_time_limits_in_the_background_counts(world: OutsideWorld) -> None:
+    home = world.base / "config"
+    (home / "callboard").mkdir(parents=True)
+    (home / "callboard/settings.yaml").write_text("background: {deadline: 4}\n")
+    loaded = load_settings({"XDG_CONFIG_HOME": str(home)}, workspace=world.root)
+    notes = Memories(MemoryPlaces(world.root, world.root, world.root, world.root))
+    cache = RootCache(world.root)
+    bash = runtime_tools(loaded, world.root, {}, notes, root_cache=cache, asks_in_call=False)["bash"]
+    for given, deadline in (({"timeout_s": 5}, 1004.0), ({"timeout_s": 3}, 1003.0), ({}, 1004.0)):
+        outcome = await world.run(bash, command="sleep 300", run_in_background=True, **given)
+        (event,) = outcome.events
+        assert isinstance(event, BackgroundStarted)
+        assert event.deadline == deadline
+        assert await world.launcher.end(event.pid, event.started)
 
 
 async def test_a_background_command_is_taken_up_again_after_a_crash(world: OutsideWorld) -> None:

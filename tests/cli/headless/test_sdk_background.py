@@ -5,10 +5,12 @@ The first test is the situation of `test_run_end` in the repository of the SDK.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from tests.cli.headless.test_agent_sdk import of_type
 from tests.cli.headless.test_sdk_repository import Stage, hook_that, matched, playing, use
@@ -100,3 +102,43 @@ async def test_a_client_moves_a_subagent_to_the_background(stage: Stage) -> None
     assert results == ["MOVED", "FINISHED"]
     assert [Path(file).read_text() for file in files] == ["DONE\n"]
     assert kinds.index("task_started") < kinds.index("task_updated") < kinds.index("success")
+
+
+def used_by(message: Any) -> list[str]:
+    """Return the ids of the calls in a message."""
+    content = message.content if isinstance(message, sdk.AssistantMessage) else ()
+    return [block.id for block in content if isinstance(block, sdk.ToolUseBlock)]
+
+
+@pytest.mark.slow
+async def test_a_client_moves_a_running_command_to_the_background(stage: Stage) -> None:
+    for name in ("ready", "gate"):
+        os.mkfifo(stage.workspace / name)
+    (stage.workspace / "wait.sh").write_text("echo begun > ready; read line < gate; echo ended\n")
+    await stage.play(
+        use("bash", command="bash wait.sh"),
+        {"when": {"contains": "moved this command to the background"}, "reply": "MOVED"},
+        {"when": {"contains": "exit code 0"}, "reply": "FINISHED"},
+    )
+    request = {"subtype": "background_tasks"}
+    results, files, answers, used = list[str](), list[str](), list[Any](), list[Any]()
+    async with sdk.ClaudeSDKClient(stage.options(permission_mode="bypassPermissions")) as client:
+        await client.query("wait for it")
+        async for message in client.receive_messages():
+            for use_id in used_by(message):
+                await anyio.to_thread.run_sync((stage.workspace / "ready").read_text)
+                answers.append(await client._query._send_control_request({**request, "tool_use_id": use_id}))
+            if isinstance(message, sdk.UserMessage) and message.tool_use_result:
+                used.append(message.tool_use_result)
+            if isinstance(message, sdk.TaskNotificationMessage):
+                files.append(message.output_file)
+            if isinstance(message, sdk.ResultMessage):
+                results.append(str(message.result))
+                if len(results) == 2:
+                    break
+                await anyio.to_thread.run_sync((stage.workspace / "gate").write_text, "go\n")
+    assert results == ["MOVED", "FINISHED"]
+    assert [answer["backgrounded"] for answer in answers] == [True]
+    assert used[0]["backgroundedByUser"] is True
+    assert used[0]["backgroundTaskId"].startswith("bg_")
+    assert [Path(file).read_text().splitlines()[-1] for file in files] == ["ended"]

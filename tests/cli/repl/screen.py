@@ -13,7 +13,7 @@ from tests.cli.commands.command import Command
 from tests.cli.repl.pty_screen import PtyScreen
 
 KEYS = {
-    **{f"C-{letter}": chr(ord(letter) - ord("a") + 1) for letter in "cdu"},
+    **{f"C-{letter}": chr(ord(letter) - ord("a") + 1) for letter in "bcdu"},
     "Enter": "\r",
     "Left": "\x1b[D",
     "BTab": "\x1b[Z",

@@ -31,7 +31,7 @@ class LineContext:
     """The text around the prompt line, and how often it was requested."""
 
     def __init__(self) -> None:
-        self.status, self.looked = "quiet", 0
+        self.status, self.looked, self.moves_asked = "quiet", 0, 0
 
     moves = False
 
@@ -40,6 +40,10 @@ class LineContext:
 
     def press(self, key: PanelKey) -> None:
         """Do nothing."""
+
+    def to_background(self) -> bool:
+        self.moves_asked += 1
+        return False
 
     async def next_mode(self) -> None:
         """Do nothing."""

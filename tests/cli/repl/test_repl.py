@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -28,6 +29,9 @@ agents:
     - when: {contains: on and on}
       reply:
         - tool_use: {name: bash, input: {command: sleep 20, run_in_background: true}}
+    - when: {contains: wait for it}
+      reply:
+        - tool_use: {name: bash, input: {command: bash wait.sh}}
     - when: {contains: too often}
       reply: Now.
       fault: {status: 429, retry_after: 3600, times: 99}
@@ -211,6 +215,22 @@ def test_a_background_command_of_an_idle_lead_is_named_before_leaving(command: C
         screen.wait(r"^left with 0$")
     finally:
         screen.close()
+
+
+def test_ctrl_b_moves_a_command_to_the_background(screen: Screen, command: Command) -> None:
+    (command.workspace / "wait.sh").write_text("read line < gate\n")
+    os.mkfifo(command.workspace / "gate")
+    screen.type("ac", "C-b", "b", "Enter")
+    screen.wait(r"^> abc$")  # nothing runs, so the key moves the cursor
+    screen.type("wait for it", "Enter")
+    screen.wait(r"allow this\?")
+    time.sleep(0.6)  # keys typed sooner do not count as an answer
+    screen.type("1", "Enter")
+    screen.wait(r"^lead +\d+ s +\S+ tokens +bash bash wait\.sh")
+    screen.type("C-b")
+    screen.wait(r"^lead bash bash wait\.sh => goes on in the background as bg_\w+$(?s:.*)^lead So it is\.$")
+    (command.workspace / "gate").write_text("go\n")
+    screen.wait(r"^lead background bg_\w+ completed \(exit 0\)$(?s:.*)^lead I hear you\.$")
 
 
 def test_a_rate_limit_that_parks_the_lead_is_in_the_status_line(screen: Screen) -> None:

@@ -148,9 +148,9 @@ async def test_a_call_that_waits_is_moved_to_the_background() -> None:
         assert lead is not None
         assert lead.spawner is not None
         (waiting_call,) = lead.state.calls
-        assert lead.spawner.move_to_background(waiting_call.call.id)
+        assert lead.foreground.move(waiting_call.call.id)
         await said(team, "launched")
-        assert not lead.spawner.move_to_background(waiting_call.call.id)
+        assert not lead.foreground.move(waiting_call.call.id)
         assert row(team, child_of(team)).life == "working"
         model.door.set()
         await team.quiet()

@@ -6,7 +6,8 @@ one pipe into the output file, so that both streams keep their order and `> /dev
 process has ended, no process of the command is alive.
 
 argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND WALL... MODE `hold`: it ends with its host, or when the host requests it;
-`free`: it continues after the host's death, and leaves `OUTPUT.exit`. Each WALL is `NAME=VALUE`, in order, and sets a
+`free`: it continues after the host's death, and leaves `OUTPUT.exit`. A second byte on descriptor 3 changes `hold` to
+`free`. Each WALL is `NAME=VALUE`, in order, and sets a
 limit or a right of the command (`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors`
 are files: standard input, and the target of standard error, which is otherwise part of the output. Descriptor 3: one
 byte starts the command, its end means that the host is gone. Nothing runs if the host died before sending that byte.
@@ -171,6 +172,14 @@ def save_room(output: str) -> None:
         os.close(descriptor)
 
 
+def make_room(output: str) -> None:
+    """Reserve disk space for the exit code of a command that is running already; on a full disk it goes on without."""
+    try:
+        save_room(output)
+    except OSError:
+        return
+
+
 def leave_code(output: str, code: int) -> None:
     """Write the exit code into the reserved space.
 
@@ -271,8 +280,10 @@ def main() -> int:
     # Otherwise a background command could run although its host died before recording it.
     if not os.read(CONTROL, 1):
         return NOT_RUN
-    code = run(Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold"), walls)
-    if mode == "free":
+    watch = Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold")
+    watch.on_move = lambda: make_room(output)
+    code = run(watch, walls)
+    if mode == "free" or watch.moved:
         leave_code(output, code)
     try:
         os.unlink(output + ".pid")

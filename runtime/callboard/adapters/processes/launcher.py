@@ -74,6 +74,16 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
+class _ForegroundEnd:
+    """End of the wait for a command in the foreground."""
+
+    code: int | None = None
+    timed_out: bool = False
+    process: tuple[int, float] | None = None
+    """Pid and start time of the command, if it was moved to the background instead of ending."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShellLauncher:
     """`Launcher` of a workspace. `environment`: the user's, before the allow-list; names in `extra` pass too."""
 
@@ -121,21 +131,42 @@ class ShellLauncher:
         self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
     ) -> Finished:
         """See the port. The output is in `keep` while the command runs, and remains there if it had to be shortened."""
+        finished = await self.attend(command, folder, timeout=timeout, keep=keep, grants=grants, moved=anyio.Event())
+        assert isinstance(finished, Finished), "no one moves it to the background"
+        return finished
+
+    async def attend(
+        self,
+        command: str,
+        folder: Path,
+        *,
+        timeout: float,
+        keep: Path,
+        grants: Sequence[Grant] = (),
+        moved: anyio.Event,
+    ) -> Finished | tuple[int, float]:
+        """See the port. `<keep>.pid` identifies the process while it runs, also in the background."""
         made = await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder)) if grants else []
         try:
-            return await self._run(command, folder, timeout=timeout, keep=keep, grants=grants)
-        except CommandNotRun:  # a socket to be covered may have been removed at that moment
-            return await self._run(command, folder, timeout=timeout, keep=keep, grants=grants)
+            job = _Job(command, folder, keep, "hold", grants)
+            try:
+                ended = await self._attend(job, timeout, moved)
+            except CommandNotRun:  # a socket to be covered may have been removed at that moment
+                ended = await self._attend(job, timeout, moved)
+            if not isinstance(ended, Finished):
+                made = []  # the command still needs them, as one that was started in the background
+            return ended
         finally:
             clear_placeholders(made)
 
-    async def _run(
-        self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant]
-    ) -> Finished:
-        reach = await self._reach(grants)
+    async def _attend(self, job: _Job, timeout: float, moved: anyio.Event) -> Finished | tuple[int, float]:
+        keep = job.output
+        reach = await self._reach(job.grants)
         before = len(self.ways_out.refused(reach.socket))
-        code, timed_out = await self._see_through(_Job(command, folder, keep, "hold", grants), reach, timeout)
-        finished = await anyio.to_thread.run_sync(_read_back, keep, code, timed_out)
+        end = await self._see_through(job, reach, timeout, moved)
+        if end.process is not None:
+            return end.process
+        finished = await anyio.to_thread.run_sync(_read_back, keep, end.code, end.timed_out)
         report = self.report(keep)
         ground = self.sandbox.ground
         if ground is not None and self.sandbox.level and finished.exit_code != 0:
@@ -158,38 +189,43 @@ class ShellLauncher:
         made = await anyio.to_thread.run_sync(self.sandbox.placeholders, grants, str(folder)) if grants else []
         try:
             job = _Job(command, folder, streams.output, "hold", grants, streams)
-            code, timed_out = await self._see_through(job, await self._reach(grants), timeout)
+            end = await self._see_through(job, await self._reach(grants), timeout, anyio.Event())
         finally:
             clear_placeholders(made)
-        if code == _NOT_RUN and (reason := await anyio.to_thread.run_sync(failure_of, streams.output)):
+        if end.code == _NOT_RUN and (reason := await anyio.to_thread.run_sync(failure_of, streams.output)):
             raise CommandNotRun(reason)
-        return None if timed_out else code
+        return None if end.timed_out else end.code
 
-    async def _see_through(self, job: _Job, reach: NetworkReach, timeout: float) -> tuple[int | None, bool]:
-        """Run a command to its end.
-
-        Return its exit code, and True if it timed out. After a cancellation no process of the command remains.
-        """
+    async def _see_through(self, job: _Job, reach: NetworkReach, timeout: float, moved: anyio.Event) -> _ForegroundEnd:
+        """Run a command to its end, or until `moved` is set. After a cancellation no process of it remains."""
         pid, control = await self._spawn(job, reach)
         # Before the child is reaped: until then no other process can have its pid.
         watched = open_process(pid)
         timed_out = False
+        is_moved = False
         code = None
         try:
-            _let_go(control)
+            _send_byte(control)
             with anyio.move_on_after(timeout) as scope:
-                await anyio.wait_readable(watched)
+                # The process reads this byte before the end of the pipe, so the command survives the closing below
+                # (test_a_command_that_was_moved_to_the_background_outlives_its_host).
+                is_moved = await _moved_first(watched, moved) and _send_byte(control)
             timed_out = scope.cancelled_caught
         finally:
             # The child ends the command when this descriptor is closed: after a timeout, a cancellation, or the death
             # of this process (test_a_cancelled_command_is_ended, test_a_foreground_command_ends_with_its_host).
             os.close(control)
             with anyio.CancelScope(shield=True):
-                await _ended(watched, pid)
-                code = reap(pid)
-                # A command can kill the child that watches it (test_a_command_that_kills_its_watcher_does_not_escape).
-                await anyio.to_thread.run_sync(_sweep, pid, job.output, self._records)
-        return code, timed_out
+                if is_moved:
+                    os.close(watched)
+                    _mark_moved(job.output)
+                else:
+                    await _ended(watched, pid)
+                    code = reap(pid)
+                    # A command can kill the child that watches it
+                    # (test_a_command_that_kills_its_watcher_does_not_escape).
+                    await anyio.to_thread.run_sync(_sweep, pid, job.output, self._records)
+        return _ForegroundEnd(code, timed_out, (pid, _start_of(pid)) if is_moved else None)
 
     async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         """See the port. `<output>.pid` identifies the process from before the command runs until it has ended."""
@@ -199,7 +235,7 @@ class ShellLauncher:
         try:
             # Before the start: otherwise a command that ends at once could leave nothing to identify it by.
             started = _start_of(pid)
-            _let_go(control)
+            _send_byte(control)
         finally:
             os.close(control)
         return pid, started
@@ -268,7 +304,7 @@ class ShellLauncher:
             raise FileNotFoundError("bash was not found on PATH outside the workspace; install it")
         await anyio.Path(output.parent).mkdir(mode=0o700, parents=True, exist_ok=True)
         # Otherwise files of an earlier command with the same output would be read as those of this command.
-        for ending in (".exit", ".failed", ".report"):
+        for ending in (".exit", ".failed", ".report", ".moved"):
             await anyio.Path(f"{output}{ending}").unlink(missing_ok=True)
         if replaced := release.OURS.replaced():
             raise ToolRefused(replaced)
@@ -293,6 +329,11 @@ def exit_code(output: Path) -> int | None:
         return int(Path(f"{output}.exit").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def was_moved(output: Path) -> bool:
+    """Return True if the command of this output was moved to the background while it ran."""
+    return Path(f"{output}.moved").exists()
 
 
 def find_process(output: Path) -> tuple[int, float] | None:
@@ -349,12 +390,37 @@ def _send_signal(watched: int, pid: int, number: int) -> None:
         return  # it has ended, and was already reaped
 
 
-def _let_go(control: int) -> None:
-    """Let the process start the command."""
+def _send_byte(control: int) -> bool:
+    """Let the process start the command, or go on without this one. Return False if the process has died."""
     try:
         os.write(control, b"g")
     except BrokenPipeError:
-        return  # it has already died: the wait for it reports how
+        return False  # the wait for it reports how
+    return True
+
+
+def _mark_moved(output: Path) -> None:
+    """Let a process that takes over after a crash find the command as one in the background."""
+    try:
+        Path(f"{output}.moved").touch(mode=0o600)
+    except OSError:
+        return  # a full disk: after a crash the command is then ended, as one in the foreground
+
+
+async def _moved_first(watched: int, moved: anyio.Event) -> bool:
+    """Wait for the end of a process, or until `moved` is set; return True if the process goes on."""
+    ended = False
+
+    async def wait_moved() -> None:
+        await moved.wait()
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait_moved)
+        await anyio.wait_readable(watched)
+        ended = True
+        group.cancel_scope.cancel()
+    return not ended
 
 
 def _start_of(pid: int) -> float:

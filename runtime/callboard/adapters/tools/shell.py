@@ -2,7 +2,7 @@
 
 The effect of a command is unknown, so it is never run twice: after a crash its remaining processes are ended, and the
 model is informed that the outcome is unknown. A background command is found again instead. Only the flag makes a
-command a background command; its text does not matter.
+command a background command, or a person who moves a running one there; its text does not matter.
 
 `task_output` reads a background command's output so far or waits for its end, and `task_stop` ends the command.
 `bash_output` reads what is new since its last call: a file next to the output holds the part that each call got, so
@@ -19,10 +19,11 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 from pydantic import Field
 
-from callboard.adapters.processes.launcher import exit_code, find_process
+from callboard.adapters.processes.launcher import exit_code, find_process, was_moved
 from callboard.adapters.processes.pids import is_same
 from callboard.adapters.tools.background_agents import agent_output, agent_stop
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed
@@ -67,7 +68,8 @@ class BashInput(ToolInput):
 class Bash(TypedTool[BashInput]):
     """Tool that runs a command; see the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, background_s: float | None = None) -> None:
+        self._background_s = background_s
         super().__init__("bash", _DESCRIPTION, BashInput, effect="unknown")
 
     def read(self, tool_input: Json) -> BashInput:
@@ -95,14 +97,21 @@ class Bash(TypedTool[BashInput]):
         if arguments.run_in_background:
             return await self._start(arguments, output, context)
         folder = context.folders.root
-        finished = await context.launcher.run(
-            arguments.command, folder, timeout=arguments.timeout_s, keep=output, grants=context.grants
-        )
-        return _outcome(finished, arguments.timeout_s)
+        moved = anyio.Event()
+        with context.foreground.waiting(context.call, moved.set):
+            end = await context.launcher.attend(
+                arguments.command,
+                folder,
+                timeout=arguments.timeout_s,
+                keep=output,
+                grants=context.grants,
+                moved=moved,
+            )
+        return _outcome(end, arguments.timeout_s) if isinstance(end, Finished) else self._moved(arguments, context, end)
 
     async def _start(self, arguments: BashInput, output: Path, context: CallContext) -> ToolOutcome:
-        pid, started = await context.launcher.start(arguments.command, context.folders.root, output, context.grants)
-        return _started(arguments, context, (pid, started), output)
+        process = await context.launcher.start(arguments.command, context.folders.root, output, context.grants)
+        return self._started(arguments, context, process)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome:
         """End the remaining processes and report that the outcome is unknown; resume watching a background command."""
@@ -110,7 +119,9 @@ class Bash(TypedTool[BashInput]):
         output = _output_file(context, background=command.run_in_background)
         writing = find_process(output)
         if command.run_in_background and (writing or exit_code(output) is not None):
-            return _started(command, context, writing or (0, 0.0), output)
+            return self._started(command, context, writing or (0, 0.0))
+        if not command.run_in_background and was_moved(output):
+            return self._moved(command, context, writing or (0, 0.0))
         alive = writing is not None and await context.launcher.end(*writing)
         note = "It was still running and has been ended. " if alive else ""
         return failed(
@@ -118,10 +129,29 @@ class Bash(TypedTool[BashInput]):
             f"{note}Look at what it has done before you run it again.{_so_far(output)}"
         )
 
+    def _started(self, arguments: BashInput, context: CallContext, process: tuple[int, float]) -> ToolOutcome:
+        requested = arguments.timeout_s if "timeout_s" in arguments.model_fields_set else None
+        limits = [limit for limit in (requested, self._background_s) if limit is not None]
+        output = _output_file(context, background=True)
+        event = _began(arguments, context, process, output=output, limit=min(limits, default=None))
+        text = f"[Background task {event.id} started]"
+        return ToolOutcome(text, events=(event,), data={"id": event.id, "output": str(output)})
 
-def shell_tools() -> tuple[Tool, ...]:
-    """Return the tools of this module."""
-    return (Bash(),)
+    def _moved(self, arguments: BashInput, context: CallContext, process: tuple[int, float]) -> ToolOutcome:
+        """Return the outcome of a command that a person moved to the background: `timeout_s` no longer applies."""
+        output = _output_file(context, background=False)
+        event = _began(arguments, context, process, output=output, limit=self._background_s)
+        event = event.model_copy(update={"moved": True})
+        text = (
+            f"[A person moved this command to the background. It goes on as background task {event.id}, and its output "
+            f"is in {event.output}. You are notified at its end; task_output {event.id} reads what it wrote so far.]"
+        )
+        return ToolOutcome(text, events=(event,), data={"id": event.id, "output": event.output, "moved": True})
+
+
+def shell_tools(background_s: float | None = None) -> tuple[Tool, ...]:
+    """Return the tools of this module. `background_s`: seconds after which commands in the background are ended."""
+    return (Bash(background_s),)
 
 
 def _output_file(context: CallContext, *, background: bool) -> Path:
@@ -133,23 +163,21 @@ def _background_id(context: CallContext) -> str:
     return short_id("bg", context.call)
 
 
-def _started(arguments: BashInput, context: CallContext, process: tuple[int, float], output: Path) -> ToolOutcome:
+def _began(
+    arguments: BashInput, context: CallContext, process: tuple[int, float], *, output: Path, limit: float | None
+) -> BackgroundStarted:
     pid, started = process
-    deadline = context.now + arguments.timeout_s if "timeout_s" in arguments.model_fields_set else None
-    name = _background_id(context)
-    event = BackgroundStarted(
+    return BackgroundStarted(
         at=context.now,
-        id=name,
+        id=_background_id(context),
         command=arguments.command,
         pid=pid,
         started=started,
         output=str(output),
-        deadline=deadline,
+        deadline=None if limit is None else context.now + limit,
         boot=context.launcher.boot,
         authority=context.authority,
     )
-    text = f"[Background task {name} started]"
-    return ToolOutcome(text, events=(event,), data={"id": name, "output": str(output)})
 
 
 def _outcome(finished: Finished, timeout: float) -> ToolOutcome:

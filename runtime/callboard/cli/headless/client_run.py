@@ -78,8 +78,8 @@ class ClientRun:
         self._ended = self._busy = self._stopped = False
         self._resting = self._woken = self._owed = self._early = False
         """Between the rest of the lead and the result of its turn; after the start of a turn that no message caused;
-        while subagents in the background will start another one; after the start of a turn before the client could
-        send anything."""
+        while the end of something in the background will start another one; after the start of a turn before the
+        client could send anything."""
         self._turn_began = 0.0
         self._failed: CallboardError | None = None
         self._deferred: Json | None = None
@@ -422,7 +422,7 @@ class ClientRun:
         return session.end_now(0, ""), extra
 
     async def _ending(self, session: HostedSession) -> tuple[RunEnd, Json]:
-        """Wait for the end of the turn. Subagents in the background go on, unless its answer has a form."""
+        """Wait for the end of the turn. What is in the background goes on, unless its answer has a form."""
         if self._schema is None:
             return await session.rested(partial(self._rest, session)), {}
         ending = await StructuredAnswer(session, self._schema).finished()
@@ -432,7 +432,7 @@ class ClientRun:
     def _rest(self, session: HostedSession) -> None:
         """Keep everything that happens from now on for the next turn."""
         self._resting = True
-        self._owed = bool(session.subagents())
+        self._owed = session.owes_turn()
         self._stream.hold()
 
     async def _defer(self, event_json: Json) -> None:

@@ -197,11 +197,11 @@ class Control:
         return {}
 
     async def background_tasks(self, request: Json) -> Json:
-        """Let calls that wait for a subagent go on without it: the one with `tool_use_id`, or all."""
+        """Let calls that wait for a command or subagent go on without it: the one with `tool_use_id`, or all."""
         use_id = str(request.get("tool_use_id") or "")
         moved = self.session.move_to_background(use_id)
         if not moved and not use_id:
-            raise UsageError("no call waits for a subagent in the foreground; a command that runs there stays there")
+            raise UsageError("no call of the lead waits for a command or subagent in the foreground")
         return {"backgrounded": moved}
 
     async def mcp_status(self, _: Json) -> Json:

@@ -30,7 +30,7 @@ import sys
 import termios
 import textwrap
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Protocol, TextIO, cast
 
@@ -88,6 +88,10 @@ class LineFrame(Protocol):
 
     def press(self, key: PanelKey) -> None:
         """Handle a key of the panel above the line, or Ctrl-Z."""
+        ...
+
+    def to_background(self) -> bool:
+        """Let the lead go on without the command that it waits for: Ctrl-B was pressed. False: it waits for none."""
         ...
 
     async def next_mode(self) -> None:
@@ -365,7 +369,7 @@ class PromptLine:
             erase_when_done=True,  # a sent line is printed like other output, to keep the order
             multiline=True,
             prompt_continuation="  ",
-            key_bindings=line_keys(self._around.next_mode, self._press),
+            key_bindings=line_keys(self._around, self._press),
             search_ignore_case=True,
             bottom_toolbar=self._toolbar,
             output=self._output,
@@ -497,11 +501,11 @@ PANEL_KEYS: Mapping[str, PanelKey] = {
 """Keys of the panel above the line, and Ctrl-Z, which would otherwise be inserted."""
 
 
-def line_keys(next_mode: Callable[[], Coroutine[None, None, None]], press: Callable[[PanelKey], None]) -> KeyBindings:
+def line_keys(line_frame: LineFrame, press: Callable[[PanelKey], None]) -> KeyBindings:
     """Return the key bindings of the line.
 
     Enter sends; Alt-Enter, or Enter after a backslash, starts a new line; Shift-Tab awaits `next_mode`; the keys of the
-    panel call `press`.
+    panel call `press`. Ctrl-B calls `to_background`; if there is nothing to move, it moves the cursor as usual.
 
     A line feed also counts as Enter: some terminals, and programs that type into one, send it at the end of a line.
     """
@@ -513,8 +517,13 @@ def line_keys(next_mode: Callable[[], Coroutine[None, None, None]], press: Calla
     keys.add("escape", "c-j", filter=typing)(_new_line)
 
     def shift_tab(event: KeyPressEvent) -> None:
-        event.app.create_background_task(next_mode())
+        event.app.create_background_task(line_frame.next_mode())
 
+    def control_b(event: KeyPressEvent) -> None:
+        if not line_frame.to_background():
+            event.current_buffer.cursor_left()
+
+    keys.add("c-b", filter=typing)(control_b)
     keys.add("s-tab", filter=typing & ~has_completions)(shift_tab)
     for key, effect in PANEL_KEYS.items():
         keys.add(key, filter=typing & ~has_completions)(_pressing(press, effect))

@@ -224,6 +224,17 @@ class Repl:
         elif self._panel is not None:
             self._panel.press(key)
 
+    def to_background(self) -> bool:
+        """Handle Ctrl-B: let the lead go on without the command or subagent that it waits for; False: there is none."""
+        session = self._session
+        if session is None:
+            return False
+        moved = session.move_to_background()
+        if not moved and isinstance(session, AttachedSession) and waits_for_call(session):
+            text = f"process {session.pid} hosts this session: only Ctrl-B there can move a command to the background"
+            self._terminal.terminal_print(block(text, "warn"))
+        return moved
+
     async def next_mode(self) -> None:
         """Handle Shift-Tab: choose the mode after the last chosen one, even if the lead has not received that yet."""
         # Each key runs in a separate task. Without the lock, two commits may change places, and the earlier mode wins.
@@ -376,6 +387,13 @@ class Repl:
         if at_question:
             await self.questions.settled(1.0)
         return False
+
+
+def waits_for_call(session: OpenSession) -> bool:
+    """Return True if a command or subagent keeps the lead waiting."""
+    lead = session.state("lead")
+    names = {"bash", "task"}
+    return lead is not None and any(item.call.name in names for item in lead.calls.at("started"))
 
 
 def host_of(session: OpenSession) -> int | None:

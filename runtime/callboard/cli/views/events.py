@@ -357,7 +357,9 @@ def _held(agent: str, event: TaskHeld) -> Block:
     return _progress(agent, f"{'took' if event.held else 'no longer holds'} {event.task} {event.subject}".rstrip())
 
 
-def _background(agent: str, event: BackgroundStarted) -> Block:
+def _background(agent: str, event: BackgroundStarted) -> Block | None:
+    if event.moved:
+        return None  # the line of its call says so
     if event.agent:
         return _progress(agent, f"subagent {event.agent} goes on in the background")
     return _progress(agent, f"background {event.id} started: {shorten(first_line(event.command), WIDTH)}")
@@ -480,6 +482,8 @@ def result_block(
     text = plain(text.replace(notice, "", 1) if notice else text)
     style: Style = "bad" if event.is_error else "dim"
     name = call_words(call) if call else event.call
+    if call is not None and call.name == "bash" and event.data.get("moved"):
+        return Block((Line(f"{name} => goes on in the background as {event.data['id']}", style, agent),), progress=True)
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     below = () if detail == "brief" else tuple(_below(call.name if call else "", text, detail))
     head = _head(lines, call.name if call else "", len(below), style)

@@ -346,6 +346,7 @@ def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> J
     match call.name:
         case "bash":
             background = {"backgroundTaskId": result.data["id"]} if "output" in result.data else {}
+            background |= {"backgroundedByUser": True} if result.data.get("moved") else {}
             return {"stdout": text, "stderr": "", "interrupted": False, "isImage": False, **background}
         case "read_file":
             return _read(compatible, result)

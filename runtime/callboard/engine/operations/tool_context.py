@@ -49,6 +49,7 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         lease=host.fence,
         commit=lambda: commit_in(agent, call_id),
         worktrees=worktrees_for(agent),
+        foreground=agent.foreground,
         grants=call_state.grants if (call_state := state.calls.find(call_id)) else (),
     )
 

@@ -39,7 +39,6 @@ class AgentSpawner:
     def __init__(self, agent: AgentRuntime, wait_ended: WaitEnded) -> None:
         self._agent = agent
         self._wait_ended = wait_ended
-        self._attended: dict[str, anyio.CancelScope] = {}
         """Calls that wait for their subagents, each with the scope of the wait."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
@@ -179,20 +178,9 @@ class AgentSpawner:
 
     async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
         await self._create(spec, prompt, call)
-        scope = self._attended[call] = anyio.CancelScope()
-        try:
-            with scope:
-                return await self._wait_ended(spec.name, 1)
-        finally:
-            del self._attended[call]
+        with anyio.CancelScope() as scope, self._agent.foreground.waiting(call, scope.cancel):
+            return await self._wait_ended(spec.name, 1)
         return None
-
-    def move_to_background(self, call: str) -> bool:
-        """Let the call go on without its subagent; return False if it waits for none."""
-        scope = self._attended.get(call)
-        if scope is not None:
-            scope.cancel()
-        return scope is not None
 
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         if self._agent.host.board.agent(spec.name) is not None:

@@ -62,10 +62,14 @@ class AwaitedWork:
 
     commands: bool
     subagents: bool
+    moved: bool = True
+    """False: commands that a person moved to the background may still run."""
 
     def includes(self, task: BackgroundCommand | None) -> bool:
         """Return True if this task must have ended."""
-        return self.subagents if task is not None and task.began.agent else self.commands
+        if task is not None and task.began.agent:
+            return self.subagents
+        return self.commands and (self.moved or task is None or not task.began.moved)
 
 
 class Team:
@@ -139,14 +143,19 @@ class Team:
             await anyio.sleep_forever()
 
     async def quiet(
-        self, also: Callable[[], bool] = lambda: True, *, commands: bool = True, subagents: bool = True
+        self,
+        also: Callable[[], bool] = lambda: True,
+        *,
+        commands: bool = True,
+        subagents: bool = True,
+        moved: bool = True,
     ) -> None:
         """Return when one snapshot shows no work left and `also` holds, which is checked whenever a row changes.
 
         A headless run then ends (docs/design.md, "Team"). `commands`, `subagents`: those in the background must have
-        ended too.
+        ended too. `moved`: also the commands that a person moved there.
         """
-        awaited = AwaitedWork(commands, subagents)
+        awaited = AwaitedWork(commands, subagents, moved)
         while True:
             changes = self._activity.changes
             # The check awaits the store. If something happened meanwhile, its answer is outdated.
@@ -164,13 +173,16 @@ class Team:
                 return
             await self._activity.changed(changes)
 
-    def commands(self) -> list[StoppedCommand]:
-        """Return the running background commands, without subagents, which end by themselves."""
+    def commands(self, *, moved: bool = True) -> list[StoppedCommand]:
+        """Return the running background commands, without subagents, which end by themselves.
+
+        `moved`: with those that a person moved to the background.
+        """
         return [
             StoppedCommand(command.began.id, agent.name, command.began.command)
             for agent in self._living()
             for command in agent.state.work.background.values()
-            if command.status == "running" and not command.began.agent
+            if command.status == "running" and not command.began.agent and (moved or not command.began.moved)
         ]
 
     def subagents(self) -> list[BackgroundStarted]:

@@ -71,6 +71,18 @@ class RecordedLauncher:
             self.tape.keep("command", keep.stem, asdict(finished))
         return finished
 
+    async def attend(
+        self,
+        command: str,
+        folder: Path,
+        *,
+        timeout: float,
+        keep: Path,
+        grants: Sequence[Grant] = (),
+        moved: anyio.Event,
+    ) -> Finished | tuple[int, float]:
+        return await self.real.attend(command, folder, timeout=timeout, keep=keep, grants=grants, moved=moved)
+
     async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         return await self.real.start(command, folder, output, grants)
 
@@ -115,6 +127,19 @@ class ReplayedLauncher:
             raise ToolRefused(NOT_HELD)
         output = str(check["output"])
         return Finished(check["exit_code"], output, False, len(output))
+
+    async def attend(
+        self,
+        command: str,
+        folder: Path,
+        *,
+        timeout: float,
+        keep: Path,
+        grants: Sequence[Grant] = (),
+        moved: anyio.Event,
+    ) -> Finished:
+        """Raise `ToolRefused`: results of `bash` are recorded as those of the tool."""
+        raise ToolRefused(NOT_HELD)
 
     async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
         """Raise `ToolRefused`."""

@@ -17,7 +17,9 @@ from callboard.adapters.kernel.exits import open_process
 from callboard.adapters.kernel.process_table import rows
 
 CONTROL = 3
-"""Descriptor on which the host sends the start byte, and whose end means the host's end."""
+"""Descriptor on which the host sends the start byte, and whose end means the host's end.
+
+A second byte moves a foreground command to the background."""
 
 
 class Watch:
@@ -45,6 +47,10 @@ class Watch:
         self.room = limit
         self.dropped = 0
         self.stopping = False
+        self.moved = False
+        """True if the host has moved the command to the background: then the host's end does not end it."""
+        self.on_move: Callable[[], None] = lambda: None
+        """Function to call when the command is moved to the background."""
         self.wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake, False)
@@ -123,8 +129,11 @@ class Watch:
             elif descriptor in self.handlers:
                 self.handlers[descriptor](descriptor)
             else:
-                self.stopping = True
+                self.moved = bool(os.read(CONTROL, 1))
+                self.stopping |= not self.moved
                 self.poll.unregister(CONTROL)
+                if self.moved:
+                    self.on_move()
         self.reap()
 
     def until_quiet(self, seconds: float) -> bool:
