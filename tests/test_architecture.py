@@ -34,19 +34,22 @@ ONE_IMPORTER = {
     "apsw": "callboard.adapters.storage.sqlite",
     "bs4": "callboard.adapters.tools.web_child",
     "croniter": "callboard.core.scheduling.fire_times",
+    "htpy": "callboard.web",
     "jsonschema": "callboard.adapters.mcp",
     "markdownify": "callboard.adapters.tools.web_child",
     "mcp": "callboard.adapters.mcp",
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.cli.repl",
     "rich": "callboard.cli.terminal.markdown",
+    "starlette": "callboard.web",
     "tree_sitter": "callboard.adapters.shell.parser",
     "tree_sitter_bash": "callboard.adapters.shell.parser",
+    "uvicorn": "callboard.adapters.system.http_server",
     "yaml": "callboard.adapters.extensions.yaml",
 }
 """A library of others, and the one module or package of ours that may import it."""
 
-HEAVY = ("aiohttp", "anthropic", "bs4", "httpx2", "mcp", "prompt_toolkit", "rich", "uvicorn")
+HEAVY = ("aiohttp", "anthropic", "bs4", "htpy", "httpx2", "mcp", "prompt_toolkit", "rich", "starlette", "uvicorn")
 """What no command loads before it is needed."""
 
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
@@ -277,7 +280,7 @@ def test_what_a_person_does_is_written_by_one_module() -> None:
     """It refuses processes that a tool started, so that no agent can answer for the person (decision 0029)."""
     callers = set[str]()
     committers = set[str]()
-    for path in sources("runtime/callboard/cli", "runtime/callboard/sdk", "runtime/callboard/sessions"):
+    for path in sources(*(f"runtime/callboard/{layer}" for layer in ("cli", "web", "sdk", "sessions"))):
         name = str(path.relative_to(PACKAGE))
         for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and PERSON_WRITERS & {alias.name for alias in node.names}:

@@ -29,6 +29,7 @@ ROWS = (
     values.AgentRow,
     values.SessionRow,
     values.HostRow,
+    values.RefusedRequest,
     rates.RateNotice,
     worktrees.WorktreeNoted,
     workflows.WorkflowRow,

@@ -13,6 +13,7 @@ fires/<session>/<schedule>/<time>  Fire, the history of a schedule
 serving/<pid>                    HostRow of a `callboard serve`
 w/<session>/<id>                 WorkflowRow, and the journal of the workflow (stream): WorkflowNoted
 worktrees                        operations on git worktrees (stream)
+refused/<session>                requests to the web page that an agent's process sent (stream): RefusedRequest
 orders/<session>                 the number of the newest order that the supervisor has carried out
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
 """
@@ -128,8 +129,13 @@ def fire_key(session: str, schedule_id: str, fire_id: str) -> str:
 def session_of(name: str) -> str:
     """Return the session that a key or a stream belongs to; empty if it belongs to none."""
     parts = name.partition("#")[0].split("/")
-    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders"}
+    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused"}
     return parts[1] if own and len(parts) > 1 else ""
+
+
+def refusals(session: str) -> str:
+    """Return the stream of requests to the web page that were refused because an agent's process sent them."""
+    return f"refused/{session}"
 
 
 def rule_key(session: str, rule_id: str) -> str:

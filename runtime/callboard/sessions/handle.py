@@ -20,10 +20,11 @@ from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved
 from callboard.core.approvals.session_rules import AlwaysAllow, ended
 from callboard.core.budgets.tree import BudgetNode
-from callboard.core.keys import host_lease, journal, one_by_id, rule_key, short_id
+from callboard.core.decoding import read_value
+from callboard.core.keys import host_lease, journal, one_by_id, refusals, rule_key, short_id
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.reports.context import EditReport, WindowMap, undoable
-from callboard.core.reports.decisions import Decision, decisions_in
+from callboard.core.reports.decisions import Decision, decisions_in, refusal
 from callboard.core.reports.metrics import Metrics, metrics_of, together
 from callboard.core.reports.receipts import EnvelopeTrace, Receipt, trace
 from callboard.core.reports.spending import Spending
@@ -33,7 +34,7 @@ from callboard.engine.recall import edits_of, numbered_events, recall, recall_re
 from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
 from callboard.ports.store import Fence, LeaseHolder, Store
-from callboard.ports.store_reading import rows_of
+from callboard.ports.store_reading import records_of, rows_of
 from callboard.sessions.compose import damage_lines, session_budget, stated_limits
 from callboard.sessions.inspect.schedules import ScheduleInspector
 from callboard.sessions.inspect.tasks import TaskInspector
@@ -52,7 +53,17 @@ from callboard.types.choices import unknown
 from callboard.types.errors import PersonCanAct, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.model_names import OPUS_PLAN, newest_of, without_long
-from callboard.types.records import AgentRow, Budget, PermissionMode, Request, RuleEffect, SessionRow, SessionRule, Task
+from callboard.types.records import (
+    AgentRow,
+    Budget,
+    PermissionMode,
+    RefusedRequest,
+    Request,
+    RuleEffect,
+    SessionRow,
+    SessionRule,
+    Task,
+)
 from callboard.types.schedules import Schedule
 
 UNDO_WAIT = 5.0
@@ -126,7 +137,7 @@ class SessionHandle:
         rows = (
             [row for row in self._board.agents() if row.kind != "subagent"]
             if agent is None
-            else [self._agent_row(agent)]
+            else [self.agent_row(agent)]
         )
         return await self._mail(rows)
 
@@ -325,14 +336,19 @@ class SessionHandle:
     async def decisions(self, agent: str | None = None) -> list[Decision]:
         """Return the decisions on the calls of all agents, or of one, oldest first.
 
+        Those of all agents include the refused requests of agents' processes to the web page.
         Raises `UsageError` as `context` does.
         """
-        rows = self._board.agents() if agent is None else [self._agent_row(agent)]
+        rows = self._board.agents() if agent is None else [self.agent_row(agent)]
         decisions: list[Decision] = []
         for row in rows:
             for incarnation in range(1, row.incarnation + 1):
                 stream = journal(self.id, row.name, incarnation)
                 decisions += decisions_in(await numbered_events(self._store, stream))
+        if agent is None:
+            stream = refusals(self.id)
+            for record in await records_of(self._store, stream):
+                decisions.append(refusal(record.seq, read_value(RefusedRequest, record.data, stream)))
         return sorted(decisions, key=lambda decision: (decision.at, decision.agent, decision.incarnation, decision.seq))
 
     async def edits(self, agent: str = "lead") -> Sequence[EditReport]:
@@ -381,10 +397,10 @@ class SessionHandle:
 
     async def _agent(self, name: str) -> tuple[AgentRow, AgentState]:
         """Return an agent and its state from its journal. Raises `UsageError` with the existing names."""
-        row = self._agent_row(name)
+        row = self.agent_row(name)
         return row, await recall(self._store, self.id, name, row.incarnation)
 
-    def _agent_row(self, name: str) -> AgentRow:
+    def agent_row(self, name: str) -> AgentRow:
         """Return the row of an agent. Raises `UsageError` with the existing names."""
         match = self._board.agent(name)
         if match is None:

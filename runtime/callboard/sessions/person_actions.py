@@ -13,14 +13,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from callboard.adapters.processes.tool_ancestry import started_by_tool
-from callboard.core.keys import rule_key, schedule_key, task_key
+from callboard.core.keys import refusals, rule_key, schedule_key, task_key
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.engine.commands import AgentCommand, send_command, send_note, send_prompt
 from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.environment import Answer
-from callboard.ports.store import Fence, Put, Store, Write
+from callboard.ports.store import Append, Fence, Put, Store, Write
 from callboard.types.errors import ToolRefused, UsageError
-from callboard.types.records import SessionRule, Task
+from callboard.types.records import RefusedRequest, SessionRule, Task
 from callboard.types.schedules import Schedule
 
 
@@ -127,6 +127,11 @@ async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *,
     """Write a session rule's row. Raises as `write_schedule_as_person` does."""
     refuse_inside_tool("change a session rule")
     await store.commit(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
+
+
+async def record_refusal(store: Store, session: str, refused: RefusedRequest) -> None:
+    """Add a request that an agent's process sent in place of the person to the policy log of a session."""
+    await store.commit(Append(refusals(session), refused.encode()))
 
 
 @contextmanager

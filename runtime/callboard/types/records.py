@@ -392,6 +392,18 @@ class SessionRow(Value):
     be continued by a tool's process."""
 
 
+class RefusedRequest(Value):
+    """Request to the web page that was refused because an agent's tool started the process that sent it."""
+
+    at: float
+    pid: int
+    program: str
+    """Name of the process."""
+    action: str
+    """Method and path of the request."""
+    why: str
+
+
 class HostRow(Value):
     """Process that hosts a session, by its own statement; only the lease proves it.
 

@@ -15,13 +15,11 @@ import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from socket import socket
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import structlog
-import uvicorn
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
@@ -39,6 +37,7 @@ from mcp.types import (
     jsonrpc_message_adapter,
 )
 
+from callboard.adapters.system.http_server import serving_app
 from callboard.core.json_schema import check_input
 from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError
@@ -51,8 +50,6 @@ client did not ask for it.
 """
 
 _Context = ServerRequestContext[Any, Any]
-_GRACE = 2
-"""Seconds that HTTP connections have to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,31 +96,8 @@ async def serving_http(service: McpService, host: str, port: int) -> AsyncGenera
     Raises `OSError` for an address in use.
     """
     app = server_of(service).streamable_http_app(host=host)
-    config = uvicorn.Config(
-        app, host, port, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=_GRACE
-    )
-    listening = config.bind_socket()
-    server = _Quiet(config)
-    async with anyio.create_task_group() as group:
-        group.start_soon(_serve, server, listening)
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-
-
-async def _serve(server: uvicorn.Server, listening: socket) -> None:
-    """Run the server until `should_exit` ends it. A cancellation would leave its connections open."""
-    with anyio.CancelScope(shield=True):
-        await server.serve([listening])
-
-
-class _Quiet(uvicorn.Server):
-    """Web server that leaves signals to its caller."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
+    async with serving_app(app, host, port, lifespan="on") as bound:
+        yield bound
 
 
 def server_of(service: McpService) -> Server[Any]:

@@ -64,6 +64,42 @@ def started_by_tool(*, service: bool = False) -> str:
     return ""
 
 
+def tool_behind(pid: int) -> str:
+    """Return the reason why another process counts as started by an agent's tool; empty if nothing shows it.
+
+    Reads /proc. A command can hide this: `may_be_of_tool` says whether the process could be such a command.
+    """
+    for ancestor in _ancestors(pid, None):
+        if _is_marked(ancestor, None):
+            name = "it" if ancestor == pid else f"process {ancestor}, which it comes from,"
+            return f"{name} was started by a tool"
+    return ""
+
+
+def may_be_of_tool(pid: int) -> str:
+    """Return the reason why another process may be a tool's although nothing shows it; empty if it cannot be.
+
+    Every process of a tool has a system call filter that it cannot remove: the mark. A process with no more filters
+    than this one was not started by a tool. Programs in a sandbox of their own have filters, too. If the kernel has no
+    filters, the bit `no_new_privs` replaces them, as in `started_by_tool`.
+    """
+    own = _status(os.getpid())
+    status = _status(pid)
+    name = "Seccomp" if _can_be_marked() else "NoNewPrivs"
+    if name not in own or name not in status:
+        return "its system call filters cannot be read"
+    if name == "NoNewPrivs" and status[name] > own[name]:
+        return "it cannot gain privileges, as the commands of tools"
+    if _filters(status) > _filters(own):
+        return "it has a system call filter, as the commands of tools"
+    return ""
+
+
+def _filters(status: dict[str, str]) -> int:
+    """Return the number of system call filters; an older kernel states only whether there are any."""
+    return int(status.get("Seccomp_filters") or status.get("Seccomp") or 0)
+
+
 def _mark() -> str:
     """Return the reason why this process counts as marked; empty if it has no mark.
 

@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "edit": ("requests", "Edit a plan and approve it."),
     "reject": ("requests", "Reject a plan or deny a tool call."),
     "answer": ("requests", "Answer an agent's question."),
+    "web": ("web", "Show the open requests and the sessions of this workspace in a browser."),
     "policy": ("policy", "Explain, test and lint permissions; list decisions."),
     "trust": ("trust", "Decide whether to trust the content of this workspace."),
     "agents": ("agents", "List, show and create agent types."),
@@ -70,7 +71,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Work": ("run", "resume", "attach", "send", "workflow", "demo"),
     "Watch": ("sessions", "team", "tasks", "inbox", "trace", "context", "cost", "memory", "worktrees"),
-    "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "policy", "trust"),
+    "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "web", "policy", "trust"),
     "Extend": ("agents", "skills", "mcp", "plugin"),
     "Schedule": ("cron", "serve", "service"),
     "Set up": (),

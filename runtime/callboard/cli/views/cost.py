@@ -49,9 +49,14 @@ def cost_block(spending: Spending, by: By = "agent", budgets: Sequence[BudgetNod
             *rows,
             _row("all", spending.total, "strong"),
             *(Line(text, "dim") for text in _notes(spending)),
-            *(Line(text, style) for node in budgets for text, style in _budget(node)),
+            *budget_lines(budgets),
         )
     )
+
+
+def budget_lines(budgets: Sequence[BudgetNode]) -> tuple[Line, ...]:
+    """Return the used and the remaining amount of each budget."""
+    return tuple(Line(text, style) for node in budgets for text, style in _budget(node))
 
 
 def cost_json(spending: Spending, budgets: Sequence[BudgetNode] = ()) -> dict[str, Any]:

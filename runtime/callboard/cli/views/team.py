@@ -35,12 +35,17 @@ activity."""
 _HEADS = ("SINCE", "UNTIL", "TOKENS", "COST")
 _WIDTHS = (8, 8, 6, 7)
 _STATE = 8
+_INDENT = 3
+"""Columns of one level of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class TeamRow:
     """One agent as cells."""
 
+    agent: AgentOverview
+    depth: int
+    """Number of agents above it in the tree."""
     name: str
     state: str
     does: str
@@ -50,7 +55,7 @@ class _Row:
 
 def tree_block(seen: TeamOverview, width: int, height: int | None = None) -> Block:
     """Return the whole team; if there are more rows than `height`, the last one is a count of the others."""
-    top = [Line(text, "strong") for text in _summary(seen)]
+    top = [Line(text, "strong") for text in summary_texts(seen)]
     lines = tree_lines(seen, width)
     room = None if height is None else max(height - len(top) - 1, 1)
     if room is not None and len(lines) - 1 > room:
@@ -65,7 +70,7 @@ def tree_lines(seen: TeamOverview, width: int, *, labels: bool = False) -> list[
 
     `labels`: name subagents for people (`explore 2`).
     """
-    rows = [_row(seen, pad, agent, labels=labels) for pad, agent in _tree(seen.agents)]
+    rows = team_rows(seen, labels=labels)
     names = min(_NAMES, max(_LEAST, width // 5), max([len("AGENT"), *(columns(row.name) for row in rows)]))
     count = _columns_shown(width - names - _STATE - 4)
     does = max(width - names - _STATE - 4 - sum(_WIDTHS[:count]) - 2 * count, 0)
@@ -77,6 +82,11 @@ def tree_lines(seen: TeamOverview, width: int, *, labels: bool = False) -> list[
         text = "1 agent has ended" if unlisted == 1 else f"{unlisted:,} agents have ended"
         lines.append(Line(f"{text}: `callboard team ended` lists them", "dim"))
     return [heads, *lines]
+
+
+def team_rows(seen: TeamOverview, *, labels: bool = False) -> list[TeamRow]:
+    """Return the listed agents, each below the one that started it. `labels`: as of `tree_lines`."""
+    return [_row(seen, pad, agent, labels=labels) for pad, agent in _tree(seen.agents)]
 
 
 def changes_block(before: TeamOverview | None, seen: TeamOverview) -> Block:
@@ -128,7 +138,8 @@ def short_number(count: int) -> str:
     return f"{count / 1_000:.1f}k" if count < 999_950 else f"{count / 1_000_000:.1f}M"
 
 
-def _summary(seen: TeamOverview) -> Iterator[str]:
+def summary_texts(seen: TeamOverview) -> Iterator[str]:
+    """Yield the session with its host, what blocks its calls, and the numbers of its agents and their usage."""
     living = [agent for agent in seen.agents if agent.row.life != "stopped"]
     usage = reduce(Usage.plus, (agent.summary.usage for agent in living), seen.ended.usage)
     lives = Counter(agent.row.life for agent in living)
@@ -172,7 +183,7 @@ def _below(parent: str, below: dict[str, list[AgentOverview]], pad: str) -> Iter
         yield from _below(agent.row.name, below, pad + ("   " if last else "│  ") if parent else "")
 
 
-def _row(seen: TeamOverview, pad: str, agent: AgentOverview, *, labels: bool) -> _Row:
+def _row(seen: TeamOverview, pad: str, agent: AgentOverview, *, labels: bool) -> TeamRow:
     state, does = _state_of(agent)
     usage = agent.summary.usage
     doing = agent.doing
@@ -184,7 +195,9 @@ def _row(seen: TeamOverview, pad: str, agent: AgentOverview, *, labels: bool) ->
         "?" if usage.unpriced_tokens and not usage.cost_usd else f"${usage.cost_usd:.2f}",
     )
     name = agent.label or agent.row.name if labels else agent.row.name
-    return _Row(plain(pad + name), state, does, cells, _STYLES.get(agent.row.life, "plain"))
+    return TeamRow(
+        agent, len(pad) // _INDENT, plain(pad + name), state, does, cells, _STYLES.get(agent.row.life, "plain")
+    )
 
 
 def _state_of(agent: AgentOverview) -> tuple[str, str]:

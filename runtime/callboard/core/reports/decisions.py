@@ -18,7 +18,7 @@ from callboard.core.call_words import input_words
 from callboard.core.reports.context import Numbered
 from callboard.types import events as ev
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Json
+from callboard.types.records import Json, RefusedRequest
 
 MOST_SHOWN = 200
 """Maximum characters of a call's short form."""
@@ -92,6 +92,29 @@ def decisions_in(events: Iterable[Numbered]) -> list[Decision]:
             case _:
                 continue
     return list(decisions.values())
+
+
+def refusal(seq: int, request: RefusedRequest) -> Decision:
+    """Return a refused request to the web page as a decision. The agent is unknown: only its process was seen."""
+    return Decision(
+        at=request.at,
+        agent="",
+        incarnation=0,
+        kind="",
+        agent_type="",
+        seq=seq,
+        call="",
+        tool="web",
+        about=f"{request.action} by process {request.pid} ({request.program})"[:MOST_SHOWN],
+        digest="",
+        verdict="deny",
+        by="person only",
+        why=request.why,
+        mode="",
+        level=0,
+        authority="tool",
+        runs=False,
+    )
 
 
 def _of(

@@ -28,11 +28,16 @@ async def open_handle(workspace: Path, session: str | None = None, *, notice: No
     """
     places = find_places(workspace, writable=False)
     async with _open(places, notice) as store:
-        row = await find_session(store, session)
-        with naming_version(row):
-            board = RowCache(row.id, lambda kind, name: None)
-            board.take(*await rows_of(store, rows_prefix(row.id)))
-            yield SessionHandle(row, store, board)
+        yield await handle_of(store, session)
+
+
+async def handle_of(store: Store, session: str | None) -> SessionHandle:
+    """Return the handle of the newest session of an open store, or of the named one. Raises as `find_session` does."""
+    row = await find_session(store, session)
+    with naming_version(row):
+        board = RowCache(row.id, lambda kind, name: None)
+        board.take(*await rows_of(store, rows_prefix(row.id)))
+        return SessionHandle(row, store, board)
 
 
 async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:

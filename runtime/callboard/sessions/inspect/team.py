@@ -19,6 +19,7 @@ from callboard.core.agent.state import AgentState, without_history
 from callboard.core.budgets.tree import raised
 from callboard.core.decoding import read_event, read_value
 from callboard.core.keys import RATES, agent_key, host_key, host_lease, journal, rows_prefix
+from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.activity import Activity, doing
 from callboard.engine.commands import AgentCommand
 from callboard.engine.rate_limits.limiter import rates_of
@@ -65,6 +66,8 @@ class AgentOverview:
     """Ids of the tasks that it holds."""
     label: str = ""
     """Name for people: `explore 2`; empty: the agent's own."""
+    model: str = ""
+    """Model that it uses now; empty if its journal was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,8 @@ class TeamInspector:
         if recalled is not None:
             does = doing(row, recalled.state, recalled.at, requests=requests, longest=_default_seconds)
         label = self.board.label(row.name)
-        return AgentOverview(row, summarise(row, state), does, tuple(tasks), label)
+        model = model_in_use(state.model.recovery, state.me) if state is not None else ""
+        return AgentOverview(row, summarise(row, state), does, tuple(tasks), label, model)
 
     async def recalled(self, row: AgentRow) -> IncarnationState:
         """Return an incarnation's state from its journal, which is read once.

@@ -1,0 +1,321 @@
+"""Screen of one agent: its state, its transcript, and the forms to talk to it.
+
+The transcript is the journal of one life, a page of events at a time, so that a long one stays fast. Its lines are
+those of the terminal (`cli/views/events.py`); inputs and results of calls are collapsed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import htpy as h
+from htpy import Element, Node
+from starlette.requests import Request as WebRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from callboard.cli.terminal.terminal import Block, Line
+from callboard.cli.views.events import lines_of, mail_line, result_block, text_of
+from callboard.cli.views.permission import spelled
+from callboard.cli.views.team import team_rows
+from callboard.core.decoding import read_event
+from callboard.core.keys import journal
+from callboard.core.reports.context import Numbered
+from callboard.engine.recall import numbered_events
+from callboard.ports.notifier import Notifier
+from callboard.ports.store import Store
+from callboard.ports.store_reading import records_of
+from callboard.sessions.handle import SessionHandle
+from callboard.sessions.inspect.inspector import handle_of
+from callboard.types.errors import UsageError
+from callboard.types.events import EnvelopeReceived, Event, ModelReplied, ToolFinished
+from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import AgentRow, Json, ToolCall
+from callboard.web.guard import EVENTS
+from callboard.web.html import Viewer, WebPage, form, moment, partial, path_of, shown_lines
+from callboard.web.routes import EventStream, Messages, PageServices, StreamMessage, html_response, next_news, viewer_of
+
+_PAGE = 200
+"""Events of a transcript that one page shows."""
+_ENTRIES = "transcript"
+_EARLIER = "earlier"
+_LARGEST = 50_000
+"""Characters of an input or a result that a page shows."""
+_OLDER = -1
+"""Position of a stream that adds no events, because its page shows older ones."""
+
+Calls = dict[str, ToolCall]
+"""Tool calls by their ids."""
+
+
+def agent_path(session: str, agent: str) -> str:
+    """Return the path of an agent's screen."""
+    return path_of("sessions", session, "agents", agent)
+
+
+def agent_controls(session: str, agent: str, viewer: Viewer) -> Node:
+    """Return the forms that talk to an agent, interrupt its turn, and stop it. The lead ends with its session."""
+    path = agent_path(session, agent)
+    return h.section(".controls", aria_label=f"Talk to {spelled(agent)}")[
+        form(
+            viewer,
+            f"{path}/say",
+            h.label[h.span[f"Message to {spelled(agent)}"], h.textarea(name="text", rows="2", required=True)],
+            h.div(".buttons")[h.button(".primary", type="submit")["Send"]],
+            label="Send a message",
+        ),
+        h.div(".buttons")[
+            form(viewer, f"{path}/interrupt", h.button(type="submit")["Interrupt its turn"], label="Interrupt"),
+            None
+            if agent == "lead"
+            else h.details[
+                h.summary["Stop it for good …"],
+                form(
+                    viewer,
+                    f"{path}/stop",
+                    h.label[h.span["Reason (optional)"], h.input(name="text")],
+                    h.button(".danger", type="submit")[f"Stop {spelled(agent)}"],
+                    label="Stop",
+                ),
+            ],
+        ],
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """The newest life of an agent, and where its journal is."""
+
+    store: Store
+    handle: SessionHandle
+    row: AgentRow
+
+    @property
+    def stream(self) -> str:
+        return journal(self.handle.id, self.row.name, self.row.incarnation)
+
+    @property
+    def path(self) -> str:
+        return agent_path(self.handle.id, self.row.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transcript:
+    """Part of a journal: its events with their numbers, and the calls that they name."""
+
+    first: int
+    """Number before the first event; 0: nothing is earlier."""
+    last: int
+    events: Sequence[Numbered]
+    calls: Calls
+
+
+def _agent_page(life: _Life, part: _Transcript, viewer: Viewer, *, newest: bool) -> WebPage:
+    row = life.row
+    title = spelled(row.name) + (f" ({spelled(row.agent_type)})" if row.agent_type not in ("", row.name) else "")
+    fragments = {"state": _state_section(life), _ENTRIES: _transcript_section(life.path, part)}
+    controls = (
+        None if row.life == "stopped" and row.kind != "lead" else agent_controls(life.handle.id, row.name, viewer)
+    )
+    back = (path_of("sessions", life.handle.id), "Session")
+    query = f"?after={part.last if newest else _OLDER}"
+    return WebPage(title, life.path, fragments, controls, back=back, query=query)
+
+
+def _state_section(life: _Life) -> Element:
+    seen = life.handle.agents.seen()
+    row = next((row for row in team_rows(seen) if row.agent.row.name == life.row.name), None)
+    if row is None:
+        return h.section("#state")[h.p(".state.dim")["It has ended."]]
+    agent = row.agent
+    _, _, tokens, cost = row.cells
+    return h.section("#state")[
+        h.p[
+            h.span(class_=f"state {row.style}")[row.state],
+            f" {spelled(row.does)}" if row.does else None,
+            [" since ", moment(agent.doing.since or agent.row.since)],
+            [", ", moment(agent.doing.until, counts=True)] if agent.doing.until else None,
+        ],
+        h.p(".about")[
+            ", ".join(
+                part
+                for part in (spelled(agent.model), f"{tokens} tokens", cost, f"{agent.summary.steps} steps")
+                if part
+            )
+        ],
+        None if seen.host is not None else h.p(".state.warn")["No process hosts the session: this is its last state."],
+    ]
+
+
+def _transcript_section(path: str, part: _Transcript) -> Element:
+    return h.section(f"#{_ENTRIES}", aria_label="Transcript")[_entries(path, part)]
+
+
+def _entries(path: str, part: _Transcript) -> Node:
+    earlier = f"{path}?before={part.first + 1}"
+    in_place = {
+        "hx-get": f"{path}/entries?before={part.first + 1}",
+        "hx-target": f"#{_EARLIER}",
+        "hx-swap": "outerHTML",
+    }
+    link = h.a(href=earlier, **in_place)
+    return [
+        h.p(f"#{_EARLIER}")[link[f"Show earlier events ({part.first:,})"]] if part.first else None,
+        [_entry(seq, event, part.calls) for seq, event in part.events],
+    ]
+
+
+def _entry(seq: int, event: Event, calls: Calls) -> Node:
+    """Return one event; None for one that has nothing to show."""
+    content = _content(event, calls)
+    if content is None:
+        return None
+    kind, *inner = content
+    return h.article(class_=f"entry {kind}", id=f"event-{seq}")[h.span(".at")[moment(event.at)], h.div[inner]]
+
+
+def _content(event: Event, calls: Calls) -> Sequence[Node] | None:
+    """Return the kind of an entry, then its content."""
+    match event:
+        case ModelReplied():
+            calls.update({call.id: call for call in event.calls})
+            return ("reply", *(_block(item) for item in event.blocks))
+        case ToolFinished():
+            return ("call", _finished(event, calls.get(event.call)))
+        case EnvelopeReceived() if not event.refused and event.envelope.type == "prompt":
+            return ("prompt", h.b[f"{spelled(event.envelope.sender)}: "], _text(event.envelope.content))
+        case EnvelopeReceived() if not event.refused:
+            block = mail_line(event.envelope)
+            return None if block is None else ("mail", _collapsed(block, _text(event.envelope.content)))
+        case _:
+            block = lines_of("", event)
+            return None if block is None else ("note", *_styled(block.lines))
+
+
+def _block(item: Json) -> Node:
+    """Return one block of a reply. Calls are shown with their results."""
+    if item.get("type") == "text":
+        return _text(str(item.get("text", "")))
+    if item.get("type") == "thinking":
+        return h.details[h.summary["Thinking"], _text(str(item.get("thinking", "")))]
+    return None
+
+
+def _finished(event: ToolFinished, call: ToolCall | None) -> Node:
+    fields = json.dumps(call.input, indent=2, ensure_ascii=False) if call is not None else ""
+    head = result_block("", event, call, "brief")
+    parts = [
+        [h.div(".about")["input"], _fixed(fields)] if fields else None,
+        [h.div(".about")["error" if event.is_error else "result"], _fixed(text_of(event.content))],
+    ]
+    return _collapsed(head, parts)
+
+
+def _collapsed(head: Block, inner: Node) -> Element:
+    return h.details[h.summary[list(_styled(head.lines))], inner]
+
+
+def _styled(lines: Iterable[Line]) -> Iterable[Node]:
+    for line in lines:
+        yield h.div(class_=f"line {line.style}")[spelled(line.text)]
+
+
+def _text(text: str) -> Element:
+    return h.div(".text")[spelled(text[:_LARGEST])]
+
+
+def _fixed(text: str) -> Node:
+    cut = len(text) - _LARGEST
+    return [
+        shown_lines([Line(text[:_LARGEST])]),
+        h.p(".about")[f"{cut:,} more characters are not shown."] if cut > 0 else None,
+    ]
+
+
+async def _part_of(life: _Life, before: int | None) -> _Transcript:
+    """Return the newest part of a journal, or the one before a number."""
+    last = await life.store.last(life.stream) if before is None else max(before - 1, 0)
+    first = max(last - _PAGE, 0)
+    earliest = max(first - _PAGE, 0)
+    records = await records_of(life.store, life.stream, earliest, last - earliest) if last else ()
+    events = [(record.seq, read_event(record.data, life.stream, record.seq)) for record in records]
+    calls = {call.id: call for _, event in events if isinstance(event, ModelReplied) for call in event.calls}
+    return _Transcript(first, last, [(seq, event) for seq, event in events if first < seq <= last], calls)
+
+
+class _AgentRoutes:
+    """Handlers of requests."""
+
+    def __init__(self, services: PageServices) -> None:
+        self._services = services
+
+    async def show(self, request: WebRequest) -> Response:
+        """Show the newest part of the transcript, or an earlier one."""
+        life = await self._life(request)
+        before = _number(request, "before")
+        part = await _part_of(life, before)
+        await life.handle.agents.recalled(life.row)
+        await life.handle.agents.look_around()
+        return self._services.page(_agent_page(life, part, viewer_of(request), newest=before is None))
+
+    async def entries(self, request: WebRequest) -> Response:
+        """Return an earlier part of the transcript, for the page that shows the later ones."""
+        life = await self._life(request)
+        part = await _part_of(life, _number(request, "before"))
+        return html_response(h.fragment[_entries(life.path, part)])
+
+    async def follow(self, request: WebRequest) -> EventStream:
+        """Follow the state of the agent, and add new events to its transcript."""
+        life = await self._life(request)
+        after = _number(request, "after")
+        resumed = request.headers.get("last-event-id", "")
+        position = int(resumed) if resumed.isdecimal() else _OLDER if after is None else after
+        news = Notifier()
+        return EventStream(lambda: _followed(life, position, news), lambda: life.handle.agents.watch(news.notify))
+
+    async def _life(self, request: WebRequest) -> _Life:
+        handle = await handle_of(self._services.store, request.path_params["session"])
+        return _Life(self._services.store, handle, handle.agent_row(request.path_params["agent"]))
+
+
+async def _followed(life: _Life, position: int, news: Notifier) -> Messages:
+    """Yield new events of one life of an agent, and its state when it changes."""
+    calls = (await _part_of(life, None if position < 0 else position + 1)).calls
+    state = ""
+    seen = await news.changed(0)
+    while True:
+        parts: list[str] = []
+        now = str(_state_section(life))
+        if now != state:
+            state = now
+            parts.append(partial("state", now))
+        if position >= 0:
+            events = await numbered_events(life.store, life.stream, position)
+            entries = "".join(str(entry) for seq, event in events if (entry := _entry(seq, event, calls)) is not None)
+            position = events[-1][0] if events else position
+            parts += [partial(_ENTRIES, entries, swap="beforeend")] if entries else []
+        yield StreamMessage("".join(parts), str(position) if position >= 0 else "")
+        seen = await next_news(news, seen)
+
+
+def _number(request: WebRequest, name: str) -> int | None:
+    """Return a number of the query; None without one. Raises `UsageError` for a text that is no number."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is not a number") from None
+
+
+def agent_routes(services: PageServices) -> list[Route]:
+    """Return the routes of the screen."""
+    routes = _AgentRoutes(services)
+    path = "/sessions/{session}/agents/{agent}"
+    return [
+        Route(path, routes.show),
+        Route(f"{path}/entries", routes.entries),
+        Route(f"{path}{EVENTS}", routes.follow),
+    ]

@@ -1,0 +1,174 @@
+"""The page of a workspace: its routes, and the server from the store to the end of its block.
+
+The page hosts nothing: it reads the store, and follows what hosts write to it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from callboard.adapters.processes.connection_owner import OwnerLookup, ProcessLookup
+from callboard.adapters.system.http_server import serving_app
+from callboard.config.settings import load_settings
+from callboard.ports.notifier import Notifier
+from callboard.sessions.compose import Notice, find_places, open_store
+from callboard.sessions.inspect.open_requests import OpenRequests
+from callboard.sessions.person_actions import record_refusal
+from callboard.types.errors import CallboardError
+from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import RefusedRequest
+from callboard.web.access import Access, TooManyTries
+from callboard.web.agent import agent_routes
+from callboard.web.guard import SIGN_IN, Guard, Refusal, cookie_in, cookie_name, too_many, visit_of
+from callboard.web.html import sign_in_document
+from callboard.web.routes import PageServices, html_response, refused
+from callboard.web.sessions import session_routes
+from callboard.web.waiting import PATH, waiting_routes
+
+_MOST_REPORTED = 200
+"""Refused requests of agents' processes that are reported, so that an agent cannot fill the log or the screen."""
+
+
+def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refusal], Awaitable[None]]) -> Guard:
+    """Return the page behind its guard. `report`: receives each request of an agent's process."""
+    routes = Routes(services)
+    app = Starlette(
+        routes=[
+            Route("/", routes.entry),
+            Route(SIGN_IN, routes.sign_in, methods=["POST"]),
+            Route("/sign-out", routes.sign_out, methods=["POST"]),
+            *waiting_routes(services),
+            *session_routes(services),
+            *agent_routes(services),
+            Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
+        ],
+        exception_handlers={CallboardError: _failed},
+    )
+    return Guard(app, services.access, owner=owner, report=report, sign_in_page=_sign_in_page)
+
+
+class Routes:
+    """The handlers of requests."""
+
+    def __init__(self, services: PageServices) -> None:
+        self._services = services
+
+    async def entry(self, request: Request) -> Response:
+        """Show the sign-in, or lead a signed-in browser to the open requests."""
+        if visit_of(request).browser is not None:
+            return RedirectResponse(PATH, 303)
+        return html_response(sign_in_document())
+
+    async def sign_in(self, request: Request) -> Response:
+        """Exchange the token for a cookie."""
+        try:
+            cookie = self._services.access.sign_in(visit_of(request).form.get("token", "").strip())
+        except TooManyTries as many:
+            return too_many(many)
+        if cookie is None:
+            text = "This token is wrong or was used. The terminal of callboard web shows the current one."
+            return PlainTextResponse(f"{text}\n", 403)
+        response = RedirectResponse(PATH, 303)
+        response.set_cookie(_cookie_of(request), cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        """Forget this browser."""
+        self._services.access.sign_out(cookie_in(request.headers, _port(request)))
+        response = RedirectResponse("/", 303)
+        response.delete_cookie(_cookie_of(request), httponly=True, samesite="strict", path="/")
+        return response
+
+
+def _port(request: Request) -> int:
+    port: int = request.scope["server"][1]
+    return port
+
+
+def _cookie_of(request: Request) -> str:
+    return cookie_name(_port(request))
+
+
+def _sign_in_page() -> Response:
+    return html_response(sign_in_document(), 401)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return refused(request, str(error), 409)
+
+
+@dataclass(frozen=True, slots=True)
+class PageServer:
+    """A running server."""
+
+    host: str
+    port: int
+    access: Access
+
+    @property
+    def address(self) -> str:
+        """Return the address with the token that signs in the next browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/#{self.access.token}"
+
+
+@asynccontextmanager
+async def serving_page(
+    workspace: Path,
+    host: str,
+    port: int,
+    *,
+    signed_in: Callable[[], None],
+    refused: Callable[[Refusal], None],
+    notice: Notice,
+) -> AsyncGenerator[PageServer]:
+    """Serve the page of a workspace while the block runs.
+
+    `signed_in` is called after each sign-in, when the token is a new one; `refused` for each request of an agent's
+    process. Raises `OSError` for an address in use, and the errors of `open_store`.
+    """
+    places = find_places(workspace, writable=False)
+    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    news = Notifier()
+    requests = OpenRequests(store)
+    access = Access(signed_in)
+    reported = 0
+
+    async def report(refusal: Refusal) -> None:
+        nonlocal reported
+        reported += 1
+        if reported > _MOST_REPORTED:
+            return
+        refused(refusal)
+        session = refusal.path.split("/")[2] if refusal.path.startswith("/sessions/") else ""
+        if requests.session(session) is not None:
+            owner = refusal.owner
+            action = f"{refusal.method} {refusal.path}"
+            entry = RefusedRequest(
+                at=time.time(), pid=owner.pid, program=owner.program, action=action, why=owner.reason
+            )
+            await record_refusal(store, session, entry)
+
+    try:
+        await requests.read()
+        services = PageServices(store, places.workspace, access, requests, news)
+        app = page_app(services, ProcessLookup(), report)
+        async with serving_app(app, host, port, lifespan="off") as bound, anyio.create_task_group() as group:
+            group.start_soon(requests.follow, news.notify)
+            yield PageServer(host, bound, access)
+            group.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()

@@ -1,0 +1,196 @@
+"""Parts that all screens share: the page around them, lines with a style, times, and forms.
+
+htpy escapes every text and every attribute. No text of a model, a tool, or a repository becomes a link, an image, or
+the name of an element: it is shown with its control and invisible characters spelled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import htpy as h
+from htpy import Element, Node
+
+from callboard.cli.terminal.terminal import Line
+from callboard.cli.views.permission import spelled
+from callboard.types.lazy_dataclass import dataclass
+from callboard.web.guard import CODE, EVENTS, FORM_TOKEN
+
+HTMX = "htmx-4.0.1.min.js"
+HTMX_EVENTS = "hx-sse-4.0.1.min.js"
+_HTMX_CONFIG = (
+    '{"includeIndicatorCSS": false, "history": false, "mode": "same-origin", "morphIgnore": ["open", "data-local"]}'
+)
+REPLY = "reply"
+"""Id of the element that shows the result of a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Browser for which a screen is made."""
+
+    form_token: str
+    needs_code: bool = False
+    """True if each of its changes needs the code of the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """One screen: its title, and its fragments by their ids, in order."""
+
+    title: str
+    path: str
+    fragments: Mapping[str, Element]
+    controls: Node = None
+    """Forms below the fragments, which do not change."""
+    back: tuple[str, str] | None = None
+    """Path and name of the screen above it."""
+    query: str = ""
+    """Query of its stream, with `?`."""
+
+
+def document(screen: WebPage, workspace: str) -> Element:
+    """Return a whole page, which follows its stream."""
+    stream = f"{screen.path}{EVENTS}{screen.query}"
+    return h.html(lang="en")[
+        _head(f"{screen.title} · Callboard"),
+        h.body[
+            h.a(".skip", href="#main")["Skip to content"],
+            h.header[
+                h.a(".brand", href="/waiting")["Callboard"],
+                h.span(".workspace", title="Workspace")[spelled(workspace)],
+                h.nav(aria_label="Screens")[
+                    [
+                        h.a(href=path, aria_current="page" if screen.path == path else None)[name]
+                        for path, name in (("/waiting", "Waiting"), ("/sessions", "Sessions"))
+                    ]
+                ],
+                h.span("#live", role="status")["not live"],
+            ],
+            h.main(
+                "#main",
+                **{
+                    "hx-sse:connect": stream,
+                    "hx-swap": "none",
+                    "hx-config": '{"sse": {"pauseOnBackground": false, "reconnectMaxDelay": 5000}}',
+                },
+            )[
+                h.a(".back", href=screen.back[0])[f"‹ {screen.back[1]}"] if screen.back else None,
+                h.h1[screen.title],
+                h.div(f"#{REPLY}", role="status", aria_live="polite"),
+                list(screen.fragments.values()),
+                screen.controls,
+            ],
+        ],
+    ]
+
+
+def sign_in_document() -> Element:
+    """Return the page on which a browser signs in. It shows nothing of a session."""
+    return h.html(lang="en")[
+        _head("Sign in · Callboard"),
+        h.body[
+            h.header[h.span(".brand")["Callboard"]],
+            h.main("#main.sign-in")[
+                h.h1["Sign in"],
+                h.p[
+                    "Open the address that ",
+                    h.code["callboard web"],
+                    " prints in its terminal, or paste the token from its end here. Each token signs in one browser.",
+                ],
+                h.form(method="post", action="/sign-in", autocomplete="off")[
+                    h.label(for_="token")["Token"],
+                    h.input("#token", name="token", type="password", required=True, autocomplete="off"),
+                    h.button(".primary", type="submit")["Sign in"],
+                ],
+                h.p(f"#{REPLY}", role="alert"),
+                h.p[h.a(href="/waiting")["Already signed in? Continue"]],
+            ],
+        ],
+    ]
+
+
+def notice_document(text: str) -> Element:
+    """Return a page that says why a request was not carried out."""
+    return h.html(lang="en")[
+        _head("Callboard"),
+        h.body[
+            h.header[h.a(".brand", href="/waiting")["Callboard"]],
+            h.main("#main")[h.h1["Not done"], h.p[text], h.p[h.a(href="/waiting")["Continue"]]],
+        ],
+    ]
+
+
+def _head(title: str) -> Element:
+    return h.head[
+        h.meta(charset="utf-8"),
+        h.meta(name="viewport", content="width=device-width, initial-scale=1"),
+        h.meta(name="color-scheme", content="light dark"),
+        h.meta(name="htmx-config", content=_HTMX_CONFIG),
+        h.title[title],
+        h.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        h.link(rel="stylesheet", href="/static/page.css"),
+        [h.script(src=f"/static/{name}", defer=True) for name in (HTMX, HTMX_EVENTS, "page.js")],
+    ]
+
+
+def partial(target: str, html: str, *, swap: str = "outerMorph") -> str:
+    """Return the message of a stream that puts the HTML of an element in the place of the one with this id."""
+    return f'<hx-partial hx-target="#{target}" hx-swap="{swap}">{html}</hx-partial>'
+
+
+def shown_lines(lines: Iterable[Line], *, names: bool = True) -> Element:
+    """Return lines as a block of fixed-width text, each with its style. `names`: with the agents before them."""
+    rows: list[Node] = []
+    for line in lines:
+        name = [h.b[spelled(line.name)], ": "] if names and line.name else None
+        rows += [h.span(class_=f"line {line.style}")[name, spelled(line.text)], "\n"]
+    return h.pre(tabindex="0")[rows]
+
+
+def moment(at: float | None, *, counts: bool = False) -> Node:
+    """Return a time, which the page shows in the reader's time zone. `counts`: as the time that is left."""
+    if not at:
+        return ""
+    time = datetime.fromtimestamp(at, UTC)
+    local = time.astimezone()
+    return h.time(datetime=time.isoformat(timespec="seconds"), data_kind="until" if counts else "since")[
+        f"{local:%Y-%m-%d %H:%M:%S}"
+    ]
+
+
+def form(viewer: Viewer, action: str, *inner: Node, label: str = "") -> Element:
+    """Return a form that sends a change, with the secret of the browser, and a field for the code if it is needed."""
+    return h.form(
+        method="post",
+        action=action,
+        aria_label=label or None,
+        autocomplete="off",
+        **{"hx-post": action, "hx-target": f"#{REPLY}", "hx-swap": "innerHTML"},
+    )[
+        h.input(type="hidden", name=FORM_TOKEN, value=viewer.form_token),
+        *inner,
+        [
+            h.label(".code")[
+                "Code from the terminal of callboard web",
+                h.input(name=CODE, required=True, autocomplete="off", size="12"),
+            ]
+        ]
+        if viewer.needs_code
+        else None,
+    ]
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Node]], *, nothing: str) -> Element:
+    """Return a table that becomes a list of cards on a narrow screen."""
+    cells = [h.tr[[h.td(data_head=head)[cell] for head, cell in zip(heads, row, strict=True)]] for row in rows]
+    if not cells:
+        return h.p(".nothing")[nothing]
+    return h.table[h.thead[h.tr[[h.th(scope="col")[head] for head in heads]]], h.tbody[cells]]
+
+
+def path_of(*parts: str) -> str:
+    """Return the path of a screen from names, each of which may contain any character."""
+    return "/" + "/".join(quote(part, safe="") for part in parts)

@@ -1,0 +1,158 @@
+"""Parts that the routes of all screens share: services, the viewer of a request, responses, and event streams.
+
+One stream belongs to each open page. A burst of changes is one message: after each message the stream rests for a
+moment. A comment in between keeps the connection, and shows the server that the browser is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import htpy as h
+from htpy import Element, Fragment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from callboard.cli.views.permission import spelled
+from callboard.ports.notifier import Notifier
+from callboard.ports.store import Store
+from callboard.sessions.inspect.open_requests import OpenRequests
+from callboard.types.lazy_dataclass import dataclass
+from callboard.web.access import Access
+from callboard.web.guard import visit_of
+from callboard.web.html import Viewer, WebPage, document, notice_document, partial
+
+_REST = 0.2
+"""Seconds between two messages of a stream."""
+_QUIET = 15.0
+"""Seconds after which a stream without news sends a comment."""
+
+
+class StreamMessage(NamedTuple):
+    """One message of a stream."""
+
+    html: str
+    """Partial elements; empty: nothing has changed."""
+    position: str = ""
+    """Position from which a browser continues after a lost connection; empty: it starts anew."""
+
+
+Messages = AsyncIterator[StreamMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class PageServices:
+    """Parts that the routes use."""
+
+    store: Store
+    workspace: Path
+    access: Access
+    requests: OpenRequests
+    news: Notifier
+    """Notified after each change of a session or a request."""
+
+    def page(self, page: WebPage) -> Response:
+        """Return a whole page."""
+        return html_response(document(page, str(self.workspace)))
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return the browser of a request that needs a cookie."""
+    visit = visit_of(request)
+    assert visit.browser is not None, "the guard admits no other"
+    return Viewer(visit.browser.form_token, visit.needs_code)
+
+
+def html_response(element: Element | Fragment, status: int = 200) -> Response:
+    """Return an element as a response."""
+    return HTMLResponse(str(element), status)
+
+
+def done(request: Request, text: str, back: str) -> Response:
+    """Return the response to a change: a line for the page that sent it, or the way back for a browser without scripts.
+
+    `back`: the path of the screen.
+    """
+    if request.headers.get("hx-request"):
+        return html_response(h.p[spelled(text)])
+    return RedirectResponse(back, 303)
+
+
+def refused(request: Request, text: str, status: int) -> Response:
+    """Return the response to a request that cannot be carried out, with the reason."""
+    if request.headers.get("hx-request"):
+        return html_response(h.p(".bad")[spelled(text)], status)
+    return html_response(notice_document(spelled(text)), status)
+
+
+class EventStream:
+    """Response that sends messages as server-sent events until the browser leaves or the messages end.
+
+    `follow` runs meanwhile. An ASGI application, because a task of its own waits for the browser to leave.
+    """
+
+    def __init__(
+        self, messages: Callable[[], Messages], follow: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
+        self._messages = messages
+        self._follow = follow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the messages."""
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_left, receive, group.cancel_scope)
+            if self._follow is not None:
+                group.start_soon(self._follow)
+            async for message in self._messages():
+                await send({"type": "http.response.body", "body": encoded(message), "more_body": True})
+            group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _until_left(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+def encoded(message: StreamMessage) -> bytes:
+    """Return a message as one event; an empty one as a comment. No text can end the event or begin another one."""
+    if not message.html:
+        return b": still here\n\n"
+    lines = message.html.replace("\r", "&#13;").split("\n")
+    position = f"id: {message.position}\n" if message.position else ""
+    return (position + "".join(f"data: {line}\n" for line in lines) + "\n").encode()
+
+
+async def next_news(news: Notifier, seen: int) -> int:
+    """Rest, then wait for news, at most until the stream has to show that it lives. Return the number of changes."""
+    await anyio.sleep(_REST)
+    with anyio.move_on_after(_QUIET):
+        return await news.changed(seen)
+    return seen
+
+
+async def changed_fragments(news: Notifier, screen: Callable[[], Awaitable[WebPage]]) -> Messages:
+    """Yield the fragments of a screen that differ from those that were sent, all of them at first."""
+    sent: dict[str, str] = {}
+    seen = news.changes
+    while True:
+        yield StreamMessage("".join(_news((await screen()).fragments, sent)))
+        seen = await next_news(news, seen)
+
+
+def _news(fragments: Mapping[str, Element], sent: dict[str, str]) -> Iterator[str]:
+    """Yield a message part for each fragment that is not in `sent` as it is now, and keep it there."""
+    for name, element in fragments.items():
+        text = str(element)
+        digest = sha256(text.encode()).hexdigest()
+        if sent.get(name) != digest:
+            sent[name] = digest
+            yield partial(name, text)

@@ -1,0 +1,86 @@
+// The page's own script: the sign-in, times, the state of the connection, and keys. Everything works without it, except
+// that a page then shows its state at the time of loading.
+"use strict";
+
+// Sign in with the token after `#`, and remove it from the address and the history at once.
+(async () => {
+  const token = location.hash.slice(1);
+  if (location.pathname !== "/" || token.length < 20) return;
+  history.replaceState(null, "", "/");
+  const reply = document.getElementById("reply");
+  reply.textContent = "Signing in …";
+  try {
+    const response = await fetch("/sign-in", { method: "POST", body: new URLSearchParams({ token }), mode: "same-origin" });
+    if (response.ok) location.replace("/waiting");
+    else reply.textContent = await response.text();
+  } catch {
+    reply.textContent = "The page does not answer. Is callboard web running?";
+  }
+})();
+
+// Show times in the reader's time zone, and how long ago they were or how much time is left.
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+function span(seconds) {
+  const at = UNITS.findIndex(([size]) => seconds >= size);
+  if (at < 0) return "0 s";
+  const [size, name] = UNITS[at];
+  const whole = Math.floor(seconds / size);
+  const next = UNITS[at + 1];
+  const rest = next && whole < 10 ? Math.floor((seconds % size) / next[0]) : 0;
+  return `${whole} ${name}` + (rest ? ` ${rest} ${next[1]}` : "");
+}
+
+function showTimes() {
+  const now = Date.now();
+  for (const element of document.querySelectorAll("time[data-kind]")) {
+    const at = new Date(element.dateTime);
+    const seconds = Math.abs(at - now) / 1000;
+    const until = element.dataset.kind === "until";
+    const late = until && at < now;
+    const text = until ? (late ? `deadline passed ${span(seconds)} ago, waited` : `${span(seconds)} left`) : `${span(seconds)} ago`;
+    if (element.textContent !== text) element.textContent = text;
+    element.classList.toggle("soon", until && seconds < 120);
+    element.title = at.toLocaleString();
+  }
+  const waiting = document.getElementById("waiting")?.dataset.count;
+  const title = document.title.replace(/^\(\d+\) /, "");
+  document.title = waiting > 0 ? `(${waiting}) ${title}` : title;
+}
+
+// Show whether the page follows: data of a page that has lost its server may be old.
+function live(state, text) {
+  const element = document.getElementById("live");
+  if (!element || element.textContent === text) return;
+  element.className = state;
+  element.textContent = text;
+}
+
+document.addEventListener("htmx:sse:after:connection", () => live("on", "live"));
+for (const name of ["htmx:sse:error", "htmx:sse:close", "htmx:error"])
+  document.addEventListener(name, (event) => {
+    if (event.target.matches?.("main")) live("off", "not connected");
+  });
+document.addEventListener("htmx:sse:before:connection", () => live("", "connecting"));
+document.addEventListener("htmx:after:swap", showTimes);
+
+// Empty a form whose text was sent.
+document.addEventListener("htmx:after:request", (event) => {
+  if (event.target.matches?.("form") && event.detail.ctx?.response?.status === 200) event.target.reset();
+});
+
+// j and k move between requests and agents, as in lists of other tools.
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  const step = { j: 1, k: -1 }[event.key];
+  if (!step) return;
+  const cards = [...document.querySelectorAll("[data-card]")];
+  const at = cards.findIndex((card) => card.contains(document.activeElement));
+  const next = at < 0 ? 0 : Math.min(Math.max(at + step, 0), cards.length - 1);
+  cards[next]?.focus();
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  showTimes();
+  setInterval(showTimes, 1000);
+});
