@@ -7,7 +7,6 @@ and results; with live tools the rules of this workspace decide.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -40,6 +39,7 @@ from callboard.adapters.models.cassette.wrappers import (
     taped_facts,
 )
 from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.system.scratch import scratch_folder
 from callboard.adapters.tools.mcp import server_tools
 from callboard.config.settings import LoadedSettings
 from callboard.core.messaging.envelopes import sending
@@ -229,7 +229,7 @@ async def find_replay(model: str, stack: AsyncExitStack) -> Replay | None:
     session = str(header.get("session", ""))
     if not _SESSION.match(session):
         raise SettingsError("the cassette names no session: record it again", f"{file}:1")
-    data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="callboard-replay-")))
+    data = stack.enter_context(scratch_folder())
     return Replay(file, session, bool(header.get("attended")), data)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -45,8 +47,13 @@ def run_git(folder: Path, *arguments: str, code: int = 0) -> str:
 
 @functools.cache
 def _template() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="callboard-template-")) / "work"
-    folder.mkdir()
+    """Return a repository that is made once for all runs on this machine."""
+    name = hashlib.sha256(repr(FILES).encode()).hexdigest()[:12]
+    kept = Path(tempfile.gettempdir()) / f"callboard-test-template-{os.getuid()}-{name}"
+    if kept.exists():
+        return kept
+    folder = Path(tempfile.mkdtemp(prefix=f"{kept.name}-"))
+    folder.chmod(0o755)
     run_git(folder, "init", "-q")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -55,7 +62,11 @@ def _template() -> Path:
     run_git(folder, "commit", "-qm", "first")
     for hook in (folder / ".git" / "hooks").iterdir():
         hook.unlink()
-    return folder
+    try:
+        folder.rename(kept)
+    except OSError:  # another worker was first
+        shutil.rmtree(folder)
+    return kept
 
 
 def new_repository(folder: Path) -> Path:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from pydantic import Field
 from callboard.adapters.processes.programs import ProgramResult, clean_environment, find_program, run_program
 from callboard.adapters.system import release
 from callboard.adapters.system.regular_files import open_beneath
+from callboard.adapters.system.scratch import scratch_folder
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed
 from callboard.adapters.tools.roots import RootCache, ToolPath, opened, telling
 from callboard.adapters.tools.walking import MOST_FILES, FolderWalk, FoundFile, WalkCancelled
@@ -362,9 +362,9 @@ class Searcher:
 
     async def lines(self, text: str, pattern: str) -> Sequence[int]:
         """Return the numbers of the matching lines of a text, from 1. Raises `BadPattern`."""
-        with tempfile.TemporaryDirectory() as folder:
-            await anyio.to_thread.run_sync(_write, Path(folder) / "text", text)
-            hits = await self.find(Path(folder), ["text"], pattern)
+        with scratch_folder() as folder:
+            await anyio.to_thread.run_sync(_write, folder / "text", text)
+            hits = await self.find(folder, ["text"], pattern)
         return hits.lines.get("text", ())
 
     async def _rg(self, rg: str, root: Path, paths: Sequence[str], *, pattern: str, first: bool) -> SearchHits | None:

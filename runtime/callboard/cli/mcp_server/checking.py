@@ -14,6 +14,7 @@ import anyio
 from callboard.adapters.extensions.hook_sandbox import starts_workspace_code
 from callboard.adapters.mcp.manager import Manager
 from callboard.adapters.mcp.transports import ServerEnvironment
+from callboard.adapters.system.scratch import scratch_folder
 from callboard.core.mcp.limits import limits_of
 from callboard.ports.tool import CallContext, ToolOutcome, ToolSpec
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers
@@ -67,8 +68,8 @@ def call(
 
 
 async def _check(servers: ConfiguredServers, names: Sequence[str]) -> list[ServerCheck]:
-    with tempfile.TemporaryDirectory(prefix="callboard-mcp-") as logs:
-        manager = _manager(servers, names, Path(logs))
+    with scratch_folder() as logs:
+        manager = _manager(servers, names, logs)
         async with manager.running():
             await manager.ready()
             return _checked(manager)
@@ -77,8 +78,8 @@ async def _check(servers: ConfiguredServers, names: Sequence[str]) -> list[Serve
 async def _call(
     servers: ConfiguredServers, name: str, tool: str, tool_input: Json, *, context: CallContext
 ) -> ToolOutcome:
-    with tempfile.TemporaryDirectory(prefix="callboard-mcp-") as logs:
-        manager = _manager(servers, [name], Path(logs))
+    with scratch_folder() as logs:
+        manager = _manager(servers, [name], logs)
         async with manager.running():
             await manager.ready()
             (now,) = [server for server in manager.now() if server.name == name]

@@ -9,9 +9,11 @@ import os
 import shlex
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from callboard.adapters.processes.programs import environment_outside, find_program, is_within
+from callboard.adapters.system.scratch import scratch_folder
 
 _KNOWN = ("sensible-editor", "vim", "nano", "vi")
 """Editors to try, in this order, if the person names none."""
@@ -28,20 +30,18 @@ def edit_text(text: str, name: str, workspace: Path) -> str | None:
     `name`: name of the file in the editor. Raises `EditorFailed`.
     """
     command = _editor(workspace)
-    try:
-        made = tempfile.TemporaryDirectory(
-            prefix="callboard-edit-", dir=_temporary(workspace), ignore_cleanup_errors=True
-        )
-    except OSError as failed:
-        raise EditorFailed(f"no temporary folder can be made for the editor ({failed.strerror})") from failed
-    with made as folder:
-        file = Path(folder, name)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch_folder(_temporary(workspace)))
+        except OSError as failed:
+            raise EditorFailed(f"no temporary folder can be made for the editor ({failed.strerror})") from failed
+        file = folder / name
         try:
             file.write_text(text if text.endswith("\n") or not text else f"{text}\n", "utf-8", "replace")
             os.utime(file, (1, 1))  # an old time, so that even a quick save on a coarse clock changes it
         except OSError as failed:
             raise EditorFailed(f"{file} cannot be written ({failed.strerror})") from failed
-        _run([*command, str(file)], Path(folder), workspace)
+        _run([*command, str(file)], folder, workspace)
         return _saved(file)
 
 
@@ -98,8 +98,8 @@ def _is_file_in(word: str, workspace: Path) -> bool:
     return "/" in word and os.path.isfile(real) and is_within(real, os.path.realpath(workspace))  # noqa: PTH113 - a resolved text, compared with the workspace's
 
 
-def _temporary(workspace: Path) -> str | None:
+def _temporary(workspace: Path) -> Path | None:
     """Return a folder for temporary files outside of the workspace; None for the default."""
     inside = os.path.realpath(workspace)
     usual = (tempfile.gettempdir(), "/tmp", "/var/tmp")  # noqa: S108 - a private folder is created in it
-    return next((folder for folder in usual if not is_within(os.path.realpath(folder), inside)), None)
+    return next((Path(folder) for folder in usual if not is_within(os.path.realpath(folder), inside)), None)

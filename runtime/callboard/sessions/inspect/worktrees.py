@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from anyio.abc import TaskStatus
 from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.system.scratch import scratch_folder
 from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
 from callboard.ports.store import Row, Store
@@ -121,10 +121,8 @@ class WorktreeInspector:
             checked = MergeCheck(passed=False)
             async with anyio.create_task_group() as group:
                 await group.start(_serve_way_out, launcher)
-                with tempfile.TemporaryDirectory(prefix="callboard-merge-") as folder_name:
-                    ended = await launcher.run(
-                        command, folder, timeout=TEST_SECONDS, keep=Path(folder_name) / "test.out"
-                    )
+                with scratch_folder() as scratch:
+                    ended = await launcher.run(command, folder, timeout=TEST_SECONDS, keep=scratch / "test.out")
                 checked = MergeCheck(ended.exit_code == 0 and not ended.timed_out, ended.output)
                 group.cancel_scope.cancel()
             return checked

@@ -12,17 +12,18 @@ otherwise no network is reachable.
 from __future__ import annotations
 
 import ipaddress
-import shutil
 import socket
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup, TaskStatus
 from anyio.streams.stapled import MultiListener
 
+from callboard.adapters.system.scratch import scratch_folder
 from callboard.core.permissions.hosts import is_public
 from callboard.types.lazy_dataclass import dataclass
 
@@ -200,13 +201,14 @@ class SessionProxies:
         self._ports = ports
         """True: each proxy has a port of the loopback, because the sandbox (Seatbelt) has no network of its own."""
         self._group: TaskGroup | None = None
-        self._folder = ""
+        self._folder: Path | None = None
+        """Folder of the sockets, made for the first one."""
+        self._made = ExitStack()
         self._proxies: dict[tuple[str, ...], Proxy] = {}
         self._lock = anyio.Lock()
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
-        self._folder = tempfile.mkdtemp(prefix="callboard-")  # short: a socket's path has 107 bytes at most
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -215,7 +217,8 @@ class SessionProxies:
         finally:
             self._group = None
             self._proxies.clear()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+            self._made.close()
 
     async def open(self, hosts: Sequence[str]) -> str:
         """Return the socket of the proxy that allows exactly these hosts; empty if the proxies are not being served."""
@@ -234,6 +237,9 @@ class SessionProxies:
             proxy = Proxy(f"127.0.0.1:{port}", hosts)
             group.start_soon(proxy.serve_port, listener)
             return proxy
+        if self._folder is None:
+            # Its path is short: that of a socket has 107 bytes at most.
+            self._folder = self._made.enter_context(scratch_folder())
         proxy = Proxy(f"{self._folder}/{len(self._proxies)}", hosts)
         await group.start(proxy.serve)
         return proxy
