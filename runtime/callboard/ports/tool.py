@@ -245,6 +245,14 @@ class Spawner(Protocol):
         """Run the subagent of this call as `subagent` does; None once a person has moved it to the background."""
         ...
 
+    async def isolated(self, spec: AgentSpec, *, call: str) -> AgentSpec:
+        """Return the spec with a worktree of its own, if its type says so. The worktree is made for a new agent.
+
+        It is removed at the end of the subagent, unless it has work; then the final text names it. Raises
+        `ToolRefused` if the repository cannot have worktrees.
+        """
+        ...
+
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         """Return the row, spec and first envelope of a subagent, to be committed with the tool's result.
 
@@ -333,6 +341,8 @@ class SkillUse:
     events: tuple[Event, ...] = ()
     is_error: bool = False
     """True if the skill ran as a subagent that failed."""
+    writes: tuple[Write, ...] = ()
+    """Writes that start its subagent in the background, to be committed with the events."""
     data: Json = field(default_factory=dict[str, object])
 
 

@@ -35,6 +35,7 @@ from callboard.adapters.models.cassette.wrappers import (
     TapedDice,
     TapedJudge,
     TapedSurroundings,
+    TapedWorktrees,
     replayed_servers,
     taped_facts,
 )
@@ -107,6 +108,7 @@ class RecordingSource:
             dice=TapedDice(ports.dice, self.tape),
             surroundings=_taped(ports.surroundings, self.tape),
             observers=(course, *ports.observers),
+            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.tape),
             script=course,
             servers=ports.servers and RecordedServers(ports.servers, self.tape),
         )
@@ -157,6 +159,7 @@ class Replayed:
             judge=TapedJudge(ports.judge, self.tape),
             archive=TapedArchive(ports.archive, self.tape),
             launcher=ReplayedLauncher(self.tape, self.course),
+            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.tape),
         )
 
     def nonce(self, real: str) -> str:

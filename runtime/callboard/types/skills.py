@@ -49,6 +49,8 @@ class SkillText:
     """True if the skill runs as the prompt of a subagent, whose answer the caller gets."""
     agent: str = "general"
     """Type of that subagent."""
+    background: bool = False
+    """True if the caller does not wait for that subagent: its answer comes as a message."""
     for_model: bool = True
     """True if a model may load it."""
     for_person: bool = True

@@ -114,6 +114,9 @@ class MemorySpawner:
         self.started.setdefault(call, spec)
         return self.answers.get(prompt, ("done", f"did: {prompt}"))
 
+    async def isolated(self, spec: AgentSpec, *, call: str) -> AgentSpec:
+        return spec
+
     async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
         return await self.subagent(spec, prompt, call=call)
 

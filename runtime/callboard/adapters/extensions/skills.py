@@ -332,6 +332,7 @@ def _text(name: str, reading: AgentFields, fields: SkillFields, *, body: str, lo
         effort=fields.effort,
         fork=fields.fork,
         agent=fields.agent,
+        background=fields.background,
         for_model=fields.for_model,
         for_person=fields.for_person,
         no_commands=UNTRUSTED if reading.inert else _NO_POWERSHELL if fields.powershell else "",
@@ -460,6 +461,7 @@ class SkillFields:
     effort: Effort
     fork: bool
     agent: str
+    background: bool
     for_model: bool
     for_person: bool
     paths: tuple[str, ...]
@@ -496,6 +498,7 @@ def fields_of(reading: AgentFields, variables: Mapping[str, str]) -> SkillFields
         effort=one_of(reading, "effort", EFFORTS),
         fork=fork == "fork",
         agent=_agent(text_of(reading, "agent")),
+        background=fork == "fork" and flag_of(reading, "background"),
         for_model=not flag_of(reading, "disable-model-invocation"),
         for_person=_for_person(reading),
         paths=_paths(reading),
@@ -507,10 +510,6 @@ def _only_of_forks(reading: AgentFields, *, forks: bool) -> None:
     for name in ("agent", "background"):
         if name in reading.fields and not forks:
             reading.ignored(name, "counts only with context: fork")
-    if forks and flag_of(reading, "background"):
-        reading.ignored(
-            "background", "whoever starts the skill waits for its answer; a teammate works in the background"
-        )
 
 
 def _for_person(reading: AgentFields) -> bool:

@@ -25,13 +25,13 @@ from callboard.core.approvals.requests import open_request
 from callboard.core.budgets.tree import used_up
 from callboard.core.keys import request_key, short_id, subagent_suffix
 from callboard.core.skills.substitution import commands_in
-from callboard.core.team.subagents import report_text
+from callboard.core.team.subagents import begun_in_background, begun_text, report_text
 from callboard.core.tool_access import tools_for
 from callboard.ports.store import Put
 from callboard.ports.tool import AGENT_TYPES, CallContext, Folders, Tool, ToolOutcome, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
-from callboard.types.events import BackgroundStarted, BudgetReached, CompactAsked
+from callboard.types.events import BudgetReached, CompactAsked
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Json, Request
 
@@ -214,6 +214,7 @@ class SubagentTool:
         spec = granted(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
             return spec
+        spec = await context.spawner.isolated(spec, call=context.call)
         if read.run_in_background or spec.background:
             return _in_background(spec, read, context)
         ended = await context.spawner.attend(spec, read.prompt, call=context.call)
@@ -230,23 +231,11 @@ class SubagentTool:
 
 def _in_background(spec: AgentSpec, read: _Task, context: CallContext) -> ToolOutcome:
     """Start a subagent in the background, in the commit of the result. Its report arrives as mail."""
-    began = BackgroundStarted(
-        at=context.now,
-        id=spec.name,
-        command=read.description,
-        pid=0,
-        started=0.0,
-        output=str(context.folders.output_of(spec.name)),
-        authority=context.authority,
-        agent=spec.name,
-    )
+    output = str(context.folders.output_of(spec.name))
+    began = begun_in_background(spec.name, read.description, output, now=context.now, authority=context.authority)
     writes = context.spawner.subagent_writes(spec, read.prompt, call=context.call, now=context.now)
-    text = (
-        f"[Background task {spec.name} started] Its report comes as a message when it has ended: go on with what does "
-        "not depend on it, or end your turn."
-    )
-    data: Json = {"agent": spec.name, "background": True, "output": began.output}
-    return ToolOutcome(text, writes=writes, events=(began,), data=data)
+    data: Json = {"agent": spec.name, "background": True, "output": output}
+    return ToolOutcome(begun_text(spec.name), writes=writes, events=(began,), data=data)
 
 
 def _subagent_spec(arguments: _Task, context: CallContext) -> AgentSpec:
@@ -293,7 +282,7 @@ class SkillTool:
         """Return the skill's text, or its subagent's answer. Raises `ToolRefused`."""
         read = read_input(_Load, tool_input)
         use = await context.use_skill(read.name, read.arguments)
-        return ToolOutcome(use.text, is_error=use.is_error, events=use.events, data=use.data)
+        return ToolOutcome(use.text, is_error=use.is_error, writes=use.writes, events=use.events, data=use.data)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         """Run the call again, unless commands may have run."""

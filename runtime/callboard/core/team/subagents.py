@@ -16,6 +16,7 @@ from typing import Literal
 
 from callboard.core.agent.state import AgentState
 from callboard.types.events import BackgroundStarted
+from callboard.types.records import Cause
 
 ReportStatus = Literal["completed", "failed", "stopped"]
 _STATUS: Mapping[str, ReportStatus] = MappingProxyType({"done": "completed", "stopped": "stopped"})
@@ -27,6 +28,28 @@ _ENDINGS: Mapping[str, str] = MappingProxyType(
 def in_background(state: AgentState) -> tuple[BackgroundStarted, ...]:
     """Return the running subagents for which no call of this agent waits."""
     return tuple(task.began for task in state.work.background.values() if task.began.agent and task.status == "running")
+
+
+def begun_in_background(name: str, description: str, output: str, *, now: float, authority: Cause) -> BackgroundStarted:
+    """Return the record that a subagent works and no call waits for it. `output`: file for its report."""
+    return BackgroundStarted(
+        at=now,
+        id=name,
+        command=description,
+        pid=0,
+        started=0.0,
+        output=output,
+        authority=authority,
+        agent=name,
+    )
+
+
+def begun_text(name: str) -> str:
+    """Return the result of the call that started a subagent in the background."""
+    return (
+        f"[Background task {name} started] Its report comes as a message when it has ended: go on with what does "
+        "not depend on it, or end your turn."
+    )
 
 
 def report_status(outcome: str) -> ReportStatus:

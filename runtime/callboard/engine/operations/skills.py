@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from callboard.core.agent.authority import authority_of
 from callboard.core.approvals.plan_gate import gate_refuses
 from callboard.core.context.system_prompt import one_line
 from callboard.core.keys import subagent_suffix
@@ -39,11 +40,13 @@ from callboard.core.skills.substitution import (
     with_arguments,
     with_outputs,
 )
+from callboard.core.team.subagents import begun_in_background, begun_text
 from callboard.core.tool_access import tools_for
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.operations.permission_query import permission_query, skill_overrides, without
 from callboard.ports.environment import PermissionDecision
+from callboard.ports.store import Write
 from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -93,7 +96,10 @@ async def loaded(agent: AgentRuntime, skill: SkillText, text: str) -> SkillLoade
 
 
 async def run_fork(agent: AgentRuntime, started: StartedSkill, call: str, begin: Begin | None = None) -> SkillUse:
-    """Run the skill as a subagent, or find the one that this call started, and return its final text."""
+    """Run the skill as a subagent, or find the one that this call started, and return its final text.
+
+    A skill in the background starts its subagent with the writes and the event of the result.
+    """
     skill = started.skill
     prompt = await text_of(agent, started, begin)
     if not prompt:
@@ -103,11 +109,24 @@ async def run_fork(agent: AgentRuntime, started: StartedSkill, call: str, begin:
     granted = agent.spawner.grant(spec, Budget())
     if isinstance(granted, BudgetReached):
         raise ToolRefused(f"/{skill.name}: {granted.budget} has no room for another agent")
+    granted = await agent.spawner.isolated(granted, call=call)
+    if skill.background:
+        return _fork_in_background(agent, granted, prompt, call)
     outcome, text = await agent.spawner.subagent(granted, prompt, call=call)
     answer = text.strip() or "(it said nothing)"
     if outcome != "done":
         answer = f"[status: {outcome}] The subagent of the skill {skill.name} did not finish:\n{answer}"
     return SkillUse(answer, is_error=outcome != "done", data={"agent": spec.name, "outcome": outcome})
+
+
+def _fork_in_background(agent: AgentRuntime, spec: AgentSpec, prompt: str, call: str) -> SkillUse:
+    assert agent.spawner is not None, "the supervisor gives every agent its spawner"
+    now = agent.host.clock.now()
+    output = str(agent.host.ports.archive.folders(agent.state.me).output_of(spec.name))
+    began = begun_in_background(spec.name, spec.role, output, now=now, authority=authority_of(agent.state))
+    writes = agent.spawner.subagent_writes(spec, prompt, call=call, now=now)
+    data: Json = {"agent": spec.name, "background": True, "output": output}
+    return SkillUse(begun_text(spec.name), (began,), writes=writes, data=data)
 
 
 def _spec_of(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
@@ -273,6 +292,14 @@ class ExpandedSkill:
 
     blocks: tuple[Placed, ...] = ()
     events: tuple[ev.Event, ...] = ()
+    writes: tuple[Write, ...] = ()
+    """Writes that are committed with them."""
+
+    def joined(self, later: ExpandedSkill) -> ExpandedSkill:
+        """Return both, this one first."""
+        return ExpandedSkill(
+            (*self.blocks, *later.blocks), (*self.events, *later.events), (*self.writes, *later.writes)
+        )
 
 
 def expands(agent: AgentRuntime, envelope: Envelope) -> bool:
@@ -312,8 +339,8 @@ async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     for number, name in enumerate(commands_typed.names):
         last = number == len(commands_typed.names) - 1
         part = await _expand_one(agent, envelope, name, _Place(number, commands_typed.arguments, last))
-        whole = ExpandedSkill((*whole.blocks, *part.blocks), (*whole.events, *part.events))
-    return ExpandedSkill((*whole.blocks, *await mentioned_resources(agent, envelope)), whole.events)
+        whole = whole.joined(part)
+    return whole.joined(ExpandedSkill(await mentioned_resources(agent, envelope)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +370,8 @@ async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place:
     started = StartedSkill(skill, place.arguments, key, appends=place.last)
     if skill.fork:
         use = await run_fork(agent, started, key, begin)
-        return ExpandedSkill((_text(f"[The skill {name} ran in a subagent. It answered:]\n{use.text}"),))
+        how = "is running in a subagent.]" if skill.background else "ran in a subagent. It answered:]"
+        return ExpandedSkill((_text(f"[The skill {name} {how}\n{use.text}"),), use.events, use.writes)
     text = await text_of(agent, started, begin)
     return await _read(agent, skill, text)
 

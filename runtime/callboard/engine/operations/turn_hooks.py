@@ -103,6 +103,7 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
         at=now, ids=tuple(e.id for e in passed), blocks=tuple(block for row in placed for block in row)
     )
     skill_events = [event for envelope in passed for event in _of(skills, envelope).events]
+    writes = [write for envelope in passed for write in _of(skills, envelope).writes]
     while True:
         # A reminder can be queued while the hooks run. The record must contain it, or it would be lost.
         before = agent.state.context.injections
@@ -114,7 +115,9 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
             else []
         )
         together = (*events, *first, delivery, *skill_events)
-        if await agent.record(*together, unless=lambda state, seen=before: state.context.injections != seen):
+        if await agent.record(
+            *together, writes=writes, unless=lambda state, seen=before: state.context.injections != seen
+        ):
             return
 
 
@@ -135,7 +138,7 @@ async def _expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill | 
     try:
         expansion = await expanded(agent, envelope) if expands(agent, envelope) else ExpandedSkill()
         files = await _attached(agent, envelope)
-        return ExpandedSkill((*expansion.blocks, *files.blocks), (*expansion.events, *files.events))
+        return expansion.joined(files)
     except (CallboardError, OSError, ValueError) as wrong:
         if isinstance(wrong, NobodyCanAct):
             raise

@@ -22,8 +22,10 @@ from callboard.core.team.subagents import report_text
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.operations.cleanup import child_stopped
+from callboard.engine.operations.tool_context import worktrees_for
 from callboard.engine.recall import spec_digest, spec_key
 from callboard.ports.store import Put, Write
+from callboard.ports.worktrees import WorktreeActor
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Conflict, ToolRefused
@@ -39,7 +41,6 @@ class AgentSpawner:
     def __init__(self, agent: AgentRuntime, wait_ended: WaitEnded) -> None:
         self._agent = agent
         self._wait_ended = wait_ended
-        """Calls that wait for their subagents, each with the scope of the wait."""
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
         return bounded(self._agent.host.types(agent_type, name, parent), parent)
@@ -166,7 +167,44 @@ class AgentSpawner:
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:
         """Run the child of this call until its end. It is created once, and found again after a crash."""
         await self._create(spec, prompt, call)
-        return await self._wait_ended(spec.name, 1)
+        return await self._end_of(spec.name)
+
+    async def _end_of(self, name: str) -> tuple[str, str]:
+        """Wait for the end of a subagent, and return (outcome, result).
+
+        A worktree of its own is removed, unless there is work in it: then the result says where.
+        """
+        outcome, text = await self._wait_ended(name, 1)
+        keeper = worktrees_for(self._agent)
+        row = self._agent.host.board.agent(name)
+        worktree = row[0].worktree if row is not None else ""
+        # A subagent without a worktree of its own works in that of its parent.
+        if keeper is None or not worktree.startswith(name):
+            return outcome, text
+        try:
+            if worktree not in {tree.name for tree in await keeper.worktrees()}:
+                return outcome, text
+            if not await keeper.losses(worktree):
+                author = WorktreeActor(self._agent.name, self._agent.host.session, why=f"{name} changed nothing")
+                await keeper.remove(worktree, author)
+                return outcome, text
+        except ToolRefused as refused:
+            return outcome, f"{text}\n\n[Its git worktree {worktree} is kept: {refused}]"
+        return outcome, f"{text}\n\n[Its work is in the git worktree {worktree}, on the branch wt/{worktree}.]"
+
+    async def isolated(self, spec: AgentSpec, *, call: str) -> AgentSpec:
+        host = self._agent.host
+        if spec.isolation != "worktree" or host.board.agent(spec.name) is not None:
+            return spec  # an existing agent has its folder, also if it has ended and the call runs again
+        keeper = worktrees_for(self._agent)
+        if keeper is None:
+            raise ToolRefused(f"{spec.agent_type} works in a git worktree, and this session has none")
+        name = await keeper.name_for(spec.name, call)
+        if name in {tree.name for tree in await keeper.worktrees()}:
+            await keeper.open(name)
+        else:
+            await keeper.create(name, WorktreeActor(self._agent.name, host.session, call, f"for {spec.name}"))
+        return spec.model_copy(update={"worktree": name, "folder": str(keeper.path(name))})
 
     async def _create(self, spec: AgentSpec, prompt: str, call: str) -> None:
         host = self._agent.host
@@ -179,7 +217,7 @@ class AgentSpawner:
     async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
         await self._create(spec, prompt, call)
         with anyio.CancelScope() as scope, self._agent.foreground.waiting(call, scope.cancel):
-            return await self._wait_ended(spec.name, 1)
+            return await self._end_of(spec.name)
         return None
 
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
@@ -188,7 +226,7 @@ class AgentSpawner:
         return self._writes(spec, prompt, call, now=now, incarnation=1, revision=0)
 
     async def ended(self, name: str) -> tuple[str, str]:
-        outcome, text = await self._wait_ended(name, 1)
+        outcome, text = await self._end_of(name)
         archive = self._agent.host.ports.archive
         path = archive.folders(self._agent.state.me).output_of(name)
         await archive.keep(str(path), f"{report_text(outcome, text)}\n")

@@ -37,6 +37,7 @@ Kind = Literal[
     "answer",
     "background",
     "ends",
+    "losses",
     "mail",
     "envelope",
     "known",
@@ -55,6 +56,7 @@ Kind = Literal[
 - answer: the answer to a request.
 - background: the end of a command, by its output file.
 - ends: the first and last lines of that file.
+- losses: the work in the worktree of a subagent at its end.
 - mail: a delivery.
 - envelope: an envelope sent by a schedule.
 - known: the runtime's knowledge at a compaction.

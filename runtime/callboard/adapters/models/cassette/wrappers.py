@@ -21,6 +21,7 @@ from callboard.adapters.models.cassette.recorder import Tape
 from callboard.adapters.models.cassette.tool_results import NOT_HELD
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.context.reminders import ReminderFacts
+from callboard.core.team.worktrees import Worktree
 from callboard.ports.environment import (
     Answer,
     Archive,
@@ -41,6 +42,7 @@ from callboard.ports.tool import (
     ToolOutcome,
     ToolSpec,
 )
+from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
@@ -50,6 +52,7 @@ from callboard.types.records import Grant, Json, Request
 T = TypeVar("T")
 
 _GRANT = TypeAdapter[Grant](Grant)
+_LOSSES = TypeAdapter(Losses)
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,55 @@ class TapedSurroundings:
         commit = await self.world.commit(folder, source_id)
         self.tape.keep("commit", source_id, {"commit": commit})
         return commit
+
+
+@dataclass(frozen=True)
+class TapedWorktrees:
+    """A `WorktreeKeeper` that records what is in worktrees: a replay, which has no folders, tells the same of them."""
+
+    keeper: WorktreeKeeper
+    tape: Tape
+
+    async def losses(self, name: str) -> Losses:
+        recorded = self.tape.value_of("losses", name)
+        if recorded is not None:
+            return _LOSSES.validate_python(recorded)
+        losses = await self.keeper.losses(name)
+        self.tape.keep("losses", name, asdict(losses))
+        return losses
+
+    def path(self, name: str) -> Path:
+        return self.keeper.path(name)
+
+    async def worktrees(self) -> Sequence[Worktree]:
+        return await self.keeper.worktrees()
+
+    async def name_for(self, requested: str, call: str) -> str:
+        return await self.keeper.name_for(requested, call)
+
+    async def create(self, name: str, author: WorktreeActor, base: str = "") -> Worktree:
+        return await self.keeper.create(name, author, base)
+
+    async def open(self, name: str) -> tuple[Path, str]:
+        return await self.keeper.open(name)
+
+    async def keep(self, name: str, author: WorktreeActor) -> Worktree:
+        return await self.keeper.keep(name, author)
+
+    async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
+        return await self.keeper.remove(name, author, agreed)
+
+    async def merge(self, name: str, author: WorktreeActor, check: Check | None = None) -> MergeEnd:
+        return await self.keeper.merge(name, author, check)
+
+    async def outcome(self, call: str) -> str:
+        return await self.keeper.outcome(call)
+
+    async def recover(self) -> Sequence[str]:
+        return await self.keeper.recover()
+
+    async def facts(self) -> Sequence[WorktreeFacts]:
+        return await self.keeper.facts()
 
 
 @dataclass(frozen=True)
