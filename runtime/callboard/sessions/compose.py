@@ -165,7 +165,7 @@ def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
     `tell` is called in this event loop with the obstacle.
     """
     from callboard.adapters.storage.sqlite import SqliteStore
-    from callboard.adapters.storage.sqlite.threads import run_soon, soon_here
+    from callboard.adapters.storage.threads import run_soon, soon_here
 
     if not isinstance(store, SqliteStore):
         yield

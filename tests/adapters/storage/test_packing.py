@@ -11,9 +11,18 @@ import apsw
 import pytest
 from tests.adapters.storage.older_stores import older_database
 
-from callboard.adapters.storage.packing import DICTIONARY, PACKED, SMALLEST_RECORD, SMALLEST_ROW, pack, unpack
+from callboard.adapters.storage.packing import (
+    DICTIONARY,
+    PACKED,
+    SMALLEST_RECORD,
+    SMALLEST_ROW,
+    pack,
+    record_crc,
+    row_crc,
+    unpack,
+)
 from callboard.adapters.storage.sqlite import open_store
-from callboard.adapters.storage.sqlite.schema import PAGE_BYTES, VERSION, record_crc, row_crc
+from callboard.adapters.storage.sqlite.schema import PAGE_BYTES, VERSION
 from callboard.ports.store import Append, Put
 
 pytestmark = pytest.mark.anyio

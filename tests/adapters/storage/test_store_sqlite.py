@@ -11,10 +11,10 @@ import pytest
 from tests.adapters.storage.older_stores import older_database
 from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
 
+from callboard.adapters.storage.packing import row_crc
 from callboard.adapters.storage.sqlite import open_store, writer
 from callboard.adapters.storage.sqlite import store as store_module
 from callboard.adapters.storage.sqlite.place import sync_folder
-from callboard.adapters.storage.sqlite.schema import row_crc
 from callboard.ports.store import Append, Delete, Put, Row, Store
 from callboard.types.errors import Conflict
 

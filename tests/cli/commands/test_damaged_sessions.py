@@ -16,8 +16,8 @@ from tests.simulation.processes import no_traceback, started
 from tests.simulation.serving import new_session, one_shot, stand_of
 
 from callboard import __version__
-from callboard.adapters.storage.packing import unpack
-from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
+from callboard.adapters.storage.packing import record_crc, row_crc, unpack
+from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.core.keys import agent_key, journal, mailbox, schedule_key, session_key
 from callboard.ports.store import Append, Put
 

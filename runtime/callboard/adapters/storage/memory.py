@@ -11,27 +11,25 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import field
+from functools import partial
 from itertools import takewhile
 from typing import Literal
 
 from anyio.lowlevel import checkpoint
 
+from callboard.adapters.storage.draft import Draft
 from callboard.adapters.storage.feed import Feed, Sleepers
 from callboard.ports.store import (
-    Append,
     Changes,
-    Delete,
-    Expect,
     Fence,
     Lease,
     LeaseHolder,
-    Put,
     Record,
     Records,
     Row,
     Write,
 )
-from callboard.types.errors import Conflict, Fenced, StoreDamaged, StoreFull
+from callboard.types.errors import StoreDamaged, StoreFull
 from callboard.types.lazy_dataclass import dataclass
 
 CrashPoint = Literal["before", "after"]
@@ -59,66 +57,27 @@ class _Contents:
     bells: Sleepers[Feed[Record] | Feed[Row]] = field(default_factory=Sleepers[Feed[Record] | Feed[Row]])
     opened: int = 0
 
+    def last(self, stream: str) -> int:
+        return len(self.streams.get(stream, []))
 
-@dataclass
-class _Draft:
-    """Changes of one commit, separate from the contents until it is complete."""
+    def seen(self, stream: str, record_id: str) -> int:
+        return self.ids.get((stream, record_id), 0)
 
-    contents: _Contents
-    streams: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
-    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    def row(self, key: str) -> Row | None:
+        return self.rows.get(key)
 
-    def write(self, write: Write) -> int:
-        match write:
-            case Append():
-                return self._append(write)
-            case Put():
-                return self._set(write.key, bytes(write.value), write.expected)
-            case Delete():
-                self._set(write.key, None, write.expected)
-                return 0
-            case Expect():
-                last = self._last(write.stream)
-                if last != write.last:
-                    raise Conflict(write.stream, write.last, last)
-                return 0
+    def fence(self, lease: str) -> int:
+        return self.fences.get(lease, 0)
 
-    def merge(self) -> None:
-        for stream, records in self.streams.items():
-            self.contents.streams.setdefault(stream, []).extend(records)
-        self.contents.ids |= self.ids
-        self.contents.commits += bool(self.rows)
-        for key, row in self.rows.items():  # the newest come last, so that a watcher reads only new rows
-            self.contents.rows.pop(key, None)
-            self.contents.rows[key] = row
-            self.contents.changed[key] = self.contents.commits
-
-    def _append(self, write: Append) -> int:
-        name = (write.stream, write.id or "")
-        seen = self.ids.get(name) or self.contents.ids.get(name)
-        if write.id is not None and seen is not None:
-            return seen
-        last = self._last(write.stream)
-        if write.expected is not None and write.expected != last:
-            raise Conflict(write.stream, write.expected, last)
-        self.streams.setdefault(write.stream, []).append(Record(last + 1, bytes(write.record)))
-        if write.id is not None:
-            self.ids[name] = last + 1
-        return last + 1
-
-    def _last(self, stream: str) -> int:
-        return len(self.contents.streams.get(stream, [])) + len(self.streams.get(stream, []))
-
-    def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
-        row = self.rows.get(key) or self.contents.rows.get(key)
-        revision_before = row.revision if row is not None and row.value is not None else 0
-        if expected is not None and expected != revision_before:
-            raise Conflict(key, expected, revision_before)
-        revision = 1 + (row.revision if row is not None else 0)
-        if value is not None or revision_before:
-            self.rows[key] = Row(key, value, revision)
-        return revision
+    def merge(self, draft: Draft) -> None:
+        for stream, records in draft.records.items():
+            self.streams.setdefault(stream, []).extend(record for record, _ in records)
+            self.ids.update({(stream, record_id): record.seq for record, record_id in records if record_id is not None})
+        self.commits += bool(draft.rows)
+        for key, row in draft.rows.items():  # the newest come last, so that a watcher reads only new rows
+            self.rows.pop(key, None)
+            self.rows[key] = row
+            self.changed[key] = self.commits
 
 
 @dataclass(eq=False)
@@ -179,13 +138,10 @@ class MemoryStore:
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         await self._enter()
-        draft = _Draft(self._contents)
-        if fence is not None and self._contents.fences.get(fence.lease, 0) != fence.number:
-            raise Fenced(f"lease {fence.lease} has a newer holder than number {fence.number}: this process must stop")
-        numbers = tuple(draft.write(write) for write in writes)
-        self._write(draft.merge)
-        streams = [name for name, records in draft.streams.items() if records]
-        for feed in self._contents.bells.touched(streams, draft.rows):
+        draft = Draft(self._contents)
+        numbers = draft.commit(writes, fence)
+        self._write(partial(self._contents.merge, draft))
+        for feed in self._contents.bells.touched(draft.records, draft.rows):
             feed.ring()
         self._crash("after")
         return numbers
@@ -198,7 +154,7 @@ class MemoryStore:
 
     async def last(self, stream: str) -> int:
         await self._enter()
-        return len(self._contents.streams.get(stream, []))
+        return self._contents.last(stream)
 
     @asynccontextmanager
     async def follow(self, stream: str, after: int = 0) -> AsyncGenerator[Records, None]:

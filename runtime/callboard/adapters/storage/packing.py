@@ -48,6 +48,19 @@ DICTIONARY = (
 """Text that records have in common, which packed values refer to. Never change it: they could not be read any more."""
 
 
+def record_crc(stream: str, seq: int, record_id: str | None, data: bytes) -> int:
+    """Return the checksum of a record, over its data, its id, and its place.
+
+    The place is included to detect a misplaced record.
+    """
+    return zlib.crc32(data, zlib.crc32(repr((seq, record_id, stream)).encode()))
+
+
+def row_crc(key: str, revision: int, value: bytes) -> int:
+    """Return the checksum of a key's value, over its key and revision."""
+    return zlib.crc32(value, zlib.crc32(repr((revision, key)).encode()))
+
+
 def pack(data: bytes, crc: int, smallest: int) -> tuple[bytes, int]:
     """Return what to store in the columns of a value and of its checksum."""
     if len(data) < smallest:

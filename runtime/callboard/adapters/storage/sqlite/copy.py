@@ -12,10 +12,10 @@ from typing import Any
 
 import apsw
 
-from callboard.adapters.storage.packing import unpack
+from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.sqlite import schema
 from callboard.adapters.storage.sqlite.place import DATABASE
-from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
+from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
 from callboard.adapters.storage.sqlite.statements import last_seq, stream_number
 from callboard.core.agent.snapshot import positions

@@ -27,20 +27,12 @@ from pathlib import Path
 
 import apsw
 
-from callboard.adapters.storage.packing import unpack
+from callboard.adapters.storage.packing import record_crc, row_crc, unpack
+from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite import place, schema
 from callboard.adapters.storage.sqlite.faults import is_cut_short, translated
-from callboard.adapters.storage.sqlite.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite.place import DATABASE, sync_folder
-from callboard.adapters.storage.sqlite.schema import (
-    APPLICATION,
-    SEQ_BITS,
-    TABLES,
-    VERSION,
-    record_crc,
-    row_crc,
-    table_texts,
-)
+from callboard.adapters.storage.sqlite.schema import APPLICATION, SEQ_BITS, TABLES, VERSION, table_texts
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
 from callboard.adapters.storage.sqlite.statements import ChecksumMismatch, Transaction
 from callboard.adapters.storage.sqlite.writer import holder_of, in_the_way

@@ -9,7 +9,6 @@ which numbers the commits, ever decreases.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -61,19 +60,6 @@ UPGRADES: Mapping[int, Upgrade] = MappingProxyType({1: _allow_packed, 2: _number
 PAGE_BYTES = 1_024
 """Size of a page of a new database. A commit writes each page that it touches as a whole to the log: a small page
 halves that (docs/decisions/0042-small-writes.md). Older databases keep the size of their pages."""
-
-
-def record_crc(stream: str, seq: int, record_id: str | None, data: bytes) -> int:
-    """Return the checksum of a record, over its data, its id, and its place.
-
-    The place is included to detect a misplaced record.
-    """
-    return zlib.crc32(data, zlib.crc32(repr((seq, record_id, stream)).encode()))
-
-
-def row_crc(key: str, revision: int, value: bytes) -> int:
-    """Return the checksum of a key's value, over its key and revision."""
-    return zlib.crc32(value, zlib.crc32(repr((revision, key)).encode()))
 
 
 def refuse_old_sqlite(version: str) -> None:

@@ -11,8 +11,8 @@ from dataclasses import field
 
 import apsw
 
-from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, unpack
-from callboard.adapters.storage.sqlite.schema import SEQ_BITS, record_crc, row_crc
+from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc, unpack
+from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.adapters.storage.sqlite.sql import run
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
 from callboard.types.errors import Conflict, Fenced

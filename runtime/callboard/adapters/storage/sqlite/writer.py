@@ -22,13 +22,13 @@ from typing import Any, Generic, TypeVar
 
 import apsw
 
+from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite.faults import lost_database, translated
-from callboard.adapters.storage.sqlite.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite.place import DATABASE, try_lock
 from callboard.adapters.storage.sqlite.schema import BUSY_MS
 from callboard.adapters.storage.sqlite.sql import pragma, run
 from callboard.adapters.storage.sqlite.statements import Transaction, TransactionChanges
-from callboard.adapters.storage.sqlite.threads import AnswerWaiter, ClosableQueue, wake
+from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.types.errors import StoreBusy, StoreDamaged, StoreFull
 from callboard.types.lazy_dataclass import dataclass
 
