@@ -124,6 +124,8 @@ TOGETHER = (
     "tests/cli/commands/test_policy_log.py",
     "tests/cli/repl/test_whole_words.py",
     "tests/adapters/git/test_objects.py",
+    "tests/adapters/storage/test_store_postgres.py",
+    "tests/adapters/storage/test_postgres_failures.py",
     "tests/core/permissions/test_permission_shell.py",
     "tests/core/approvals/test_session_rules.py",
 )

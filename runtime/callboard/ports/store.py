@@ -82,6 +82,8 @@ class LeaseHolder:
     pid: int
     started: float
     """Start time in clock ticks since boot. It distinguishes the process from a later one with the same pid."""
+    machine: str = ""
+    """Name of the machine of a process that this one cannot see; empty for a process of this machine."""
 
 
 class Lease(Protocol):

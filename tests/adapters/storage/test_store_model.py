@@ -1,11 +1,12 @@
-"""Both stores give the same answers to the same operations, even after the SQLite store was reopened."""
+"""All stores give the same answers to the same operations, even after they were opened again."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -75,15 +76,19 @@ async def contents_of(store: Store) -> object:
     return streams, rows, [list(await store.read("a", after, limit)) for after in (-1, 0, 2) for limit in (None, 0, 1)]
 
 
-async def run_steps(folder: Path, steps: Sequence[object]) -> None:
+Open = Callable[[], Awaitable[Store]]
+
+
+async def run_steps(open_other: Open, steps: Sequence[object]) -> None:
+    """Take the steps in memory and in another store, and compare every answer and the contents after each step."""
     memory: MemoryStore = MemoryStore()
-    sqlite = await open_store(folder, durability="process")
+    other = await open_other()
     leases: dict[tuple[str, int], object] = {}
     for step in steps:
-        stores: tuple[Store, ...] = (memory, sqlite)
+        stores: tuple[Store, ...] = (memory, other)
         match step:
             case Commit():
-                assert await outcome(memory, step) == await outcome(sqlite, step)
+                assert await outcome(memory, step) == await outcome(other, step)
             case Take(lease):
                 taken = [await store.acquire(lease) for store in stores]
                 assert len({isinstance(one, LeaseHolder) for one in taken}) == 1
@@ -96,17 +101,18 @@ async def run_steps(folder: Path, steps: Sequence[object]) -> None:
                     if (lease, index) in leases:
                         await leases.pop((lease, index)).release()
             case _:
-                await sqlite.aclose()
-                memory, sqlite = memory.reopen(), await open_store(folder, durability="process")
+                await other.aclose()
+                memory = memory.reopen()
+                other = await open_other()
                 leases.clear()
-        assert await contents_of(memory) == await contents_of(sqlite)
-    assert sqlite.damage == ()
-    await sqlite.aclose()
+        assert await contents_of(memory) == await contents_of(other)
+    assert other.damage == ()
+    await other.aclose()
 
 
 def check_steps(steps: Sequence[object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        anyio.run(run_steps, Path(folder) / "s", steps)
+        anyio.run(run_steps, partial(open_store, Path(folder) / "s", durability="process"), steps)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

@@ -1,6 +1,7 @@
 """Outcome of commits, computed from the current state without writing: the store's rules as a pure function.
 
-A store reads what the writes name (`Current`), lets a `Draft` decide, and then writes `Draft.records` and `Draft.rows`.
+A store reads what the writes name (`Current`), lets a `CommitDraft` decide, and then writes its `records` and
+`rows`.
 A commit that fails leaves nothing in the draft, so a group of commits can share one transaction.
 """
 
@@ -44,7 +45,7 @@ class _Changes:
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
 
 
-class Draft:
+class CommitDraft:
     """Changes of the commits that were applied so far."""
 
     def __init__(self, current: Current) -> None:

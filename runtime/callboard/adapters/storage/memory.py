@@ -17,7 +17,7 @@ from typing import Literal
 
 from anyio.lowlevel import checkpoint
 
-from callboard.adapters.storage.draft import Draft
+from callboard.adapters.storage.draft import CommitDraft
 from callboard.adapters.storage.feed import Feed, Sleepers
 from callboard.ports.store import (
     Changes,
@@ -69,7 +69,7 @@ class _Contents:
     def fence(self, lease: str) -> int:
         return self.fences.get(lease, 0)
 
-    def merge(self, draft: Draft) -> None:
+    def merge(self, draft: CommitDraft) -> None:
         for stream, records in draft.records.items():
             self.streams.setdefault(stream, []).extend(record for record, _ in records)
             self.ids.update({(stream, record_id): record.seq for record, record_id in records if record_id is not None})
@@ -138,7 +138,7 @@ class MemoryStore:
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         await self._enter()
-        draft = Draft(self._contents)
+        draft = CommitDraft(self._contents)
         numbers = draft.commit(writes, fence)
         self._write(partial(self._contents.merge, draft))
         for feed in self._contents.bells.touched(draft.records, draft.rows):

@@ -9,12 +9,21 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import current_token
 
+from callboard.types.lazy_dataclass import dataclass
+
 T = TypeVar("T")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
 
 Soon = Callable[..., object]
 """Function that runs another function with arguments in an event loop, from any thread."""
@@ -100,3 +109,47 @@ class ClosableQueue(Generic[T]):
             self._closed = True
             for entry in last:
                 self._entries.put(entry)
+
+
+@dataclass(eq=False)
+class _Look(Generic[T]):
+    work: Callable[[Any], T]
+    waiter: AnswerWaiter[T]
+
+
+class Readers(Generic[C]):
+    """Threads for reads, each with its own connection, so that reads never wait for a commit's fsync."""
+
+    def __init__(self, connect: Callable[[], C], count: int) -> None:
+        self._queue = ClosableQueue[_Look[Any] | None]()
+        self._connect = connect
+        self._threads = [
+            threading.Thread(target=self._run, name=f"callboard-store-reader-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def do(self, work: Callable[[C], T]) -> T:
+        """Run `work` in a reader's thread and return or raise its result. Cancelling the caller does not stop it."""
+        waiter = AnswerWaiter[T]()
+        self._queue.put(_Look(work, waiter))
+        return await waiter.wait()
+
+    def stop(self) -> None:
+        """Finish the queued work, close the connections, and end the threads. Blocks until they have ended."""
+        self._queue.close(*(None for _ in self._threads))
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        connection: C | None = None
+        while (look := self._queue.get()) is not None:
+            try:
+                connection = connection or self._connect()
+                look.waiter.result = look.work(connection)
+            except BaseException as error:  # noqa: BLE001 - the caller gets any exception
+                look.waiter.error = error
+            wake([look.waiter])
+        if connection is not None:
+            connection.close()

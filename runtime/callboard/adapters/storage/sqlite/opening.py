@@ -27,6 +27,7 @@ from pathlib import Path
 
 import apsw
 
+from callboard.adapters.storage.damage import DamageReport
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite import place, schema
@@ -178,18 +179,6 @@ def _set_damage_aside(connection: apsw.Connection, write_lock: int, folder: Path
     with _locked(write_lock, folder, LOCK_WAIT, patience), connection:
         for damage in damages:
             set_aside(damage)(Transaction(connection))
-
-
-@dataclass(frozen=True, slots=True)
-class DamageReport:
-    """One damaged object: its place, its kind, and the place of its preserved bytes."""
-
-    where: str
-    what: str
-    set_aside: str
-
-    def __str__(self) -> str:
-        return f"{self.what} in {self.where} was damaged and set aside: {self.set_aside}"
 
 
 class UnsoundFile(Exception):

@@ -31,17 +31,16 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard.adapters.kernel.process_table import row_of
+from callboard.adapters.storage.damage import DamageReport
 from callboard.adapters.storage.feed import Doorbell, Feed, Fetch, Sleepers
 from callboard.adapters.storage.patience import ObstacleWait, Patience, Tell
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
-from callboard.adapters.storage.sqlite.opening import DamageReport
 from callboard.adapters.storage.sqlite.place import open_lock, sync_folder, try_lock
-from callboard.adapters.storage.sqlite.readers import Readers
 from callboard.adapters.storage.sqlite.schema import connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
-from callboard.adapters.storage.threads import Soon, run_soon, soon_here
+from callboard.adapters.storage.threads import Readers, Soon, run_soon, soon_here
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
 from callboard.types.late_pattern import late_pattern

@@ -1,0 +1,111 @@
+"""Addresses of a server, and connections to it.
+
+No password is ever part of an address: libpq reads it from PGPASSWORD, ~/.pgpass, or a service file
+(postgresql.org/docs/current/libpq-pgpass.html). So an address can stand in settings, in logs and in messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, LiteralString
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+SCHEMES = ("postgresql://", "postgres://")
+CONNECT_SECONDS = 5
+"""Seconds until a server that does not answer counts as unreachable."""
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")
+_LIMITS: Mapping[str, str] = MappingProxyType(
+    {
+        "connect_timeout": str(CONNECT_SECONDS),
+        # A peer that is cut off is noticed after five seconds, not after two hours (man 7 tcp).
+        "keepalives_idle": "2",
+        "keepalives_interval": "1",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "5000",
+        "application_name": "callboard",
+        "client_encoding": "UTF8",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Address of a server. Created by `parse_address`."""
+
+    url: str
+    """Address for reads and commits. It may lead to a pooler in transaction mode."""
+    direct: str
+    """Address for waking and leases: the server itself."""
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def parse_address(url: str, direct: str = "") -> ServerAddress:
+    """Return the address. `direct`: that of the server itself if `url` leads to a pooler.
+
+    Raises `SettingsError` for an address that libpq cannot read, or that contains a password.
+    """
+    for part in filter(None, (url, direct)):
+        _check(part)
+    return ServerAddress(url, direct or url)
+
+
+def _check(url: str) -> None:
+    shown = _without_secrets(url)
+    if not url.startswith(SCHEMES):
+        raise SettingsError(f"store: {shown!r} is no address of a store: write sqlite, or postgresql://HOST/DATABASE")
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        # libpq's own message may repeat the password
+        raise SettingsError(
+            f"store: {shown!r} is no valid address: write postgresql://USER@HOST:PORT/DATABASE"
+        ) from None
+    if any(parts.get(secret) for secret in _SECRETS):
+        raise SettingsError(
+            f"store: the address {shown!r} contains a password, which would end up in files and process lists. "
+            "Remove it, and set PGPASSWORD, or add a line to ~/.pgpass or a service file (PGSERVICE)"
+        )
+
+
+def _without_secrets(url: str) -> str:
+    """Return what can be shown of an address that was not checked: its scheme, host, and path."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "…"
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme and "://" in url else "…"
+
+
+def connect(url: str) -> Connection:
+    """Return a new connection without a transaction. Blocks for at most `CONNECT_SECONDS` for each host.
+
+    Raises `psycopg.Error`.
+    """
+    connection = psycopg.connect(make_conninfo(url, **_LIMITS), autocommit=True)
+    if is_pooled(connection):
+        # A statement that one server connection has prepared does not exist on the next one.
+        connection.prepare_threshold = None
+    return connection
+
+
+def is_pooled(connection: Connection) -> bool:
+    """Return True if a pooler is between: the process that answers is not the one that accepted the connection."""
+    return run(connection, "SELECT pg_backend_pid()")[0][0] != connection.info.backend_pid
+
+
+def run(connection: Connection, sql: LiteralString, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    """Execute one statement, and return its rows. Raises `psycopg.Error`."""
+    cursor = connection.execute(sql, parameters, binary=True)
+    return cursor.fetchall() if cursor.description is not None else []

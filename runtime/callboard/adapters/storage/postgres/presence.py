@@ -1,0 +1,388 @@
+"""The direct connection of a process: its row among the hosts, its leases, and how it is woken.
+
+A process that holds a lease or follows something has a row in `host`. Its thread renews the row once a second. A host
+whose row is older than `DEAD_SECONDS`, by the server's clock, is dead: others may take its leases. A process that could
+not renew its row for `SILENT_SECONDS`, by its own clock, must have ended its work before that (`Presence.cut_off`). So
+no clocks are compared between machines, only durations.
+
+A dead process on the same machine is noticed at once, by its pid and start time.
+
+The thread also listens on a channel of its own. A ring names the streams and keys that changed; it carries no data.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import field
+from typing import Any, Generic, TypeVar
+
+import psycopg
+
+from callboard.adapters.kernel.process_table import row_of
+from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
+from callboard.adapters.storage.postgres.address import Connection, ServerAddress, connect, is_pooled, run
+from callboard.adapters.storage.postgres.faults import is_away, translated
+from callboard.adapters.storage.postgres.queries import Query, Rows
+from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
+from callboard.ports.store import Fence, LeaseHolder
+from callboard.types.errors import WorkspaceUnusable
+from callboard.types.lazy_dataclass import dataclass
+
+T = TypeVar("T")
+
+BEAT_SECONDS = 1.0
+SILENT_SECONDS = 5.0
+"""Seconds without a renewal after which a process must end its own tools and agents."""
+DEAD_SECONDS = 10.0
+"""Seconds without a renewal, by the server's clock, after which others may take a host's leases."""
+LARGEST_RING = 7_000
+"""Bytes of names in one ring. The server accepts fewer than 8,000 (postgresql.org/docs/current/sql-notify.html)."""
+EVERYTHING = "*"
+_SEPARATOR = "\n"
+
+
+def monotonic() -> float:
+    """Return seconds on a clock that also counts while the machine sleeps."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+def place_here() -> str:
+    """Return a text that two processes share if they see each other's pids: same boot, same pid namespace."""
+    parts: list[str] = []
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:  # noqa: PTH123 - one line of the kernel
+        parts.append(boot.read().strip())
+    with suppress(OSError):
+        parts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # noqa: PTH116 - one number of the kernel
+    return " ".join(parts) or f"host {socket.gethostname()}"
+
+
+@dataclass(eq=False)
+class _Task(Generic[T]):
+    work: Callable[[Connection], T]
+    waiter: AnswerWaiter[T]
+
+
+@dataclass(slots=True)
+class _Row:
+    """This process's row in `host`."""
+
+    number: int = 0
+    """0: there is no row yet."""
+    renewed: float = 0.0
+    """Time of the last renewal that the server has confirmed, taken before it was sent (`monotonic`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Functions of the store that the thread calls."""
+
+    rung: Callable[[set[str] | None], None]
+    """Called with the names of a ring, each with its letter (`s` or `k`); None: anything may have changed."""
+    look: Callable[[], None]
+    """Called once a second while a reader follows."""
+
+
+@dataclass(slots=True)
+class _State:
+    row: _Row = field(default_factory=_Row)
+    listening: bool = False
+    listens: bool = False
+    """True if the connection listens."""
+    stopped: bool = False
+    held: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Names and numbers of the leases of this process."""
+
+
+class Presence:
+    """Owner of the direct connection and of its thread. Both begin at the first lease or follower."""
+
+    def __init__(self, address: ServerAddress, space: int, patience: Patience, callbacks: Callbacks) -> None:
+        self._address = address
+        self._space = space
+        self._patience = patience
+        self._call = callbacks
+        self._state = _State()
+        self._connection: Connection | None = None
+        self._tasks = ClosableQueue[_Task[Any] | None]()
+        self._wakes, self._woken = socket.socketpair()
+        for channel in (self._wakes, self._woken):
+            channel.setblocking(False)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        process = row_of(self._pid)
+        self._started = 0.0 if process is None else process.started
+        self._place = place_here()
+
+    # From the store's callers
+
+    async def acquire(self, name: str) -> Fence | LeaseHolder:
+        """Return the fence of the new lease, or the holder of the lease."""
+        return await self._do(lambda connection: self._acquire(connection, name))
+
+    async def holder(self, name: str) -> LeaseHolder | None:
+        """Return the living holder of the lease."""
+        return await self._do(lambda connection: self._living_holder(connection, name))
+
+    async def release(self, fence: Fence) -> None:
+        """Free the lease. Raises nothing: what cannot be told to the server now ends with this process's row."""
+        if (fence.lease, fence.number) in self._state.held:
+            with suppress(Exception):
+                await self._do(lambda connection: self._release(connection, fence))
+
+    def listen(self, active: bool) -> None:
+        """Set whether a reader follows."""
+        self._state.listening = active
+        if active:
+            self._begin()
+        self._nudge()
+
+    def ring(self, streams: Iterable[str], keys: Iterable[str]) -> Query[None]:
+        """Return the statement that wakes the other processes that listen."""
+        names = [f"s{stream}" for stream in streams] + [f"k{key}" for key in keys]
+        payload = _SEPARATOR.join(names)
+        if len(payload.encode()) > LARGEST_RING or any(_SEPARATOR in name for name in names):
+            payload = EVERYTHING
+        return Query(
+            "SELECT pg_notify('callboard_' || number, %s) FROM callboard.host "
+            "WHERE space = %s AND listening AND number <> %s AND seen > clock_timestamp() - make_interval(secs => %s)",
+            (payload, self._space, self._state.row.number, 6 * DEAD_SECONDS),
+            _nothing,
+        )
+
+    def cut_off_in(self) -> float:
+        """Return the seconds until this process must have ended its work, unless the server answers before."""
+        renewed = self._state.row.renewed
+        return float("inf") if not renewed else renewed + SILENT_SECONDS - monotonic()
+
+    def stop(self) -> None:
+        """Release all leases, remove the row, and end the thread. Blocks until it has ended."""
+        self._state.stopped = True
+        self._tasks.close(None)
+        self._nudge()
+        if self._thread is not None:
+            self._thread.join()
+        self._wakes.close()
+        self._woken.close()
+
+    # In the thread
+
+    async def _do(self, work: Callable[[Connection], T]) -> T:
+        waiter = AnswerWaiter[T]()
+        self._tasks.put(_Task(work, waiter))
+        self._begin()
+        self._nudge()
+        return await waiter.wait()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._state.stopped:
+                self._thread = threading.Thread(target=self._run, name="callboard-store-presence", daemon=True)
+                self._thread.start()
+
+    def _nudge(self) -> None:
+        with suppress(BlockingIOError, OSError):  # the thread was woken often enough, or has ended
+            self._wakes.send(b"\0")
+
+    def _run(self) -> None:
+        beat_at = monotonic()
+        while True:
+            task = self._next_task()
+            if task is not None:
+                self._perform(task)
+                continue
+            if self._state.stopped:
+                break
+            if monotonic() >= beat_at:
+                beat_at = monotonic() + BEAT_SECONDS
+                self._beat()
+                if self._state.listening:
+                    # Rings can get lost, with the connection for example.
+                    self._call.look()
+            self._wait(beat_at - monotonic())
+        self._leave()
+
+    def _next_task(self) -> _Task[Any] | None:
+        try:
+            return self._tasks.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _perform(self, task: _Task[Any]) -> None:
+        wait = ObstacleWait(self._patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
+        while True:
+            try:
+                task.waiter.result = task.work(self._connected())
+            except psycopg.Error as error:
+                self._drop()
+                failure = translated(error, self._address)
+                if is_away(error) and wait.goes_on(f"{failure}. Waiting for that"):
+                    continue
+                task.waiter.error = failure
+            except BaseException as error:  # noqa: BLE001 - the caller gets any exception
+                task.waiter.error = error
+            wake([task.waiter])
+            return
+
+    def _beat(self) -> None:
+        """Renew the row, and listen if a reader follows."""
+        if not self._state.row.number and not self._state.listening:
+            return
+        with suppress(psycopg.Error, WorkspaceUnusable):  # the next beat tries again, and `cut_off_in` counts
+            try:
+                self._renew(self._connected())
+            except psycopg.Error:
+                self._drop()
+                raise
+
+    def _wait(self, seconds: float) -> None:
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._woken, selectors.EVENT_READ)
+            if self._connection is not None and not self._connection.closed:
+                ready.register(self._connection.pgconn.socket, selectors.EVENT_READ)
+            ready.select(max(0.0, seconds))
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+        self._take_rings()
+
+    def _take_rings(self) -> None:
+        """Read what the server has sent, and pass on the rings."""
+        if self._connection is None:
+            return
+        try:
+            self._connection.pgconn.consume_input()
+            rings: list[str] = []
+            while (notify := self._connection.pgconn.notifies()) is not None:
+                rings.append(notify.extra.decode())
+        except psycopg.Error:
+            self._drop()
+            return
+        self._pass_on(rings)
+
+    def _pass_on(self, rings: list[str]) -> None:
+        if EVERYTHING in rings:
+            self._call.rung(None)
+        elif rings:
+            self._call.rung({name for ring in rings for name in ring.split(_SEPARATOR) if name})
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            connection = connect(self._address.direct)
+            if is_pooled(connection):
+                connection.close()
+                raise WorkspaceUnusable(
+                    f"the address {self._address.direct} leads to a connection pooler, through which no process can be "
+                    "woken and no lease be held: name the server itself in store.direct"
+                )
+            connection.add_notify_handler(lambda notify: self._pass_on([notify.payload]))
+            self._connection = connection
+            self._state.listens = False
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):  # it is broken, and is given up in any case
+                self._connection.close()
+            self._connection = None
+
+    def _renew(self, connection: Connection) -> int:
+        """Renew or create the row, and return its number."""
+        state = self._state
+        sent = monotonic()
+        if state.row.number:
+            changed = run(
+                connection,
+                "UPDATE callboard.host SET seen = clock_timestamp(), listening = %s WHERE number = %s RETURNING number",
+                (state.listening, state.row.number),
+            )
+            if not changed:  # an administrator removed it, or the server was restored: leases have to be taken anew
+                state.row.number = 0
+                state.listens = False
+        if not state.row.number:
+            state.row.number = run(
+                connection,
+                "INSERT INTO callboard.host (space, pid, started, place, machine, listening) "
+                "VALUES (%s, %s, %s, %s, %s, %s) RETURNING number",
+                (self._space, self._pid, self._started, self._place, socket.gethostname(), state.listening),
+            )[0][0]
+        state.row.renewed = sent
+        if state.listening and not state.listens:
+            connection.execute(b"LISTEN callboard_%d" % state.row.number)
+            state.listens = True
+            self._call.rung(None)  # whatever happened before is found by a look at everything
+        return state.row.number
+
+    def _acquire(self, connection: Connection, name: str) -> Fence | LeaseHolder:
+        """Take the lease in a transaction that excludes every other candidate."""
+        number = self._renew(connection)
+        with connection.transaction():
+            run(
+                connection,
+                "INSERT INTO callboard.lease (space, name, number) VALUES (%s, %s, 0) ON CONFLICT DO NOTHING",
+                (self._space, name),
+            )
+            holder = self._holder(connection, name, lock=True)
+            if holder is not None:
+                return holder
+            newest = run(
+                connection,
+                "UPDATE callboard.lease SET number = number + 1, host = %s WHERE space = %s AND name = %s "
+                "RETURNING number",
+                (number, self._space, name),
+            )[0][0]
+        self._state.held.add((name, newest))
+        return Fence(name, newest)
+
+    def _living_holder(self, connection: Connection, name: str) -> LeaseHolder | None:
+        return self._holder(connection, name, lock=False)
+
+    def _holder(self, connection: Connection, name: str, *, lock: bool) -> LeaseHolder | None:
+        sql = (
+            "SELECT l.number, h.number, h.pid, h.started, h.place, h.machine, "
+            "h.seen > clock_timestamp() - make_interval(secs => %s) "
+            "FROM callboard.lease l JOIN callboard.host h ON h.number = l.host "
+            "WHERE l.space = %s AND l.name = %s"
+        )
+        parameters = (DEAD_SECONDS, self._space, name)
+        rows = run(connection, sql + " FOR UPDATE OF l" if lock else sql, parameters)
+        if not rows:
+            return None
+        lease, host, pid, started, place, machine, alive = rows[0]
+        if host == self._state.row.number:
+            # After a lost connection the server may name this process although it has released the lease.
+            return LeaseHolder(pid, started) if (name, lease) in self._state.held else None
+        if place == self._place:
+            process = row_of(pid)
+            return LeaseHolder(pid, started) if alive and process is not None and process.started == started else None
+        return LeaseHolder(pid, started, machine) if alive else None
+
+    def _release(self, connection: Connection, fence: Fence) -> None:
+        self._state.held.discard((fence.lease, fence.number))
+        run(
+            connection,
+            "UPDATE callboard.lease SET host = NULL WHERE space = %s AND name = %s AND number = %s AND host = %s",
+            (self._space, fence.lease, fence.number, self._state.row.number),
+        )
+
+    def _leave(self) -> None:
+        """Free everything in order, if the server can be reached; it notices a silent host otherwise."""
+        if self._state.row.number:
+            with suppress(psycopg.Error, WorkspaceUnusable):
+                connection = self._connected()
+                number = self._state.row.number
+                with connection.transaction():
+                    run(connection, "UPDATE callboard.lease SET host = NULL WHERE host = %s", (number,))
+                    run(connection, "DELETE FROM callboard.host WHERE number = %s", (number,))
+        self._drop()
+
+
+def _nothing(_rows: Rows) -> None:
+    return None

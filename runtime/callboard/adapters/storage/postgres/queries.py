@@ -1,0 +1,318 @@
+"""Reads: statements with their parameters, how their rows become values of the port, and what damaged values become.
+
+Every value that is read is compared with its checksum. A mismatch raises `ValueMismatch` and is never treated as
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, LiteralString, TypeVar
+
+from callboard.adapters.storage.damage import DamageReport
+from callboard.adapters.storage.packing import record_crc, row_crc, unpack
+from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run
+from callboard.ports.store import Record, Row
+from callboard.types.lazy_dataclass import dataclass
+
+T = TypeVar("T")
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class ValueMismatch(Exception):
+    """A stored value does not match its checksum. Never leaves the adapter."""
+
+    def __init__(self, problem: str, where: str, *, key: str = "", stream: str = "", seq: int = 0) -> None:
+        """Store the details. `where`: the key, or the stream and the number as `STREAM#SEQ`."""
+        super().__init__(problem)
+        self.what = problem
+        self.where = where
+        self.key = key
+        self.stream = stream
+        self.seq = seq
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Generic[T]):
+    """One read."""
+
+    sql: LiteralString
+    parameters: tuple[object, ...]
+    decode: Callable[[Rows], T]
+
+
+def last(space: int, stream: str) -> Query[int]:
+    """Return the read of the last number of a stream."""
+
+    def decode(rows: Rows) -> int:
+        return int(rows[0][0]) if rows else 0
+
+    return Query("SELECT last FROM callboard.stream WHERE space = %s AND name = %s", (space, stream), decode)
+
+
+def read(space: int, stream: str, after: int, limit: int | None) -> Query[list[Record]]:
+    """Return the read of the records after `after`. Records that were set aside are missing."""
+
+    def decode(rows: Rows) -> list[Record]:
+        return [_decoded(stream, row) for row in rows]
+
+    return Query(
+        "SELECT r.seq, r.id, r.crc, r.data FROM callboard.record r "
+        "WHERE r.stream = (SELECT number FROM callboard.stream WHERE space = %s AND name = %s) "
+        "AND r.seq > %s AND r.data IS NOT NULL ORDER BY r.seq LIMIT %s",
+        (space, stream, max(after, 0), None if limit is None else max(limit, 0)),
+        decode,
+    )
+
+
+def _decoded(stream: str, row: tuple[int, str | None, int, bytes]) -> Record:
+    seq, record_id, stored_crc, stored = row
+    data, crc = unpack(stored, stored_crc)
+    if record_crc(stream, seq, record_id, data) != crc:
+        raise ValueMismatch(f"record {seq} of stream {stream}", f"{stream}#{seq}", stream=stream, seq=seq)
+    return Record(seq, data)
+
+
+def get(space: int, key: str) -> Query[Row | None]:
+    """Return the read of one row."""
+
+    def decode(rows: Rows) -> Row | None:
+        return _row(*rows[0]) if rows else None
+
+    return Query(
+        "SELECT key, revision, crc, value FROM callboard.row WHERE space = %s AND key = %s AND value IS NOT NULL",
+        (space, key),
+        decode,
+    )
+
+
+def keys(space: int, prefix: str) -> Query[list[Row]]:
+    """Return the read of the rows with the prefix, by key."""
+
+    def decode(rows: Rows) -> list[Row]:
+        return [_row(*row) for row in rows]
+
+    return Query(
+        "SELECT key, revision, crc, value FROM callboard.row "
+        "WHERE space = %s AND key >= %s AND (%s::text IS NULL OR key < %s) AND value IS NOT NULL ORDER BY key",
+        (space, prefix, *(2 * (after(prefix),))),
+        decode,
+    )
+
+
+class WatchPosition:
+    """Position of a watch: everything that was visible to its last look has been read.
+
+    A transaction that was still running then may have a lower number than one that was visible. So a look reads again
+    from the oldest transaction that was running (`pg_snapshot_xmin`), and leaves out what it has returned before.
+    """
+
+    def __init__(self, space: int, prefix: str) -> None:
+        self._space = space
+        self._prefix = prefix
+        self._returned: dict[str, tuple[int, int]] = {}
+        """Key -> revision and transaction of rows that the next look may read again."""
+
+    def next(self, position: int) -> Query[Rows]:
+        """Return the read of the rows that changed since the last look. `position` is 0 for the first one."""
+        return Query(
+            "WITH seen AS (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS oldest) "
+            "SELECT seen.oldest::text::bigint, r.changed::text::bigint, r.key, r.revision, r.crc, r.value "
+            "FROM seen LEFT JOIN callboard.row r ON r.space = %s AND r.key >= %s AND (%s::text IS NULL OR r.key < %s) "
+            "AND r.changed >= %s::text::xid8 AND (r.value IS NOT NULL OR %s) ORDER BY r.changed, r.key",
+            (self._space, self._prefix, *(2 * (after(self._prefix),)), str(position), position > 0),
+            _as_read,
+        )
+
+    def take(self, rows: Rows, position: int) -> tuple[list[Row], int]:
+        """Return the new rows of a look, and the next position.
+
+        Call it where nothing can be cancelled between this and the use of the rows: they are not returned again.
+        Raises `ValueMismatch`; the same rows are then read again.
+        """
+        # In a first look of an empty store, 0 would begin anew: no transaction has a number below 3.
+        reached = max(int(rows[0][0]), position, 1)
+        found: list[Row] = []
+        returned = dict(self._returned)
+        for _, changed, key, revision, crc, value in rows:
+            if key is None or returned.get(key, (0, 0))[0] >= revision:
+                continue
+            found.append(_row(key, revision, crc, value))
+            returned[key] = (revision, changed)
+        self._returned = {key: known for key, known in returned.items() if known[1] >= reached}
+        return (found if position else sorted(found, key=lambda row: row.key)), reached
+
+
+def _as_read(rows: Rows) -> Rows:
+    return rows
+
+
+def _row(key: str, revision: int, stored_crc: int, stored: bytes | None) -> Row:
+    if stored is None:
+        return Row(key, None, revision)
+    value, crc = unpack(stored, stored_crc)
+    if row_crc(key, revision, value) != crc:
+        raise ValueMismatch(f"key {key}", key, key=key)
+    return Row(key, value, revision)
+
+
+def after(prefix: str) -> str | None:
+    """Return the least text that sorts after every text with this prefix; None if there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text contains a surrogate
+
+
+def has_blob(space: int, digest: str) -> Query[bool]:
+    """Return the check whether a blob is complete."""
+    return Query("SELECT 1 FROM callboard.blob WHERE space = %s AND digest = %s AND part = 0", (space, digest), bool)
+
+
+def put_blob_part(space: int, digest: str, number: int, parts: Sequence[bytes]) -> Query[None]:
+    """Return the write of one part of a blob. Repeating it changes nothing."""
+    return Query(
+        "INSERT INTO callboard.blob (space, digest, part, parts, data) VALUES (%s, %s, %s, %s, %b) "
+        "ON CONFLICT DO NOTHING",
+        (space, digest, number, len(parts), parts[number]),
+        _nothing,
+    )
+
+
+def get_blob(space: int, digest: str) -> Query[bytes | None]:
+    """Return the read of a blob; None if it is not there, or not complete."""
+
+    def decode(rows: Rows) -> bytes | None:
+        if not rows or rows[0][0] != 0:
+            return None
+        return b"".join(data for _, data in rows)
+
+    return Query(
+        "SELECT part, data FROM callboard.blob WHERE space = %s AND digest = %s ORDER BY part", (space, digest), decode
+    )
+
+
+def ends(space: int, streams: Sequence[str]) -> Query[dict[str, int]]:
+    """Return the read of the last numbers of these streams; missing streams have none."""
+
+    def decode(rows: Rows) -> dict[str, int]:
+        return {str(name): int(end) for name, end in rows}
+
+    return Query(
+        "SELECT name, last FROM callboard.stream WHERE space = %s AND name = ANY(%s)", (space, list(streams)), decode
+    )
+
+
+def changed_keys(space: int, position: int) -> Query[tuple[list[str], int]]:
+    """Return the read of the keys that changed since a look, and the next position.
+
+    `position`: 0 reads only the position. A key may be returned more than once.
+    """
+
+    def decode(rows: Rows) -> tuple[list[str], int]:
+        return [str(key) for _, key in rows if key is not None], int(rows[0][0])
+
+    return Query(
+        "WITH seen AS (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS oldest) "
+        "SELECT seen.oldest::text::bigint, r.key FROM seen LEFT JOIN callboard.row r "
+        "ON %s AND r.space = %s AND r.changed >= %s::text::xid8",
+        (position > 0, space, str(position)),
+        decode,
+    )
+
+
+def _nothing(_rows: Rows) -> None:
+    return None
+
+
+_PAGE = 1_000
+
+
+def damage_reports(connection: Connection, address: ServerAddress, space: int) -> tuple[DamageReport, ...]:
+    """Return all damage of the space that is still stored."""
+    rows = run(
+        connection, "SELECT number, place, what FROM callboard.damaged WHERE space = %s ORDER BY number", (space,)
+    )
+    return tuple(
+        DamageReport(f"{address}, {place}", str(what), f"{address}, table callboard.damaged, number {number}")
+        for number, place, what in rows
+    )
+
+
+def set_aside(connection: Connection, *, space: int, mismatch: ValueMismatch) -> None:
+    """Move a damaged value to the table `damaged`. Does nothing if another process has done it."""
+    with connection.transaction():
+        if mismatch.key:
+            run(
+                connection,
+                "INSERT INTO callboard.damaged (space, place, what, data) "
+                "SELECT space, 'table row, revision ' || revision, %s, value FROM callboard.row "
+                "WHERE space = %s AND key = %s AND value IS NOT NULL",
+                (mismatch.what, space, mismatch.key),
+            )
+            run(
+                connection,
+                "UPDATE callboard.row SET value = NULL, crc = 0, revision = revision + 1, "
+                "changed = pg_current_xact_id() WHERE space = %s AND key = %s AND value IS NOT NULL",
+                (space, mismatch.key),
+            )
+            return
+        number = run(
+            connection, "SELECT number FROM callboard.stream WHERE space = %s AND name = %s", (space, mismatch.stream)
+        )[0][0]
+        run(
+            connection,
+            "INSERT INTO callboard.damaged (space, place, what, data) "
+            "SELECT %s, 'table record, stream ' || stream || ', seq ' || seq, %s, data FROM callboard.record "
+            "WHERE stream = %s AND seq = %s AND data IS NOT NULL",
+            (space, mismatch.what, number, mismatch.seq),
+        )
+        run(
+            connection, "UPDATE callboard.record SET data = NULL WHERE stream = %s AND seq = %s", (number, mismatch.seq)
+        )
+
+
+def set_aside_blob(connection: Connection, *, space: int, digest: str) -> None:
+    """Move a damaged blob to the table `damaged`."""
+    with connection.transaction():
+        run(
+            connection,
+            "INSERT INTO callboard.damaged (space, place, what, data) "
+            "SELECT space, 'table blob, part ' || part, 'blob ' || digest, data FROM callboard.blob "
+            "WHERE space = %s AND digest = %s",
+            (space, digest),
+        )
+        run(connection, "DELETE FROM callboard.blob WHERE space = %s AND digest = %s", (space, digest))
+
+
+def scan(connection: Connection, *, space: int) -> list[ValueMismatch]:
+    """Read all records and rows, and return what is damaged. As slow as the server."""
+    found: list[ValueMismatch] = []
+    for (name,) in run(connection, "SELECT name FROM callboard.stream WHERE space = %s ORDER BY name", (space,)):
+        _scan_stream(connection, space, str(name), found.append)
+    for (key,) in run(
+        connection, "SELECT key FROM callboard.row WHERE space = %s AND value IS NOT NULL ORDER BY key", (space,)
+    ):
+        query = get(space, str(key))
+        try:
+            query.decode(run(connection, query.sql, query.parameters))
+        except ValueMismatch as mismatch:
+            found.append(mismatch)
+    return found
+
+
+def _scan_stream(connection: Connection, space: int, stream: str, tell: Callable[[ValueMismatch], None]) -> None:
+    position = 0
+    while True:
+        query = read(space, stream, position, _PAGE)
+        rows = run(connection, query.sql, query.parameters)
+        if not rows:
+            return
+        for row in rows:
+            try:
+                query.decode([row])
+            except ValueMismatch as mismatch:
+                tell(mismatch)
+        position = int(rows[-1][0])

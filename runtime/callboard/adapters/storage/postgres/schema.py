@@ -1,0 +1,147 @@
+"""Tables in the schema `callboard` of the server's database, their versions, and the servers that are refused.
+
+`space` separates workspaces that share a database. Text is compared bytewise (collation "C"), as Python compares it.
+`changed` is the transaction that wrote a row: a watch reads what was written by transactions that its last look could
+not see (`queries.WatchPosition`), so that no counter makes commits wait for each other. Values may be packed
+(`storage.packing`); the server does not compress them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import LiteralString
+
+from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run
+from callboard.types.errors import WorkspaceUnusable
+
+VERSION = 1
+OLDEST_SERVER = 140_000
+"""PostgreSQL 14, as the server counts."""
+CREATING = 7_310_001
+"""Number of the advisory lock under which tables are created and upgraded."""
+BLOB_PART_BYTES = 1 << 20
+
+TABLES: tuple[LiteralString, ...] = (
+    "CREATE SCHEMA IF NOT EXISTS callboard",
+    "CREATE TABLE callboard.version (number int NOT NULL)",
+    """CREATE TABLE callboard.space (
+        number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        name text COLLATE "C" NOT NULL UNIQUE)""",
+    # Room in each page, so that the new version of a row stays in its page and no index changes.
+    """CREATE TABLE callboard.stream (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        space int NOT NULL,
+        name text COLLATE "C" NOT NULL,
+        last bigint NOT NULL,
+        UNIQUE (space, name)) WITH (fillfactor = 70)""",
+    """CREATE TABLE callboard.record (
+        stream bigint NOT NULL,
+        seq bigint NOT NULL,
+        id text COLLATE "C",
+        crc bigint NOT NULL,
+        data bytea,
+        PRIMARY KEY (stream, seq))""",
+    "CREATE UNIQUE INDEX record_id ON callboard.record (stream, id) WHERE id IS NOT NULL",
+    "ALTER TABLE callboard.record ALTER COLUMN data SET STORAGE EXTERNAL",
+    """CREATE TABLE callboard.row (
+        space int NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        revision bigint NOT NULL,
+        crc bigint NOT NULL,
+        value bytea,
+        changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
+        PRIMARY KEY (space, key))""",
+    "ALTER TABLE callboard.row ALTER COLUMN value SET STORAGE EXTERNAL",
+    "CREATE INDEX row_changed ON callboard.row (space, changed)",
+    """CREATE TABLE callboard.host (
+        number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        space int NOT NULL,
+        pid int NOT NULL,
+        started double precision NOT NULL,
+        place text NOT NULL,
+        machine text NOT NULL,
+        listening boolean NOT NULL,
+        seen timestamptz NOT NULL DEFAULT clock_timestamp()) WITH (fillfactor = 50)""",
+    """CREATE TABLE callboard.lease (
+        space int NOT NULL,
+        name text COLLATE "C" NOT NULL,
+        number bigint NOT NULL,
+        host int,
+        PRIMARY KEY (space, name)) WITH (fillfactor = 70)""",
+    """CREATE TABLE callboard.blob (
+        space int NOT NULL,
+        digest text COLLATE "C" NOT NULL,
+        part int NOT NULL,
+        parts int NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (space, digest, part))""",
+    "ALTER TABLE callboard.blob ALTER COLUMN data SET STORAGE EXTERNAL",
+    """CREATE TABLE callboard.damaged (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        space int NOT NULL,
+        place text NOT NULL,
+        what text NOT NULL,
+        found timestamptz NOT NULL DEFAULT clock_timestamp(),
+        data bytea)""",
+)
+
+UPGRADES: Mapping[int, tuple[LiteralString, ...]] = MappingProxyType({})
+"""Statements from each older version to the next one, run in one transaction under the lock `CREATING`."""
+
+
+def prepare(connection: Connection, address: ServerAddress, space: str) -> int:
+    """Check the server, create or upgrade its tables, and return the number of the space.
+
+    Raises `WorkspaceUnusable`, `psycopg.Error`.
+    """
+    _check_server(connection, address)
+    if _version(connection) != VERSION:
+        with connection.transaction():
+            run(connection, "SELECT pg_advisory_xact_lock(%s::bigint)", (CREATING,))
+            _bring_up_to_date(connection, address)
+    rows = run(connection, "SELECT number FROM callboard.space WHERE name = %s", (space,))
+    while not rows:
+        run(connection, "INSERT INTO callboard.space (name) VALUES (%s) ON CONFLICT DO NOTHING", (space,))
+        rows = run(connection, "SELECT number FROM callboard.space WHERE name = %s", (space,))
+    return int(rows[0][0])
+
+
+def _check_server(connection: Connection, address: ServerAddress) -> None:
+    number = int(str(run(connection, "SELECT current_setting('server_version_num')")[0][0]))
+    if number < OLDEST_SERVER:
+        raise WorkspaceUnusable(
+            f"the server of the store {address} is PostgreSQL {number // 10_000}: Callboard needs 14 or newer"
+        )
+    encoding = str(run(connection, "SELECT current_setting('server_encoding')")[0][0])
+    if encoding != "UTF8":
+        raise WorkspaceUnusable(
+            f"the database of the store {address} has the encoding {encoding}: create one with "
+            "`createdb --encoding=UTF8 --template=template0 NAME`"
+        )
+
+
+def _version(connection: Connection) -> int:
+    """Return the version of the tables, 0 if there are none."""
+    if run(connection, "SELECT to_regclass('callboard.version')::text")[0][0] is None:
+        return 0
+    return int(run(connection, "SELECT number FROM callboard.version")[0][0])
+
+
+def _bring_up_to_date(connection: Connection, address: ServerAddress) -> None:
+    version = _version(connection)
+    if version > VERSION:
+        raise WorkspaceUnusable(
+            f"the store {address} was written by a newer Callboard (schema {version}; this one knows up to {VERSION}): "
+            "upgrade Callboard. Nothing was changed"
+        )
+    if version == 0:
+        for statement in TABLES:
+            run(connection, statement)
+        run(connection, "INSERT INTO callboard.version (number) VALUES (%s)", (VERSION,))
+        return
+    while version < VERSION:
+        for statement in UPGRADES[version]:
+            run(connection, statement)
+        version += 1
+        run(connection, "UPDATE callboard.version SET number = %s", (version,))

@@ -1,0 +1,395 @@
+"""The single thread that commits: it takes the queued commits of all agents, and makes one transaction of them.
+
+A transaction takes two round trips, whatever the number of commits. The first locks and reads the streams, keys and
+leases that the commits name; `storage.draft` then decides each commit; the second writes what they changed, and
+commits. Locks are taken in the order of the names, so that two hosts never wait for each other in a circle.
+
+The connection can break after COMMIT was sent. Then only the server knows the outcome, and it is asked for the status
+of the transaction (`pg_xact_status`) before anything is tried again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import field
+from typing import Any
+
+import psycopg
+
+from callboard.adapters.storage.draft import CommitDraft
+from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
+from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
+from callboard.adapters.storage.postgres.address import Connection, ServerAddress, connect, run
+from callboard.adapters.storage.postgres.faults import away, is_away, may_repeat, translated
+from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
+from callboard.ports.store import Append, Delete, Expect, Fence, Put, Row, Write
+from callboard.types.errors import Conflict, Fenced, StoreBusy, StoreFull
+from callboard.types.lazy_dataclass import dataclass
+
+BATCH = 256
+"""Most commits in one transaction. Limits how long the first waits for the last."""
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+_PRESENT = b""  # stands for a value whose bytes no decision needs
+
+
+@dataclass(eq=False)
+class CommitJob:
+    """One caller's commit."""
+
+    writes: tuple[Write, ...]
+    fence: Fence | None
+    waiter: AnswerWaiter[tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names in the commits of a group, sorted: the order in which rows are locked."""
+
+    streams: list[str]
+    keys: list[str]
+    leases: list[str]
+    ids: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, jobs: Sequence[CommitJob]) -> _Names:
+        writes = [write for job in jobs for write in job.writes]
+        appends = [write for write in writes if isinstance(write, Append)]
+        expects = [write for write in writes if isinstance(write, Expect)]
+        return cls(
+            streams=sorted({write.stream for write in (*appends, *expects)}),
+            keys=sorted({write.key for write in writes if isinstance(write, Put | Delete)}),
+            leases=sorted({job.fence.lease for job in jobs if job.fence is not None}),
+            ids=[(write.stream, write.id) for write in appends if write.id is not None],
+        )
+
+
+@dataclass(slots=True)
+class _LockedState:
+    """State of these names under their locks (`draft.Current`)."""
+
+    lasts: dict[str, int] = field(default_factory=dict[str, int])
+    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    fences: dict[str, int] = field(default_factory=dict[str, int])
+
+    def last(self, stream: str) -> int:
+        return self.lasts.get(stream, 0)
+
+    def seen(self, stream: str, record_id: str) -> int:
+        return self.ids.get((stream, record_id), 0)
+
+    def row(self, key: str) -> Row | None:
+        return self.rows.get(key)
+
+    def fence(self, lease: str) -> int:
+        return self.fences.get(lease, 0)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One try of a group."""
+
+    transaction: str = ""
+    """Number of the transaction, once it has one."""
+    committing: bool = False
+    """True from the moment that COMMIT may have reached the server."""
+    outcomes: list[tuple[int, ...] | Exception] = field(default_factory=list[tuple[int, ...] | Exception])
+    """Result of each job, valid if the transaction commits."""
+    streams: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+class _Waits:
+    """Waits of one group: for a server that cannot be reached, and for room on its disk."""
+
+    def __init__(self, patience: Patience, address: ServerAddress) -> None:
+        self._server = ObstacleWait(patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
+        self._room = ObstacleWait(patience, alone=0.0)
+        self._address = address
+
+    def go_on(self, error: Exception) -> bool:
+        """Wait one more moment for the end of this obstacle; return False if it is none, or after the time limit."""
+        if isinstance(error, StoreBusy):
+            return self._server.goes_on(f"{error}. Waiting for that")
+        return isinstance(error, StoreFull) and self._room.goes_on(f"{error}. Waiting for that")
+
+    def end(self) -> None:
+        """Report the end of the waits that were reported."""
+        self._server.over(f"the server of the store {self._address} can be used again: nothing was lost")
+        self._room.over(f"the server of the store {self._address} has room again: nothing was lost")
+
+
+class PostgresWriter:
+    """Owner of the committing connection and of the thread. The connection is made at the first commit."""
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        space: int,
+        patience: Patience,
+        changed: Callable[[Collection[str], Collection[str]], None],
+        *,
+        durable: bool,
+    ) -> None:
+        """Start the thread. `changed` is called in it with the streams and keys of each finished transaction."""
+        self._address = address
+        self._space = space
+        self._patience = patience
+        self._changed = changed
+        self._durable = durable
+        self._connection: Connection | None = None
+        self._queue = ClosableQueue[CommitJob | None]()
+        self._thread = threading.Thread(target=self._run, name="callboard-store-writer", daemon=True)
+        self._thread.start()
+
+    async def commit(self, writes: tuple[Write, ...], fence: Fence | None) -> tuple[int, ...]:
+        """Return the numbers once the commit is durable. Cancelling the caller does not undo it."""
+        waiter = AnswerWaiter[tuple[int, ...]]()
+        self._queue.put(CommitJob(writes, fence, waiter))
+        return await waiter.wait()
+
+    def stop(self) -> None:
+        """Finish the queued commits, close the connection, and end the thread. Blocks until it has ended."""
+        self._queue.close(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            jobs, ended = self._take()
+            if jobs:
+                self._commit(jobs)
+                wake(job.waiter for job in jobs)
+        self._drop()
+
+    def _take(self) -> tuple[list[CommitJob], bool]:
+        jobs: list[CommitJob] = []
+        entry = self._queue.get()
+        while entry is not None:
+            jobs.append(entry)
+            if len(jobs) == BATCH:
+                return jobs, False
+            try:
+                entry = self._queue.get_nowait()
+            except queue.Empty:
+                return jobs, False
+        return jobs, True
+
+    def _commit(self, jobs: list[CommitJob]) -> None:
+        """Commit the jobs, in one transaction if the server takes them so. Every job gets a result or an error."""
+        waits = _Waits(self._patience, self._address)
+        while True:
+            attempt = _Attempt()
+            failure = self._failure_of(jobs, attempt, waits)
+            if failure is None:
+                break
+            if isinstance(failure, psycopg.Error) and may_repeat(failure):
+                continue
+            gone = isinstance(failure, psycopg.Error) and is_away(failure)
+            if len(jobs) > 1 and not gone:
+                # Only one of them may be refused, such as one that is too large for the server's disk.
+                for job in jobs:
+                    self._commit([job])
+                return
+            error = translated(failure, self._address) if isinstance(failure, psycopg.Error) else failure
+            if not waits.go_on(error):
+                _answer(jobs, [error] * len(jobs))
+                return
+        waits.end()
+        _answer(jobs, attempt.outcomes)
+        if attempt.streams or attempt.keys:
+            self._changed(attempt.streams, attempt.keys)
+
+    def _failure_of(self, jobs: list[CommitJob], attempt: _Attempt, waits: _Waits) -> Exception | None:
+        """Try once. Return None if the transaction is committed, else why it is not."""
+        try:
+            self._try(jobs, attempt)
+        except psycopg.Error as error:
+            return None if self._is_committed(attempt, error, waits) else error
+        except Exception as error:  # noqa: BLE001 - the callers get any exception: a name that no table can hold
+            self._drop()
+            return error
+        return None
+
+    def _is_committed(self, attempt: _Attempt, error: psycopg.Error, waits: _Waits) -> bool:
+        """Return True if the attempt has committed although it failed with `error`. Forgets a broken connection.
+
+        Raises nothing: while the server cannot be asked, it waits like any commit; without an answer the caller gets
+        the error, and repeats or not as after a crash.
+        """
+        if self._connection is not None and (self._connection.broken or not may_repeat(error)):
+            self._drop()
+        elif self._connection is not None:
+            self._roll_back()
+        if not attempt.committing:
+            return False
+        while True:
+            try:
+                status = run(self._connected(), "SELECT pg_xact_status(%s::text::xid8)", (attempt.transaction,))[0][0]
+            except psycopg.Error as unanswered:
+                self._drop()
+                if not is_away(unanswered) or not waits.go_on(away(unanswered, self._address)):
+                    return False
+            else:
+                if status != "in progress":
+                    return status == "committed"
+                if not waits.go_on(StoreBusy(f"the server {self._address} has not ended the last transaction yet")):
+                    return False
+
+    def _try(self, jobs: list[CommitJob], attempt: _Attempt) -> None:
+        """Run one transaction. Raises `psycopg.Error`."""
+        connection = self._connected()
+        names = _Names.of(jobs)
+        state = self._lock(connection, names, attempt)
+        draft = CommitDraft(state)
+        for job in jobs:
+            try:
+                attempt.outcomes.append(draft.commit(job.writes, job.fence))
+            except (Conflict, Fenced) as refused:
+                attempt.outcomes.append(refused)
+        attempt.streams = tuple(draft.records)
+        attempt.keys = tuple(draft.rows)
+        attempt.committing = bool(attempt.streams or attempt.keys)
+        with connection.pipeline():
+            self._write_records(connection, draft, state)
+            self._write_rows(connection, draft, state)
+            connection.execute("COMMIT")
+
+    def _lock(self, connection: Connection, names: _Names, attempt: _Attempt) -> _LockedState:
+        """Begin a transaction, and lock and read what the commits name. One round trip."""
+        state = _LockedState()
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            # The server may be configured otherwise, and a pooler keeps no setting of a session.
+            if self._durable:
+                connection.execute("SET LOCAL synchronous_commit = on")
+            else:
+                connection.execute("SET LOCAL synchronous_commit = off")
+            number = connection.execute("SELECT pg_current_xact_id()::text")
+            leases: Cursor | None = None
+            streams: Cursor | None = None
+            ids: Cursor | None = None
+            rows: Cursor | None = None
+            if names.leases:
+                # Not FOR UPDATE: commits of one host need not wait for each other, only a new holder for all of them.
+                leases = connection.execute(
+                    "SELECT name, number FROM callboard.lease WHERE space = %s AND name = ANY(%s) "
+                    "ORDER BY name FOR SHARE",
+                    (self._space, names.leases),
+                )
+            if names.streams:
+                streams = connection.execute(
+                    "SELECT name, last FROM callboard.stream WHERE space = %s AND name = ANY(%s) "
+                    "ORDER BY name FOR UPDATE",
+                    (self._space, names.streams),
+                )
+            if names.ids:
+                ids = connection.execute(
+                    "SELECT w.stream, w.id, r.seq FROM unnest(%s::text[], %s::text[]) AS w (stream, id) "
+                    "JOIN callboard.stream s ON s.space = %s AND s.name = w.stream "
+                    "JOIN callboard.record r ON r.stream = s.number AND r.id = w.id",
+                    ([stream for stream, _ in names.ids], [record_id for _, record_id in names.ids], self._space),
+                )
+            if names.keys:
+                rows = connection.execute(
+                    "SELECT key, revision, value IS NOT NULL FROM callboard.row WHERE space = %s AND key = ANY(%s) "
+                    "ORDER BY key FOR UPDATE",
+                    (self._space, names.keys),
+                )
+        attempt.transaction = str(number.fetchall()[0][0])
+        state.fences = dict(leases.fetchall()) if leases else {}
+        state.lasts = dict(streams.fetchall()) if streams else {}
+        state.ids = {(stream, record_id): seq for stream, record_id, seq in (ids.fetchall() if ids else ())}
+        found: list[tuple[str, int, bool]] = rows.fetchall() if rows else []
+        state.rows = {key: Row(key, _PRESENT if present else None, revision) for key, revision, present in found}
+        return state
+
+    def _write_records(self, connection: Connection, draft: CommitDraft, state: _LockedState) -> None:
+        records: list[tuple[str, int, str | None, int, bytes]] = []
+        for stream, appended in draft.records.items():
+            for record, record_id in appended:
+                crc = record_crc(stream, record.seq, record_id, record.data)
+                stored, stored_crc = pack(record.data, crc, SMALLEST_RECORD)
+                records.append((stream, record.seq, record_id, stored_crc, stored))
+        lasts = {stream: appended[-1][0].seq for stream, appended in sorted(draft.records.items())}
+        new = {stream: last for stream, last in lasts.items() if stream not in state.lasts}
+        old = {stream: last for stream, last in lasts.items() if stream in state.lasts}
+        if new:  # another host that creates the same stream makes this one begin anew
+            connection.execute(
+                "INSERT INTO callboard.stream (space, name, last) "
+                "SELECT %s, w.name, w.last FROM unnest(%s::text[], %s::bigint[]) AS w (name, last)",
+                (self._space, list(new), list(new.values())),
+            )
+        if old:
+            connection.execute(
+                "UPDATE callboard.stream s SET last = w.last FROM unnest(%s::text[], %s::bigint[]) AS w (name, last) "
+                "WHERE s.space = %s AND s.name = w.name",
+                (list(old), list(old.values()), self._space),
+            )
+        if records:
+            streams, seqs, ids, crcs, data = zip(*records, strict=True)
+            connection.execute(
+                "INSERT INTO callboard.record (stream, seq, id, crc, data) "
+                "SELECT s.number, w.seq, w.id, w.crc, w.data "
+                "FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::bigint[], %b::bytea[]) "
+                "AS w (stream, seq, id, crc, data) "
+                "JOIN callboard.stream s ON s.space = %s AND s.name = w.stream",
+                (list(streams), list(seqs), list(ids), list(crcs), list(data), self._space),
+            )
+
+    def _write_rows(self, connection: Connection, draft: CommitDraft, state: _LockedState) -> None:
+        new: list[tuple[str, int, int, bytes | None]] = []
+        old: list[tuple[str, int, int, bytes | None]] = []
+        for key, row in sorted(draft.rows.items()):
+            stored: bytes | None = None
+            crc = 0
+            if row.value is not None:
+                stored, crc = pack(row.value, row_crc(key, row.revision, row.value), SMALLEST_ROW)
+            (old if key in state.rows else new).append((key, row.revision, crc, stored))
+        if new:  # another host that creates the same key makes this one begin anew
+            connection.execute(
+                "INSERT INTO callboard.row (space, key, revision, crc, value) "
+                "SELECT %s, w.* FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[]) AS w",
+                (self._space, *_columns(new)),
+            )
+        if old:
+            connection.execute(
+                "UPDATE callboard.row r SET revision = w.revision, crc = w.crc, value = w.value, "
+                "changed = pg_current_xact_id() "
+                "FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[]) AS w (key, revision, crc, value) "
+                "WHERE r.space = %s AND r.key = w.key",
+                (*_columns(old), self._space),
+            )
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self._address.url)
+        return self._connection
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.execute("ROLLBACK")
+            except psycopg.Error:
+                self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):  # it may be broken, and is given up in any case
+                self._connection.close()
+            self._connection = None
+
+
+def _answer(jobs: Sequence[CommitJob], outcomes: Sequence[tuple[int, ...] | Exception]) -> None:
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            job.waiter.error = outcome
+        else:
+            job.waiter.result = outcome
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+    return tuple(list(column) for column in zip(*rows, strict=True))

