@@ -18,7 +18,8 @@ from callboard.core.agent.apply import fold
 from callboard.core.keys import journal
 from callboard.engine.commands import find_session
 from callboard.engine.recall import events_of, recall
-from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 
 
 async def main() -> None:

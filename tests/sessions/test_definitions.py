@@ -15,7 +15,6 @@ from tests.adapters.extensions.malformed import AGENTS
 from callboard.adapters.models.rehearsal.emulator import Emulator, EmulatorOptions, serve
 from callboard.adapters.models.rehearsal.scenario_file import load_scenario
 from callboard.ports.model import Delta
-from callboard.sessions.compose import find_places
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.compat_report import compat_reports as compatible
 from callboard.sessions.open import open_session
@@ -27,6 +26,7 @@ from callboard.sessions.options import (
     SessionOptions,
     WorkspaceOptions,
 )
+from callboard.sessions.places import find_places
 from callboard.types.events import Event
 from callboard.types.records import Envelope
 

@@ -11,7 +11,8 @@ from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.core.context.pipeline import PRESETS
 from callboard.sessions.agent_specs import AgentTypes
-from callboard.sessions.compose import ModelSelection, WorkspacePaths, own_stages
+from callboard.sessions.compose import ModelSelection, own_stages
+from callboard.sessions.places import WorkspacePaths
 from callboard.testing import ScriptedModel
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import SettingsError

@@ -19,12 +19,14 @@ from callboard.core.keys import agent_key
 from callboard.core.reports.spending import Spending
 from callboard.engine.budgets.spending import session_spending
 from callboard.ports.model import Delta
-from callboard.sessions.compose import find_places, log_notice, open_store
 from callboard.sessions.open import open_session
 from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
+from callboard.sessions.places import find_places
 from callboard.sessions.result import RunEnd
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types import events as ev
 from callboard.types.records import AgentRow, Envelope, Usage
+from callboard.types.settings import Settings
 
 PATIENCE = 200_000.0
 """Virtual seconds after which a session hangs."""
@@ -135,7 +137,7 @@ async def _run(options: SessionOptions, watcher: Watcher) -> tuple[RunEnd, str]:
 
 async def _afterwards(workspace: Path, session: str) -> tuple[list[str], Spending]:
     """The laws that are broken, and what was spent."""
-    store = await open_store(find_places(workspace), "process", log_notice)
+    store = await open_store(find_places(workspace), Settings(durability="process"), log_notice)
     try:
         rows = [
             AgentRow.model_validate_json(row.value) for row in await store.keys(agent_key(session, "")) if row.value

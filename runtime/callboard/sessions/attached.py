@@ -10,7 +10,6 @@ follower sees only complete replies.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from anyio.abc import TaskGroup
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.skills import SkillLibrary
 from callboard.adapters.system.clock import SystemClock
-from callboard.config.settings import load_settings
 from callboard.config.trust import standing
 from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, without_history
@@ -38,11 +36,12 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
-from callboard.sessions.compose import WorkspacePaths, find_places, open_store
 from callboard.sessions.lease import host_died
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
+from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.sessions.result import DONE, FAILED, RunEnd, advice_after, outcome_of
+from callboard.sessions.stores import open_store, own_settings
 from callboard.types.errors import SessionUnreadable, UsageError, heart_of
 from callboard.types.events import EnvelopeReceived
 from callboard.types.records import AgentRow, HostRow, Request, SessionRow
@@ -298,7 +297,7 @@ async def open_attached(
     """
     refuse_inside_tool("attach to a session")
     places = find_places(options.workspace.folder, writable=False)
-    store = await open_store(places, load_settings(os.environ).settings.durability, options.hosting.notice)
+    store = await open_store(places, own_settings(), options.hosting.notice)
     try:
         row = await find_session(store, options.identity.session)
         holder = await store.holder(host_lease(row.id))

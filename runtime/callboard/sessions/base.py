@@ -18,9 +18,9 @@ from callboard.engine.row_cache import EndedAgentsSum, RowCache
 from callboard.ports.environment import Clock
 from callboard.ports.mcp import Servers
 from callboard.ports.store import Store
-from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.team import TeamOverview
+from callboard.sessions.places import WorkspacePaths
 from callboard.sessions.result import AgentSummary, RunEnd, summarise
 from callboard.types.agent_spec import BYPASS
 from callboard.types.mcp import ServerStatus

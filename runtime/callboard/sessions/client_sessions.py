@@ -32,7 +32,6 @@ from callboard.ports.environment import Answer
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.sessions.attached import open_attached
-from callboard.sessions.compose import Notice, WorkspacePaths, find_places, log_notice, open_store
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -44,7 +43,9 @@ from callboard.sessions.options import (
     SharedResources,
     WorkspaceOptions,
 )
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.result import RunEnd
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types.errors import CallboardError, UsageError
 from callboard.types.events import Event
 from callboard.types.lazy_dataclass import dataclass
@@ -161,7 +162,7 @@ class ClientSessions:
         loaded = load_settings(
             os.environ, workspace=places.workspace, trusted=trust.trusted, workspace_claims=trust.workspace_claims
         )
-        store = await open_store(places, loaded.settings.durability, self._wanted.notice)
+        store = await open_store(places, loaded.settings, self._wanted.notice)
         self._stores.push_async_callback(store.aclose)
         return SharedWorkspace(
             places, SharedResources(store, KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once))

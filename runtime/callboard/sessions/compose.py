@@ -6,18 +6,16 @@ Adapters are imported when they are chosen, so that a command that needs none of
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
 import anyio
 import anyio.to_thread
-import platformdirs
 
 from callboard.adapters.extensions.memory import Memories, MemoryPlaces
 from callboard.adapters.extensions.stages import load_stage
@@ -27,186 +25,20 @@ from callboard.adapters.tools.roots import RootCache
 from callboard.config.other_services import other_service
 from callboard.config.settings import LoadedSettings, pipelines_of
 from callboard.core.context.stages.custom import is_own
-from callboard.core.keys import session_of, workspace_folder
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.permissions.values import Rule
 from callboard.core.tool_access import clashes
 from callboard.ports.model import Model
-from callboard.ports.store import Store
 from callboard.ports.tool import Tool
+from callboard.sessions.places import WorkspacePaths
 from callboard.sessions.quick_imports import collector_paused
 from callboard.types.agent_spec import ModelFacts, ModelLimits
-from callboard.types.errors import CredentialsMissing, SettingsError, UsageError, WorkspaceUnusable
+from callboard.types.errors import CredentialsMissing, SettingsError, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import OwnStage
 from callboard.types.model_names import without_long
 from callboard.types.records import Budget, SessionRow
 from callboard.types.settings import SearchSettings
-
-Notice = Callable[[str], None]
-"""Function that receives the reason why a command has to wait. Called from another thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspacePaths:
-    """Folders of a workspace and its user. All paths are absolute."""
-
-    workspace: Path
-    state: Path
-    """Store and logs: denied to agents."""
-    data: Path
-    """Large results, transcripts, worktrees."""
-    config: Path
-    """The user's own settings, agents, skills."""
-
-    @property
-    def worktrees(self) -> Path:
-        return self.data / "worktrees"
-
-    def session_data(self, session: str) -> Path:
-        return self.data / session
-
-
-def find_places(workspace: Path, *, writable: bool = True) -> WorkspacePaths:
-    """Return the folders of a workspace.
-
-    Raises `WorkspaceUnusable` for one that does not exist or cannot be written.
-    """
-    try:
-        root = workspace.resolve(strict=True)
-    except OSError as missing:
-        raise WorkspaceUnusable(f"{workspace}: {missing.strerror}: give an existing folder with --cwd") from missing
-    if not root.is_dir():
-        raise WorkspaceUnusable(f"{root} is not a folder: give one with --cwd")
-    if writable and not os.access(root, os.W_OK):
-        raise WorkspaceUnusable(f"{root} cannot be written (read-only mount, or not yours): remount or copy it first")
-    own = workspace_folder(root)
-    return WorkspacePaths(
-        workspace=root,
-        state=platformdirs.user_state_path("callboard") / own,
-        data=platformdirs.user_data_path("callboard") / own,
-        config=platformdirs.user_config_path("callboard"),
-    )
-
-
-def log_notice(message: str) -> None:
-    """Log the reason for a wait, for a program without its own output.
-
-    The standard library's logging writes a warning to stderr unless the program has configured it.
-    """
-    logging.getLogger("callboard.store").warning("%s", message)
-
-
-async def open_store(places: WorkspacePaths, durability: str, notice: Notice) -> Store:
-    """Open the workspace's store.
-
-    `notice` is called from another thread with the reason for a wait; it has no default, so that no caller waits
-    silently. Raises `WorkspaceUnusable`, `StoreDamaged`, `StoreFull`, `StoreBusy`.
-    """
-    from callboard.adapters.storage.sqlite import open_store as open_sqlite
-
-    return await open_sqlite(places.state, durability="process" if durability == "process" else "full", notice=notice)
-
-
-def damage_lines(store: Store) -> tuple[str, ...]:
-    """Return a line for each kind of data that a store set aside as damaged, with the remedy.
-
-    A line has the count if there are several.
-    """
-    from callboard.adapters.storage.sqlite import SqliteStore
-
-    reports = store.damage if isinstance(store, SqliteStore) else ()
-    kinds: dict[str, list[str]] = {}
-    texts: dict[str, str] = {}
-    for report in reports:
-        kind = _kind_of_damage(report.what)
-        kinds.setdefault(kind, []).append(report.set_aside)
-        texts[kind] = str(report)
-    return tuple(_damage_line(kind, places, texts[kind]) for kind, places in kinds.items())
-
-
-def _kind_of_damage(part: str) -> str:
-    if part == "the whole database":
-        return "database"
-    return "value" if part.startswith(("record ", "key ")) else "file"
-
-
-def _damage_line(kind: str, places: Sequence[str], report: str) -> str:
-    """Return the line for one kind: the data, its location and the remedy.
-
-    `report`: the store's text, used for a single item.
-    """
-    folder = Path(places[-1]).parent
-    several = len(places) > 1
-    match kind:
-        case "database":
-            head = f"{len(places):,} damaged databases are set aside in {folder}, the newest is {Path(places[-1]).name}"
-            advice = (
-                f"`callboard restore {places[-1]}` restores its readable data, `callboard restore BACKUP` a "
-                "backup. Move the damaged file away when it is no longer needed"
-            )
-            advice = advice.replace("file away when it is", "files away when they are") if several else advice
-        case "value":
-            database = places[-1].partition(", table")[0]
-            head = f"{len(places):,} damaged values are set aside in {database}, table damaged"
-            its = "their sessions" if several else "its session"
-            advice = f"`callboard sessions` says whether {its} can continue, and how"
-        case _:
-            head = f"{len(places):,} damaged files are set aside in {folder}"
-            it_is = "them away when they are" if several else "it away when it is"
-            advice = f"The rest is used as it is. Move {it_is} no longer needed"
-    return f"{head if several else report}. {advice}"
-
-
-@contextmanager
-def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
-    """Let writes wait for a full disk or a stopped process until the block ends.
-
-    `tell` is called in this event loop with the obstacle.
-    """
-    from callboard.adapters.storage.sqlite import SqliteStore
-    from callboard.adapters.storage.threads import run_soon, soon_here
-
-    if not isinstance(store, SqliteStore):
-        yield
-        return
-    soon = soon_here()
-    with store.patience.lasting(lambda message: run_soon(soon, tell, message)):
-        yield
-
-
-async def patiently(store: Store, work: Callable[[], None]) -> None:
-    """Run `work` in a thread, and again while the disk is full and a session is hosted here."""
-    from callboard.adapters.storage.sqlite import SqliteStore
-
-    await (store.patiently(work) if isinstance(store, SqliteStore) else anyio.to_thread.run_sync(work))
-
-
-async def keep_patience(store: Store, tell: Callable[[str], None]) -> None:
-    """Let writes wait, like `lasting`, until cancelled.
-
-    Then waiting writes end at once, so that their agents can leave.
-    """
-    with lasting(store, tell):
-        await anyio.sleep_forever()
-
-
-def damaged_sessions(store: Store) -> frozenset[str]:
-    """Return the sessions with records that were set aside."""
-    from callboard.adapters.storage.sqlite import SqliteStore
-
-    reports = store.damage if isinstance(store, SqliteStore) else ()
-    names = (report.what.rpartition(" stream ")[2].removeprefix("key ") for report in reports)
-    return frozenset(session_of(name) for name in names) - {""}
-
-
-def damaged_rows(store: Store, session: str = "") -> tuple[str, ...]:
-    """Return the keys of a session's rows that were set aside; without a session, of all rows."""
-    from callboard.adapters.storage.sqlite import SqliteStore
-
-    reports = store.damage if isinstance(store, SqliteStore) else ()
-    keys = (report.what.removeprefix("key ") for report in reports if report.what.startswith("key "))
-    return tuple(key for key in keys if not session or session_of(key) == session)
 
 
 def shared_transcripts(

@@ -34,8 +34,8 @@ from callboard.config.settings import LoadedSettings
 from callboard.config.trust import Trust, standing
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.sessions.agent_specs import LiveTypes
-from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.options import ExtensionOptions, LeadOptions
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.lazy_dataclass import dataclass
 

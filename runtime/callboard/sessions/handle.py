@@ -35,7 +35,7 @@ from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
 from callboard.ports.store import Fence, LeaseHolder, Store
 from callboard.ports.store_reading import records_of, rows_of
-from callboard.sessions.compose import damage_lines, session_budget, stated_limits
+from callboard.sessions.compose import session_budget, stated_limits
 from callboard.sessions.inspect.schedules import ScheduleInspector
 from callboard.sessions.inspect.tasks import TaskInspector
 from callboard.sessions.inspect.team import TeamInspector
@@ -48,6 +48,7 @@ from callboard.sessions.person_actions import (
     write_rule_as_person,
 )
 from callboard.sessions.result import AgentSummary, summarise
+from callboard.sessions.stores import damage_lines
 from callboard.types.agent_spec import BYPASS, READ_AS, ModelLimits, ThinkingChoice
 from callboard.types.choices import unknown
 from callboard.types.errors import PersonCanAct, UsageError

@@ -61,11 +61,8 @@ from callboard.sessions.agent_specs import AgentTypes, lead_of, search_notes
 from callboard.sessions.attached import open_attached
 from callboard.sessions.base import OpenSession
 from callboard.sessions.compose import (
-    damaged_rows,
-    keep_patience,
     memories_of,
     own_stages,
-    patiently,
     require_price,
     rules_in_force,
     runtime_tools,
@@ -92,6 +89,7 @@ from callboard.sessions.quick_imports import freeze_opened
 from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
+from callboard.sessions.stores import damaged_rows, keep_patience, patiently
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SessionHosted, heart_of
 from callboard.types.records import Envelope, HostRow, SessionRow

@@ -21,8 +21,9 @@ from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.mcp import Bridge
 from callboard.ports.store import Store
 from callboard.ports.tool import Tool
-from callboard.sessions.compose import Notice, log_notice
 from callboard.sessions.lease import TakeOver
+from callboard.sessions.places import Notice
+from callboard.sessions.stores import log_notice
 from callboard.types.agent_spec import ThinkingChoice
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import BranchPoint, OwnStage

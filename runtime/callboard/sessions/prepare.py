@@ -29,10 +29,11 @@ from callboard.core.keys import UUID_PATTERN, host_lease, session_key
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.engine.commands import SERVES, find_session, named
 from callboard.ports.store import Store
-from callboard.sessions.compose import WorkspacePaths, find_places, open_store
 from callboard.sessions.options import SessionOptions, WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
+from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
+from callboard.sessions.stores import open_store
 from callboard.types.errors import UsageError
 from callboard.types.events import Event
 from callboard.types.lazy_dataclass import dataclass
@@ -87,7 +88,7 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
     if options.hosting.shared is not None:
         store = options.hosting.shared.store
     else:
-        store = await open_store(places, loaded.settings.durability, options.hosting.notice)
+        store = await open_store(places, loaded.settings, options.hosting.notice)
         stack.push_async_callback(store.aclose)
     if identity.resume:
         return await _to_resume(options, places, store, trust)

@@ -48,7 +48,8 @@ from callboard.engine.runtime import Services, SessionRuntime
 from callboard.engine.toolbox import Toolbox, wrapped
 from callboard.ports.environment import Approver, Surroundings
 from callboard.ports.tool import Tool
-from callboard.sessions.compose import ModelSelection, WorkspacePaths, choose_model
+from callboard.sessions.compose import ModelSelection, choose_model
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import SettingsError
 from callboard.types.late_pattern import late_pattern

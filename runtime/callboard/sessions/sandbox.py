@@ -21,7 +21,7 @@ from callboard.adapters.processes.sandbox.machine import Machine, examine
 from callboard.adapters.processes.sandbox.proxy import SessionProxies
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel, choose
 from callboard.config.settings import LoadedSettings
-from callboard.sessions.compose import WorkspacePaths
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import CallboardError, SettingsError
 
 

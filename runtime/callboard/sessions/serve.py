@@ -24,12 +24,12 @@ from callboard.adapters.system.logs import logging_to
 from callboard.adapters.system.release import OURS, InstalledRelease
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import decide
-from callboard.core.keys import DATABASE, host_lease
+from callboard.core.keys import host_lease
 from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.engine.commands import SERVES, sessions_of, stored_sessions
 from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.store import LeaseHolder, Store
-from callboard.sessions.compose import Notice, WorkspacePaths, choose_model, find_places, keep_patience, open_store
+from callboard.sessions.compose import choose_model
 from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, sync_files
 from callboard.sessions.inspect.serving import announced_serving, fires_again, serving
 from callboard.sessions.lease import holder_died
@@ -44,10 +44,13 @@ from callboard.sessions.options import (
     WorkspaceOptions,
 )
 from callboard.sessions.person_actions import refuse_inside_tool
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.serve_sessions import LogLine, ServedSession, Server, Serving, Tell
+from callboard.sessions.stores import has_store, keep_patience, open_store, own_settings
 from callboard.types.errors import CredentialsMissing, PersonCanAct, SettingsError, StoreBusy, StoreFull, heart_of
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
+from callboard.types.settings import Settings
 
 __all__ = ["HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]
 
@@ -112,11 +115,11 @@ def _trouble_of(tell: Tell) -> Notice:
     return lambda message: tell(LogLine("trouble", message))
 
 
-async def _patient_store(places: WorkspacePaths, durability: str, tell: Tell) -> Store:
+async def _patient_store(places: WorkspacePaths, settings: Settings, tell: Tell) -> Store:
     """Return the store, once there is room on its disk and no stopped process holds its lock."""
     while True:
         try:
-            return await open_store(places, durability, _trouble_of(tell))
+            return await open_store(places, settings, _trouble_of(tell))
         except (StoreFull, StoreBusy) as error:
             tell(LogLine("trouble", f"{error}. Tried again in {OPEN_AGAIN:g} s"))
             await anyio.sleep(OPEN_AGAIN)
@@ -125,9 +128,10 @@ async def _patient_store(places: WorkspacePaths, durability: str, tell: Tell) ->
 async def serving_pids(workspace: Path, notice: Notice) -> list[int]:
     """Return the processes that serve a workspace now."""
     places = find_places(workspace, writable=False)
-    if not (places.state / DATABASE).exists():
+    settings = own_settings()
+    if not has_store(places, settings):
         return []
-    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    store = await open_store(places, settings, notice)
     try:
         return sorted(await serving(store))
     finally:
@@ -260,7 +264,7 @@ async def _serve_session(store: Store) -> str | None:
 
 @asynccontextmanager
 async def _opened(
-    serving: Serving, opening: Callable[[WorkspacePaths, str], Awaitable[Store]]
+    serving: Serving, opening: Callable[[WorkspacePaths, Settings], Awaitable[Store]]
 ) -> AsyncGenerator[tuple[WorkspacePaths, LoadedSettings, SharedResources]]:
     """Yield the workspace's store, with the resources that all of its sessions share in this process."""
     places = find_places(serving.workspace)
@@ -268,7 +272,7 @@ async def _opened(
     loaded = load_settings(
         os.environ, workspace=places.workspace, trusted=trust.trusted, workspace_claims=trust.workspace_claims
     )
-    store = await opening(places, loaded.settings.durability)
+    store = await opening(places, loaded.settings)
     try:
         yield places, loaded, SharedResources(store, KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once))
     finally:

@@ -27,7 +27,6 @@ from callboard.core.scheduling.due import is_correction
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Row
 from callboard.ports.store_reading import row_of, rows_of
-from callboard.sessions.compose import damaged_rows
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.lease import until_free
 from callboard.sessions.open import open_session
@@ -40,6 +39,7 @@ from callboard.sessions.options import (
     WorkspaceOptions,
 )
 from callboard.sessions.result import BUG
+from callboard.sessions.stores import damaged_rows
 from callboard.types.errors import (
     CallboardError,
     Fenced,

@@ -18,7 +18,8 @@ from typing import Self, cast
 from callboard.core.keys import journal, mailbox, rows_prefix
 from callboard.engine.recall import events_of
 from callboard.ports.store import Store
-from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types.errors import UsageError
 from callboard.types.events import (
     AnswerTaken,
@@ -31,6 +32,7 @@ from callboard.types.events import (
 )
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Envelope, Json, Request, SessionRow, Task, Usage
+from callboard.types.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def _since(row: SessionRow) -> float:
 
 @asynccontextmanager
 async def _opened(workspace: Path) -> AsyncGenerator[Store]:
-    store = await open_store(find_places(workspace, writable=False), "process", log_notice)
+    store = await open_store(find_places(workspace, writable=False), Settings(durability="process"), log_notice)
     try:
         yield store
     finally:

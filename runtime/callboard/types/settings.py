@@ -81,6 +81,10 @@ Mode = Annotated[PermissionMode, BeforeValidator(_mode)]
 """A permission mode. `manual` and `auto` are read as `default`."""
 
 
+LOCAL_STORE = "sqlite"
+"""Value of the setting `store` for a database on this machine."""
+
+
 class ProfileSettings(Section):
     """Permissions of some agents or turns, in addition to those of all.
 
@@ -412,6 +416,14 @@ class Settings(Section):
     """Bundled hooks to switch off."""
     durability: Literal["full", "process"] = "full"
     """`full` survives a power failure, `process` a killed process."""
+    store: str = LOCAL_STORE
+    """Place of the sessions: `sqlite` in a file of this machine, or `postgresql://USER@HOST/DATABASE` on a server
+    that several machines share. The password comes from PGPASSWORD, ~/.pgpass or a service file. From the user's file,
+    the environment or `--store`, never from a workspace."""
+    store_direct: str = ""
+    """Address of the server itself, if `store` leads to a connection pooler."""
+    store_workspace: str = ""
+    """Name of the workspace on the server, the same on all machines; empty: its path."""
     output_style: str = ""
     """Style of the lead's answers: a built-in one, or the name of a file in a folder `output-styles`."""
     language: str = ""

@@ -18,8 +18,8 @@ from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import keep
 from callboard.core.keys import rows_prefix, schedule_key
 from callboard.ports.store import Put
-from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.inspect.schedule_files import faults_of, files_now, keep_file_schedules, sync_files
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import SettingsError
 from callboard.types.schedules import Schedule
 

@@ -12,16 +12,18 @@ from tests.cli.commands.command import Command
 from callboard.core.keys import request_key
 from callboard.engine.commands import create_session
 from callboard.ports.store import Put
-from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.records import Request, SessionRow
+from callboard.types.settings import Settings
 
 
 def create_session_with(command: Command, *requests: Request, session: str = "s1", prompt: str = "") -> None:
     """Create an unhosted session with these pending requests."""
 
     async def write() -> None:
-        store = await open_store(find_places(command.workspace), "process", log_notice)
+        store = await open_store(find_places(command.workspace), Settings(durability="process"), log_notice)
         now = time.time()
         lead = AgentSpec(name="lead", kind="lead", agent_type="lead", model="m")
         await create_session(

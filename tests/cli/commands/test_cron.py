@@ -15,8 +15,10 @@ from tests.cli.commands.test_exit_codes import HELLO
 
 from callboard.core.keys import schedule_key
 from callboard.ports.store import Put
-from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types.schedules import Schedule
+from callboard.types.settings import Settings
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def put_schedule(command: Command, row: dict[str, Any]) -> None:
 
     async def put() -> None:
         with mock.patch.dict(os.environ, command.env, clear=True):
-            store = await open_store(find_places(command.workspace), "process", log_notice)
+            store = await open_store(find_places(command.workspace), Settings(durability="process"), log_notice)
         value = Schedule.model_validate(row).encode()
         await store.commit(Put(schedule_key(session["id"], row["id"]), value))
         await store.aclose()

@@ -15,8 +15,10 @@ from tests.cli.commands.test_exit_codes import HELLO
 
 from callboard.core.keys import fire_key
 from callboard.ports.store import Put
-from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types.schedules import Fire
+from callboard.types.settings import Settings
 
 NOON = 1_800_000_000.0
 
@@ -222,7 +224,7 @@ def put_fires(command: Command, rows: list[dict[str, Any]]) -> None:
 
     async def put() -> None:
         with mock.patch.dict(os.environ, command.env, clear=True):
-            store = await open_store(find_places(command.workspace), "process", log_notice)
+            store = await open_store(find_places(command.workspace), Settings(durability="process"), log_notice)
         await store.commit(*(Put(fire_key(one.session, one.schedule, one.id), one.encode()) for one in fires))
         await store.aclose()
 

@@ -22,9 +22,11 @@ from callboard.core.keys import journal, rows_prefix
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.commands import find_session
 from callboard.engine.recall import events_of
-from callboard.sessions.compose import find_places, log_notice, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types.events import CallJudged, ModelReplied
 from callboard.types.records import AgentRow, Envelope, Json
+from callboard.types.settings import Settings
 
 HOOK = """\
 #!/bin/sh
@@ -131,7 +133,7 @@ def session_log(tmp_path_factory: pytest.TempPathFactory) -> SessionLog:
 
 async def fire(workspace: Path) -> None:
     """Fire a schedule, as its process would."""
-    store = await open_store(find_places(workspace), "process", log_notice)
+    store = await open_store(find_places(workspace), Settings(durability="process"), log_notice)
     row = await find_session(store, None)
     fired = Envelope(
         id="schedule:cron_1:1", sender="schedule", recipient="lead", type="scheduled", content="tidy", cause="schedule"
@@ -142,7 +144,7 @@ async def fire(workspace: Path) -> None:
 
 async def decisions_of(workspace: Path) -> dict[str, tuple[str, str]]:
     """Return the decider and the reason of each command, from the journals of all agents."""
-    store = await open_store(find_places(workspace), "process", log_notice)
+    store = await open_store(find_places(workspace), Settings(durability="process"), log_notice)
     row = await find_session(store, None)
     found: dict[str, tuple[str, str]] = {}
     for one in await store.keys(f"{rows_prefix(row.id)}agent/"):

@@ -18,8 +18,8 @@ from tests.simulation.processes import no_traceback
 from tests.warm import PIPE
 
 from callboard.cli.mcp_server.serve import address_of
-from callboard.sessions.compose import log_notice
 from callboard.sessions.inspect.inspector import open_handle
+from callboard.sessions.stores import log_notice
 from callboard.types.errors import UsageError
 
 TALK = """

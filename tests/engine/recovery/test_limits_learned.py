@@ -15,7 +15,8 @@ from callboard.config.settings import LoadedSettings
 from callboard.core.recovery.retry_policy import SMALLER_PROMPT
 from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
-from callboard.sessions.compose import choose_model, find_places
+from callboard.sessions.compose import choose_model
+from callboard.sessions.places import find_places
 from callboard.testing import ScriptedModel, SteadyClock, World, say, use
 from callboard.types.records import Fault
 from callboard.types.settings import Settings

@@ -36,7 +36,6 @@ from callboard.core.reports.spending import ScheduleSpent
 from callboard.core.scheduling.fields import InvalidField
 from callboard.core.scheduling.history import FireStats, newest_first
 from callboard.ports.store import Store
-from callboard.sessions.compose import find_places
 from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus
 from callboard.sessions.inspect.schedules import (
     AllSchedules,
@@ -47,6 +46,7 @@ from callboard.sessions.inspect.schedules import (
     open_schedules,
 )
 from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
+from callboard.sessions.places import find_places
 from callboard.sessions.serve import serve_session
 from callboard.types.errors import UsageError
 from callboard.types.schedules import Fire, Schedule

@@ -30,7 +30,6 @@ from callboard.core.keys import short_id
 from callboard.core.reports.metrics import together
 from callboard.ports.environment import Answer, Approver
 from callboard.ports.model import Delta
-from callboard.sessions.compose import find_places
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -40,6 +39,7 @@ from callboard.sessions.options import (
     SessionOptions,
     WorkspaceOptions,
 )
+from callboard.sessions.places import find_places
 from callboard.sessions.result import RunEnd
 from callboard.types.errors import UsageError, WorkspaceUnusable
 from callboard.types.events import AnswerTaken, BackgroundEnded, CallFailed, ContextEdited, Event

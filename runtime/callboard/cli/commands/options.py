@@ -5,6 +5,7 @@ Imports only click, because `--help` imports it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -31,7 +32,8 @@ class Invocation:
     debug: bool = False
 
 
-EVERYWHERE = frozenset({"help", "version", *Invocation.__slots__})
+STORE_VARIABLE = "CALLBOARD_STORE"
+EVERYWHERE = frozenset({"help", "version", "store", *Invocation.__slots__})
 """Names of the options of every command."""
 
 
@@ -39,7 +41,7 @@ def everywhere(command: Command) -> Command:
     """Add the options of every command.
 
     The options are `--cwd`, `-q`, `-v`, `-d` and `--color`, which are stored in the `Invocation` of the context,
-    and `--version`.
+    `--store`, and `--version`.
     """
     options = (
         _option(
@@ -49,6 +51,13 @@ def everywhere(command: Command) -> Command:
         _option("-v", "--verbose", is_flag=True, help="Also show each model call, and each tool when it starts."),
         _option("-d", "--debug", is_flag=True, help="Show the traceback of an error."),
         _option("--color", type=click.Choice(["auto", "always", "never"]), help="When to use colors."),
+        click.option(
+            "--store",
+            metavar="URL",
+            expose_value=False,
+            callback=_use_store,
+            help="Use the sessions on this server: postgresql://USER@HOST/DATABASE.",
+        ),
         click.version_option(__version__, "--version", message="callboard %(version)s"),
     )
     for option in reversed(options):
@@ -208,6 +217,12 @@ def refuse_tools(action: str, *, service: bool = False) -> None:
 
 def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     return click.option(*names, expose_value=False, callback=_keep, **settings)
+
+
+def _use_store(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    """Set the variable of the setting, so that processes that this one starts use the same store."""
+    if value:
+        os.environ[STORE_VARIABLE] = value
 
 
 def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:

@@ -16,7 +16,8 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.rate import in_force, rate_block, rate_json
 from callboard.engine.rate_limits.limiter import rates_of, reset_rates
-from callboard.sessions.compose import find_places, open_store
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.rate_limits import RateNotice
 
 
@@ -58,9 +59,10 @@ def reset(invocation: Invocation, /) -> None:
 async def _notices(invocation: Invocation, reset: bool) -> list[RateNotice]:
     """Return the notices of all keys in the workspace's store; with `reset` they are removed."""
     places = find_places(invocation.workspace)
-    if not (places.state / "callboard.db").exists():
+    settings = own_settings()
+    if not has_store(places, settings):
         return []
-    store = await open_store(places, "full", notice_of(invocation))
+    store = await open_store(places, settings, notice_of(invocation))
     try:
         return await reset_rates(store, SystemClock().now()) if reset else await rates_of(store)
     finally:

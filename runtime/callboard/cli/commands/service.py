@@ -26,7 +26,7 @@ from callboard.adapters.processes.systemd import (
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
-from callboard.sessions.compose import find_places
+from callboard.sessions.places import find_places
 from callboard.sessions.serve import serving_pids
 from callboard.types.records import Json
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,17 +35,19 @@ from callboard.config.trust import Trust, standing
 from callboard.core.trust.claims import printable
 from callboard.engine.commands import stored_sessions
 from callboard.engine.rate_limits.limiter import rates_of
-from callboard.sessions.compose import Notice, WorkspacePaths, damage_lines, find_places, open_store
 from callboard.sessions.inspect.compat_report import compat_reports
 from callboard.sessions.inspect.health import troubles
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers, servers_of
 from callboard.sessions.inspect.plugins import list_plugins
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import choice_of, try_launcher
+from callboard.sessions.stores import damage_lines, has_store, open_store, own_settings
 from callboard.types.errors import CallboardError, SettingsError
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 from callboard.types.rate_limits import RateNotice
+from callboard.types.settings import Settings
 
 
 @click.group()
@@ -143,9 +146,13 @@ def _examine(workspace: Path, notice: Notice) -> list[Finding]:
         examine_folder("state", places.state, "set XDG_STATE_HOME to a folder that you can write"),
         examine_folder("data", places.data, "set XDG_DATA_HOME to a folder that you can write"),
     ]
-    if (places.state / "callboard.db").exists() or any(places.state.glob("callboard.db.damaged-*")):
+    try:
+        settings = own_settings()
+    except CallboardError:
+        settings = Settings()  # the check of the settings reports it
+    if has_store(places, settings) or any(places.state.glob("callboard.db.damaged-*")):
         rates: list[RateNotice] = []
-        findings += anyio.run(_examine_store, places, rates, notice)
+        findings += anyio.run(partial(_examine_store, places, settings, rates, notice=notice))
         findings += map(_examine_rate, rates)
     now = standing(places.workspace, places.config)
     findings.append(_examine_trust(now))
@@ -179,14 +186,16 @@ def _examine_rate(notice: RateNotice) -> Finding:
     return Finding("rate", "missing", rate_words(notice, SystemClock().now()), RESET)
 
 
-async def _examine_store(places: WorkspacePaths, rates: list[RateNotice], notice: Notice) -> list[Finding]:
+async def _examine_store(
+    places: WorkspacePaths, settings: Settings, rates: list[RateNotice], *, notice: Notice
+) -> list[Finding]:
     """Check whether the workspace's store can be read.
 
     List its damaged parts and the sessions that cannot continue. Its parks and refusals of API keys are added to
     `rates`.
     """
     try:
-        store = await open_store(places, "full", notice)
+        store = await open_store(places, settings, notice)
     except CallboardError as error:
         return [Finding("store", "broken", str(error), "docs/store.md explains each of these")]
     try:

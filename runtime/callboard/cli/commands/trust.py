@@ -22,7 +22,7 @@ from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.trust import claims_block
 from callboard.config.trust import Trust, changed, keep, standing
 from callboard.core.trust.claims import printable
-from callboard.sessions.compose import WorkspacePaths, find_places
+from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.errors import UsageError
 
 

@@ -17,7 +17,7 @@ from callboard.adapters.system.logs import logging_to
 from callboard.cli.mcp_server.tools import INSTRUCTIONS, Tools, offers, words_of
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.sessions.client_sessions import ServerLimits, client_sessions
-from callboard.sessions.compose import find_places
+from callboard.sessions.places import find_places
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 

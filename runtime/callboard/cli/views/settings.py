@@ -21,7 +21,7 @@ from callboard.config.settings_file import SettingsFile, displayed, settings_her
 from callboard.config.trust import standing
 from callboard.core.permissions.rule_check import rule_note
 from callboard.core.trust.claims import printable
-from callboard.sessions.compose import find_places
+from callboard.sessions.places import find_places
 from callboard.types.errors import SettingsError, UsageError
 from callboard.types.lazy_dataclass import dataclass
 

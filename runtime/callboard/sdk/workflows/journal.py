@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,13 +25,13 @@ import anyio
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
-from callboard.core.keys import DATABASE, by_beginning, host_lease, workflow_key
+from callboard.core.keys import by_beginning, host_lease, workflow_key
 from callboard.ports.store import Append, Put, Store, Write
 from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChanged
 from callboard.sdk.signatures import adapter_of, faults_of
-from callboard.sessions.compose import Notice, find_places, open_store
+from callboard.sessions.places import Notice, find_places
+from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.choices import unknown
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
@@ -220,9 +219,10 @@ class WorkflowRecord:
 async def stored_workflows(workspace: Path, notice: Notice) -> list[WorkflowRecord]:
     """Return all workflows of a workspace, newest first, without their steps. Raises `WorkspaceUnusable`."""
     places = find_places(workspace, writable=False)
-    if not await anyio.Path(places.state / DATABASE).exists():
+    settings = own_settings()
+    if not has_store(places, settings):
         return []
-    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    store = await open_store(places, settings, notice)
     try:
         return [await _stored(store, session, row) for session, row in await _rows(store)]
     finally:
@@ -235,9 +235,10 @@ async def stored_workflow(workspace: Path, prefix: str | None, notice: Notice) -
     Raises `UsageError` that lists the existing ids.
     """
     places = find_places(workspace, writable=False)
-    if not await anyio.Path(places.state / DATABASE).exists():
+    settings = own_settings()
+    if not has_store(places, settings):
         raise UsageError(f"no workflow has run in {places.workspace} yet: callboard workflow run FILE:NAME")
-    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    store = await open_store(places, settings, notice)
     try:
         rows = await _rows(store)
         session, row = _chosen(rows, prefix)

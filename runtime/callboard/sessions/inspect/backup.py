@@ -23,9 +23,11 @@ from callboard.adapters.storage.sqlite.place import open_lock, prepare, try_lock
 from callboard.adapters.system.archive import make_private
 from callboard.core.keys import DATABASE, count_words
 from callboard.engine.commands import stored_sessions
-from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
+from callboard.sessions.stores import is_local, open_store, own_settings
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.settings import Settings
 
 MANIFEST = "callboard-backup.json"
 _STATE = "state"
@@ -45,13 +47,14 @@ class BackupContent:
 async def back_up(workspace: Path, target: Path | None, notice: Notice) -> BackupContent:
     """Write a backup, even while processes use the workspace. Raises `UsageError` if the file exists."""
     places = find_places(workspace, writable=False)
+    _refuse_server("back up")
     if not (places.state / DATABASE).exists():
         raise UsageError(f"there is no session in {places.workspace} yet: there is nothing to back up")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     file = target or Path(f"callboard-{places.workspace.name}-{stamp}.tar.gz")
     if file.exists():
         raise UsageError(f"{file} exists: choose another name")
-    store = await open_store(places, "full", notice)
+    store = await open_store(places, Settings(), notice)
     try:
         sessions = len((await stored_sessions(store)).rows)
         await anyio.to_thread.run_sync(partial(_write, places, file, sessions))
@@ -67,6 +70,7 @@ async def restore(workspace: Path, source: Path, notice: Notice, *, replace: boo
     uses the workspace.
     """
     places = find_places(workspace, writable=False)
+    _refuse_server("restore")
     if not await anyio.Path(source).is_file():
         raise UsageError(f"{source}: there is no such file")
     sessions = await _sessions(places, notice) if (places.state / DATABASE).exists() else 0
@@ -79,8 +83,15 @@ async def restore(workspace: Path, source: Path, notice: Notice, *, replace: boo
     return BackupContent(places.state / DATABASE, await _sessions(places, notice), notes=notes)
 
 
+def _refuse_server(verb: str) -> None:
+    if not is_local(settings := own_settings()):
+        raise UsageError(
+            f"the sessions are on the server {settings.store}: {verb} its database with pg_dump and pg_restore"
+        )
+
+
 async def _sessions(places: WorkspacePaths, notice: Notice) -> int:
-    store = await open_store(places, "full", notice)
+    store = await open_store(places, Settings(), notice)
     try:
         return len((await stored_sessions(store)).rows)
     finally:

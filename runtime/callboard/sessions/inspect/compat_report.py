@@ -22,8 +22,8 @@ from callboard.config.hooks import hook_entries, hook_notes, plugin_hooks, runs_
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, standing
 from callboard.sessions.agent_specs import VENDOR_PREFIX
-from callboard.sessions.compose import WorkspacePaths
 from callboard.sessions.definitions import missing_skills, plugins_in_force
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import SettingsError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.skills import Plugin

@@ -13,7 +13,7 @@ from callboard.engine.commands import StoredSessions, stored_sessions
 from callboard.engine.recall import recall
 from callboard.ports.store import Store
 from callboard.ports.store_reading import records_of, row_of, rows_of
-from callboard.sessions.compose import damaged_sessions
+from callboard.sessions.stores import damaged_sessions
 from callboard.types.errors import SessionUnreadable, ValueDamaged
 from callboard.types.records import AgentRow, SessionRow
 

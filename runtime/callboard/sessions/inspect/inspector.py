@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from callboard.config.settings import load_settings
 from callboard.core.keys import request_key, rows_prefix
 from callboard.engine.commands import find_session, naming_version, sessions_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
-from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.health import ListedSession, listed_sessions
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
+from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.errors import UsageError
 from callboard.types.records import SessionRow
 
@@ -43,7 +42,7 @@ async def handle_of(store: Store, session: str | None) -> SessionHandle:
 async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:
     """Return all sessions of a workspace, newest first, including unreadable ones."""
     places = find_places(workspace, writable=False)
-    if not _has_store(places):
+    if not has_store(places, own_settings()):
         return []
     async with _open(places, notice) as store:
         return await listed_sessions(store)
@@ -64,16 +63,12 @@ async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> li
     return [(row, count) for row, count in waiting if count]
 
 
-def _has_store(places: WorkspacePaths) -> bool:
-    return (places.state / "callboard.db").exists()
-
-
 @asynccontextmanager
 async def _open(places: WorkspacePaths, notice: Notice) -> AsyncGenerator[Store]:
-    if not _has_store(places):
+    settings = own_settings()
+    if not has_store(places, settings):
         raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
-    loaded = load_settings(os.environ)
-    store = await open_store(places, loaded.settings.durability, notice)
+    store = await open_store(places, settings, notice)
     try:
         yield store
     finally:

@@ -15,7 +15,7 @@ from callboard.adapters.extensions.memory import MemoryPlaces
 from callboard.adapters.extensions.memory_notes import NoteFolder, StoredNote
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.core.memory.note import INDEX, PLACES, Note, diff_of, digest_of, named, note_of, text_of
-from callboard.sessions.compose import WorkspacePaths, find_places
+from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass
 

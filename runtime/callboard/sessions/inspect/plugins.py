@@ -42,7 +42,7 @@ from callboard.config.settings_file import settings_here
 from callboard.core.json_depth import check_json_limits
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.core.trust.claims import Claim, printable
-from callboard.sessions.compose import WorkspacePaths, find_places
+from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
 from callboard.types.late_pattern import late_pattern

@@ -42,7 +42,8 @@ from callboard.core.permissions.rule_check import Kind
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import HardRules, Mode, Rule, Verdict
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.sessions.compose import WorkspacePaths, all_tools, find_places
+from callboard.sessions.compose import all_tools
+from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.agent_spec import PermissionRules
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError

@@ -29,7 +29,7 @@ from callboard.core.trust.claims import WorkspaceClaims
 from callboard.engine.commands import SERVES, sessions_of
 from callboard.ports.store import Put, Store
 from callboard.ports.store_reading import rows_of
-from callboard.sessions.compose import WorkspacePaths
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import Conflict
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule

@@ -18,7 +18,6 @@ from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.trust import read_claims
 from callboard.adapters.system.clock import SystemClock
-from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
 from callboard.core.keys import by_beginning, fires_prefix, rows_prefix, schedule_key, short_id
 from callboard.core.reports.spending import CallTotals, ScheduleSpent
@@ -30,10 +29,11 @@ from callboard.engine.commands import SERVES, find_session, sessions_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
-from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
 from callboard.sessions.inspect.schedule_files import faults_of, files_now
 from callboard.sessions.inspect.serving import firing
 from callboard.sessions.person_actions import fire_as_person, refuse_inside_tool, write_schedule_as_person
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
+from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import Conflict, UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -348,9 +348,10 @@ async def open_schedules(
     unknown session.
     """
     places = find_places(workspace, writable=False)
-    if make is None and not (places.state / "callboard.db").exists():
+    settings = own_settings()
+    if make is None and not has_store(places, settings):
         raise NoSession(_no_session(places.workspace))
-    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    store = await open_store(places, settings, notice)
     try:
         ids = await _sessions(store, session)
         if not ids:

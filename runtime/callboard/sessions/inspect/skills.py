@@ -14,9 +14,9 @@ from callboard.adapters.extensions.skills import Skill, SkillUses, load_skills
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.core.skills.catalog import Problem, problems
 from callboard.core.skills.substitution import commands_in
-from callboard.sessions.compose import find_places
 from callboard.sessions.inspect.agents import FieldLine, file_places, readable_places
 from callboard.sessions.inspect.scaffold import write_starter
+from callboard.sessions.places import find_places
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
 from callboard.types.lazy_dataclass import dataclass

@@ -20,9 +20,10 @@ from callboard.core.decoding import read_value
 from callboard.ports.store import Row, Store
 from callboard.ports.store_reading import rows_of
 from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
-from callboard.sessions.compose import Notice, WorkspacePaths, find_places, open_store
 from callboard.sessions.person_actions import as_person, refuse_inside_tool
+from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import launcher_of, serve_way_out
+from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Task, Value
@@ -137,9 +138,10 @@ async def open_worktrees(workspace: Path, notice: Notice) -> AsyncGenerator[Work
     Raises `UsageError` if it never had a session, and therefore has no worktrees.
     """
     places = find_places(workspace, writable=False)
-    if not (places.state / "callboard.db").exists():
+    settings = own_settings()
+    if not has_store(places, settings):
         raise UsageError(f"there is no session in {places.workspace} yet, so there are no worktrees")
-    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    store = await open_store(places, settings, notice)
     try:
         keeper = worktrees_of(places.workspace, places.worktrees, store, environment=os.environ, clock=SystemClock())
         yield WorktreeInspector(places, store, keeper)

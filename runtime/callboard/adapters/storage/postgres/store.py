@@ -22,15 +22,14 @@ import psycopg
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from callboard.adapters.storage.damage import DamageReport
+from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import Feed, Fetch, Sleepers
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell
 from callboard.adapters.storage.postgres import queries, schema
 from callboard.adapters.storage.postgres.address import ServerAddress, connect
 from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.presence import Callbacks, Presence
-from callboard.adapters.storage.postgres.queries import Query, ValueMismatch
-from callboard.adapters.storage.postgres.readers import PostgresReaders
+from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
 from callboard.adapters.storage.postgres.writer import PostgresWriter
 from callboard.adapters.storage.threads import Soon, run_soon, soon_here
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
@@ -73,7 +72,7 @@ def _prepare(address: ServerAddress, space: str, patience: Patience) -> tuple[in
                 raise failure from error
 
 
-class PostgresStore:
+class PostgresStore(DurableStore):
     """Store of one workspace on a server, created by `open_store`."""
 
     def __init__(

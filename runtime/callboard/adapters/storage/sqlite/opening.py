@@ -27,7 +27,7 @@ from pathlib import Path
 
 import apsw
 
-from callboard.adapters.storage.damage import DamageReport
+from callboard.adapters.storage.durable import DamageReport
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite import place, schema

@@ -31,7 +31,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard.adapters.kernel.process_table import row_of
-from callboard.adapters.storage.damage import DamageReport
+from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import Doorbell, Feed, Fetch, Sleepers
 from callboard.adapters.storage.patience import ObstacleWait, Patience, Tell
 from callboard.adapters.storage.sqlite import opening, statements
@@ -94,7 +94,7 @@ class _Sleeper:
     feed: Feed[Any]
 
 
-class SqliteStore:
+class SqliteStore(DurableStore):
     """Store in one folder of this machine, created by `open_store`."""
 
     def __init__(self, opened: opening.OpenFolder, patience: Patience) -> None:

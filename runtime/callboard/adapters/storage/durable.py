@@ -1,0 +1,44 @@
+"""Common parts of stores on a disk beyond the port: waits for obstacles, and reports of damage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from callboard.adapters.storage.patience import Patience
+from callboard.types.lazy_dataclass import dataclass
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DamageReport:
+    """One damaged object: its place, its kind, and the place of its preserved bytes."""
+
+    where: str
+    what: str
+    set_aside: str
+
+    def __str__(self) -> str:
+        return f"{self.what} in {self.where} was damaged and set aside: {self.set_aside}"
+
+
+class DurableStore(ABC):
+    """Store whose contents outlive its processes."""
+
+    patience: Patience
+    """Waiting rules of writes; a host of sessions makes waits unlimited."""
+
+    @property
+    @abstractmethod
+    def damage(self) -> tuple[DamageReport, ...]:
+        """Return all damage that was found and set aside, and is still stored."""
+
+    @abstractmethod
+    async def check(self) -> tuple[DamageReport, ...]:
+        """Read everything, set aside values that fail their checksum, and return all damage."""
+
+    @abstractmethod
+    async def patiently(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, run in a thread, and run again while the disk is full."""
