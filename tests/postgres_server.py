@@ -35,7 +35,7 @@ def programs() -> Path | None:
 class PostgresServer:
     """A running server, and its failures."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool) -> None:
         found = programs()
         assert found is not None, NO_PROGRAMS
         self._programs = found
@@ -47,14 +47,22 @@ class PostgresServer:
         # The disk of a test need not survive the loss of power.
         self._run("initdb", "-U", "callboard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D", self._data)
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
-            settings.write(
-                f"listen_addresses = ''\nunix_socket_directories = '{folder}'\nfsync = off\nmax_connections = 200\n"
-                "autovacuum_naptime = 10s\nlog_min_messages = panic\n"
-            )
+            for line in (
+                "listen_addresses = ''",
+                f"unix_socket_directories = '{folder}'",
+                f"fsync = {'on' if durable else 'off'}",
+                "max_connections = 200",
+                "log_min_messages = panic",
+            ):
+                print(line, file=settings)
 
     @property
     def url(self) -> str:
         return f"postgresql://callboard@/postgres?host={self._folder}"
+
+    @property
+    def socket(self) -> Path:
+        return self._folder / ".s.PGSQL.5432"
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""
@@ -84,13 +92,16 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[PostgresServer]:
-    """A server that ends with the block. Skips the test where there are no programs."""
+def running(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """A server that ends with the block. Skips the test where there are no programs.
+
+    `durable`: it survives a crash of its own, as any real one.
+    """
     if programs() is None:
         pytest.skip(NO_PROGRAMS)
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:  # a path of a socket must be short
         Path(folder).chmod(0o755)
-        server = PostgresServer(Path(folder))
+        server = PostgresServer(Path(folder), durable=durable)
         server.start()
         try:
             yield server

@@ -89,7 +89,7 @@ from callboard.sessions.quick_imports import freeze_opened
 from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
-from callboard.sessions.stores import damaged_rows, keep_patience, patiently
+from callboard.sessions.stores import damaged_rows, keep_patience, patiently, watch_cut_off
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SessionHosted, heart_of
 from callboard.types.records import Envelope, HostRow, SessionRow
@@ -585,6 +585,7 @@ async def run_supervisor(
             if not isinstance(wiring, Replayed):
                 group.start_soon(keep_reading, definitions, tell)
             group.start_soon(keep_patience, host.ports.store, tell)
+            group.start_soon(watch_cut_off, host.ports.store)
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, host)
             group.start_soon(watch_take_over, host.ports.store, host.session, host_row)

@@ -20,7 +20,7 @@ from callboard.config.settings import load_settings
 from callboard.core.keys import DATABASE, session_of
 from callboard.ports.store import Store
 from callboard.sessions.places import Notice, WorkspacePaths
-from callboard.types.errors import SettingsError
+from callboard.types.errors import Fenced, SettingsError
 from callboard.types.settings import LOCAL_STORE, Settings
 
 
@@ -134,6 +134,12 @@ def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
 async def patiently(store: Store, work: Callable[[], None]) -> None:
     """Run `work` in a thread, and again while the disk is full and a session is hosted here."""
     await (store.patiently(work) if isinstance(store, DurableStore) else anyio.to_thread.run_sync(work))
+
+
+async def watch_cut_off(store: Store) -> None:
+    """Watch whether this process can still rely on its leases. Raises `Fenced` when it cannot."""
+    if isinstance(store, DurableStore):
+        raise Fenced(await store.cut_off())
 
 
 async def keep_patience(store: Store, tell: Callable[[str], None]) -> None:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+import anyio
+
 from callboard.adapters.storage.patience import Patience
 from callboard.types.lazy_dataclass import dataclass
 
@@ -38,6 +40,14 @@ class DurableStore(ABC):
     @abstractmethod
     async def check(self) -> tuple[DamageReport, ...]:
         """Read everything, set aside values that fail their checksum, and return all damage."""
+
+    async def cut_off(self) -> str:
+        """Wait until this process must end the work under its leases, and return the reason.
+
+        Never returns on one machine, where the kernel holds the leases.
+        """
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
 
     @abstractmethod
     async def patiently(self, work: Callable[[], T]) -> T:

@@ -123,7 +123,14 @@ def _check_server(connection: Connection, address: ServerAddress) -> None:
 
 def _version(connection: Connection) -> int:
     """Return the version of the tables, 0 if there are none."""
-    if run(connection, "SELECT to_regclass('callboard.version')::text")[0][0] is None:
+    # Not `to_regclass`: within a transaction it answers from a cache that does not know what another one has created
+    # meanwhile (test_several_processes_create_the_tables_at_once).
+    tables = run(
+        connection,
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = 'callboard' AND c.relname = 'version'",
+    )
+    if not tables:
         return 0
     return int(run(connection, "SELECT number FROM callboard.version")[0][0])
 

@@ -28,7 +28,7 @@ from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleW
 from callboard.adapters.storage.postgres import queries, schema
 from callboard.adapters.storage.postgres.address import ServerAddress, connect
 from callboard.adapters.storage.postgres.faults import is_away, translated
-from callboard.adapters.storage.postgres.presence import Callbacks, Presence
+from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
 from callboard.adapters.storage.postgres.writer import PostgresWriter
 from callboard.adapters.storage.threads import Soon, run_soon, soon_here
@@ -193,6 +193,14 @@ class PostgresStore(DurableStore):
             await self._set_aside(mismatch)
         await self._reread_damage()
         return self._damage
+
+    async def cut_off(self) -> str:
+        while (seconds := self._presence.cut_off_in()) > 0:  # noqa: ASYNC110 - no event tells of an absence
+            await anyio.sleep(min(seconds, SILENT_SECONDS))
+        return (
+            f"the server of the store {self.address} could not be reached for {SILENT_SECONDS:g} s. Another machine "
+            "may take over, so this process has ended its agents and their commands. Nothing that was stored is lost"
+        )
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, run in a thread. It writes files of this machine, which need no server."""

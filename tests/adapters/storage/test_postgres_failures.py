@@ -1,0 +1,308 @@
+"""The PostgreSQL store when the server, the network, or another process fails. Real servers, sockets and processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.postgres_proxy import Proxy, proxied
+from tests.postgres_server import PostgresServer, running
+
+from callboard.ports.store import Append, LeaseHolder, Put, Row
+from callboard.types.errors import Conflict, Fenced, SettingsError, StoreBusy, ValueDamaged, WorkspaceUnusable
+
+psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
+
+from callboard.adapters.storage.postgres import presence, queries, schema, store as store_module  # noqa: E402, I001 - only with the extra
+from callboard.adapters.storage.postgres.address import parse_address  # noqa: E402 - only with the extra
+from callboard.adapters.storage.postgres.store import PostgresStore, open_store  # noqa: E402 - only with the extra
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: PostgresServer) -> Iterator[Proxy]:
+    with proxied(server.socket) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def opened(url: str, space: str = "", notes: list[str] | None = None) -> AsyncGenerator[PostgresStore]:
+    store = await open_store(parse_address(url), space or os.urandom(8).hex(), notice=(notes or []).append)
+    try:
+        with anyio.fail_after(120):
+            yield store
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+def through(proxy: Proxy) -> str:
+    return f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+
+
+async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(server: PostgresServer, proxy: Proxy) -> None:
+    """The server has committed, and the connection breaks before its answer arrives: the server is asked."""
+    async with opened(through(proxy)) as store:
+        assert await store.commit(Append("s", b"1"), Put("k", b"1")) == (1, 1)
+        proxy.break_after = b"COMMIT"
+        assert await store.commit(Append("s", b"2"), Put("k", b"2", expected=1)) == (2, 2)
+        assert proxy.broken == 1
+        assert [record.data for record in await store.read("s")] == [b"1", b"2"]
+
+
+async def test_a_commit_that_the_server_never_got_is_repeated(server: PostgresServer, proxy: Proxy) -> None:
+    async with opened(through(proxy)) as store:
+        assert await store.commit(Append("s", b"1")) == (1,)
+        proxy.break_after = b"BEGIN"
+        assert await store.commit(Append("s", b"2", expected=1)) == (2,)
+        assert proxy.broken == 1
+        assert await store.last("s") == 2
+
+
+class CrashingServer:
+    """Two stores write to one server, which crashes when the first has done half of its work."""
+
+    def __init__(self, server: PostgresServer, stores: list[PostgresStore]) -> None:
+        self._server, self._stores = server, stores
+        self._half = anyio.Event()
+        self.done: dict[int, list[bytes]] = {0: [], 1: []}
+
+    async def write(self, number: int) -> None:
+        for count in range(150):
+            if count == 75:
+                self._half.set()
+            text = b"%d %d" % (number, count)
+            await self._stores[number].commit(Append("shared", text), Append(f"own/{number}", text))
+            self.done[number].append(text)
+
+    async def crash(self) -> None:
+        await self._half.wait()
+        await anyio.to_thread.run_sync(self._server.stop, "immediate")
+        await anyio.to_thread.run_sync(self._server.start)
+
+    async def run(self) -> None:
+        with ExitStack() as waits:
+            for store in self._stores:
+                waits.enter_context(store.patience.lasting(lambda text: None))
+            async with anyio.create_task_group() as writers:
+                writers.start_soon(self.crash)
+                for number in self.done:
+                    writers.start_soon(self.write, number)
+
+
+async def test_no_acknowledged_commit_is_lost_or_doubled_when_the_server_crashes() -> None:
+    with running(durable=True) as server:
+        async with opened(server.url, "w") as first, opened(server.url, "w") as second:
+            work = CrashingServer(server, [first, second])
+            await work.run()
+            records = await first.read("shared")
+            assert [record.seq for record in records] == list(range(1, 301))
+            for number, done in work.done.items():
+                own = [record.data for record in await second.read(f"own/{number}")]
+                assert own == done == [data.data for data in records if data.data.startswith(b"%d " % number)]
+
+
+async def test_a_command_gives_up_after_a_while_and_says_which_server_is_away(
+    server: PostgresServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LOCK_WAIT", 0.3)
+    dead = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    proxy.close()
+    with pytest.raises(StoreBusy, match=f"the server of the store {dead} cannot be used now"):
+        async with opened(dead):
+            pass
+
+
+async def test_the_lease_of_a_killed_process_of_this_machine_is_free_at_once(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    code = f"""
+        import anyio
+        from callboard.adapters.storage.postgres.address import parse_address
+        from callboard.adapters.storage.postgres.store import open_store
+
+        async def main():
+            store = await open_store(parse_address({server.url!r}), {str(tmp_path)!r})
+            lease = await store.acquire("host")
+            print(lease.fence.number, flush=True)
+            await anyio.sleep_forever()
+
+        anyio.run(main)
+    """
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    try:
+        async with opened(server.url, str(tmp_path)) as store:
+            assert await anyio.to_thread.run_sync(child.stdout.readline) == b"1\n"
+            refused = await store.acquire("host")
+            assert isinstance(refused, LeaseHolder)
+            assert (refused.pid, refused.machine) == (child.pid, "")
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            taken = await store.acquire("host")
+            assert not isinstance(taken, LeaseHolder)
+            assert taken.fence.number == 2
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+async def test_a_host_that_is_cut_off_ends_its_work_before_another_may_take_over(
+    server: PostgresServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, seconds in (("BEAT_SECONDS", 0.1), ("SILENT_SECONDS", 0.5), ("DEAD_SECONDS", 1.5)):
+        monkeypatch.setattr(presence, name, seconds)
+    monkeypatch.setattr(store_module, "SILENT_SECONDS", 0.5)
+    async with opened(through(proxy), str(tmp_path)) as here:
+        monkeypatch.setattr(presence, "place_here", lambda: "another machine")
+        async with opened(server.url, str(tmp_path)) as there:
+            lease = await here.acquire("host")
+            assert not isinstance(lease, LeaseHolder)
+            holder = await there.acquire("host")
+            assert isinstance(holder, LeaseHolder)
+            assert holder.machine != "", "another machine is named"
+            proxy.cut = True
+            assert "could not be reached for 0.5 s" in await here.cut_off()
+            assert isinstance(await there.acquire("host"), LeaseHolder), "nobody takes over yet"
+            while isinstance(taken := await there.acquire("host"), LeaseHolder):
+                await anyio.sleep(0.05)
+            assert taken.fence.number == 2
+            proxy.cut = False
+            with pytest.raises(Fenced):
+                await here.commit(Append("s", b"too late"), fence=lease.fence)
+            assert await there.commit(Append("s", b"in time"), fence=taken.fence) == (1,)
+
+
+async def test_a_follower_hears_of_a_commit_whose_ring_was_lost(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with opened(server.url, str(tmp_path)) as here, opened(server.url, str(tmp_path)) as there:
+        monkeypatch.setattr(store_module.Wakeups, "_ring", lambda self, presence: queries.last(0, "no ring"))
+        async with here.follow("s") as records, here.watch("k") as rows:
+            for number in range(1, 3):
+                with anyio.move_on_after(0.2):
+                    await anext(records)
+                await there.commit(Append("s", b"%d" % number), Put("k", b"%d" % number))
+                assert (await anext(records)).data == b"%d" % number
+                assert await anext(rows) == Row("k", b"%d" % number, number)
+
+
+async def test_a_watch_returns_what_a_slow_transaction_commits_late(server: PostgresServer, tmp_path: Path) -> None:
+    """A transaction that began before another one was seen commits after it: its number is the lower one."""
+    async with opened(server.url, str(tmp_path)) as store:
+        await store.commit(Put("k/slow", b"1"), Put("k/fast", b"1"))
+        with psycopg.connect(server.url) as slow:
+            slow.execute(
+                "UPDATE callboard.row SET revision = 2, changed = pg_current_xact_id(), value = NULL, crc = 0 "
+                "WHERE space = %s AND key = 'k/slow'",
+                (store.space,),
+            )
+            async with store.watch("k/") as rows:
+                assert [(await anext(rows)).key for _ in range(2)] == ["k/fast", "k/slow"]
+                for number in range(2, 5):
+                    await store.commit(Put("k/fast", b"%d" % number))
+                    assert (await anext(rows)).revision == number
+                slow.commit()
+                await store.commit(Put("k/fast", b"5"))
+                found = [await anext(rows), *rows.at_hand()]
+                while len(found) < 2:
+                    found.append(await anext(rows))
+                assert {(row.key, row.revision) for row in found} == {("k/slow", 2), ("k/fast", 5)}
+
+
+async def test_a_damaged_value_is_set_aside_and_never_returned(server: PostgresServer, tmp_path: Path) -> None:
+    async with opened(server.url, str(tmp_path)) as store:
+        await store.commit(Append("s", b"1"), Append("s", b"2" * 2_000), Append("s", b"3"), Put("k", b"v"))
+        digest = await store.put_blob(b"blob" * 300_000)
+        with psycopg.connect(server.url) as other:
+            other.execute("UPDATE callboard.record SET data = 'x' WHERE data = '1'")
+            other.execute("UPDATE callboard.row SET value = 'x' WHERE space = %s AND key = 'k'", (store.space,))
+            other.execute("UPDATE callboard.blob SET data = 'x' WHERE space = %s AND part = 1", (store.space,))
+        with pytest.raises(ValueDamaged, match="record 1 of stream s"):
+            await store.read("s")
+        assert [record.seq for record in await store.read("s")] == [2, 3]
+        assert [damage.what for damage in await store.check()] == ["record 1 of stream s", "key k"]
+        assert await store.get("k") is None
+        with pytest.raises(Conflict):
+            await store.commit(Append("s", b"4", expected=2))
+        assert await store.commit(Append("s", b"4", expected=3)) == (4,)
+        with pytest.raises(ValueDamaged, match=f"blob {digest}"):
+            await store.get_blob(digest)
+        with pytest.raises(KeyError):
+            await store.get_blob(digest)
+        assert await store.put_blob(b"blob" * 300_000) == digest
+        assert await store.get_blob(digest) == b"blob" * 300_000
+    async with opened(server.url, str(tmp_path)) as store:
+        assert len(store.damage) == 4, "the record, the row, and two parts of the blob"
+
+
+async def test_a_newer_store_is_refused_and_left_untouched(server: PostgresServer) -> None:
+    async with opened(server.url):
+        pass
+    with psycopg.connect(server.url, autocommit=True) as other:
+        other.execute("UPDATE callboard.version SET number = 99")
+        try:
+            with pytest.raises(WorkspaceUnusable, match=r"written by a newer Callboard \(schema 99"):
+                await open_store(parse_address(server.url), "a new workspace")
+            spaces = other.execute("SELECT count(*) FROM callboard.space WHERE name = 'a new workspace'").fetchall()
+            assert spaces == [(0,)]
+        finally:
+            other.execute("UPDATE callboard.version SET number = %s", (schema.VERSION,))
+
+
+async def test_several_processes_create_the_tables_at_once(server: PostgresServer) -> None:
+    with psycopg.connect(server.url, autocommit=True) as other:
+        other.execute("CREATE DATABASE empty")
+        other.execute("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
+    address = parse_address(server.url.replace("/postgres?", "/empty?"))
+    spaces: list[int] = []
+
+    async def enter() -> None:
+        store = await open_store(address, "w")
+        spaces.append(store.space)
+        await store.aclose()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(enter)
+    assert spaces == [1] * 4
+    with pytest.raises(WorkspaceUnusable, match="has the encoding SQL_ASCII"):
+        async with opened(server.url.replace("/postgres?", "/ascii?")):
+            pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hunter2@db.example.com/callboard",
+        "postgresql://db.example.com/callboard?user=me&password=hunter2",
+        "postgresql://me:hunter2@[bad/callboard",
+        "mysql://me:hunter2@db.example.com/callboard",
+        "host=db.example.com password=hunter2",
+    ],
+)
+def test_an_address_with_a_password_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_address(url)
+    assert "hunter2" not in str(refused.value)
