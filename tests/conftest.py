@@ -126,6 +126,7 @@ TOGETHER = (
     "tests/adapters/git/test_objects.py",
     "tests/adapters/storage/test_store_postgres.py",
     "tests/adapters/storage/test_postgres_failures.py",
+    "tests/adapters/storage/test_postgres_transfer.py",
     "tests/core/permissions/test_permission_shell.py",
     "tests/core/approvals/test_session_rules.py",
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import anyio
 
 from callboard.adapters.storage.patience import Patience
+from callboard.ports.store import Store
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class DamageReport:
         return f"{self.what} in {self.where} was damaged and set aside: {self.set_aside}"
 
 
-class DurableStore(ABC):
+class DurableStore(Store):
     """Store whose contents outlive its processes."""
 
     patience: Patience
@@ -40,6 +41,10 @@ class DurableStore(ABC):
     @abstractmethod
     async def check(self) -> tuple[DamageReport, ...]:
         """Read everything, set aside values that fail their checksum, and return all damage."""
+
+    @abstractmethod
+    async def describe(self) -> Mapping[str, str]:
+        """Return facts for a person: `place`, `engine`, `size`, and others of the engine. Has no secret."""
 
     async def cut_off(self) -> str:
         """Wait until this process must end the work under its leases, and return the reason.

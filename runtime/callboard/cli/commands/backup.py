@@ -45,7 +45,7 @@ def restore(invocation: Invocation, /, file: Path, *, replace: bool) -> None:
     refuse_tools("Restoring sessions")
 
     async def restoring() -> int:
-        done = await bring_back(invocation.workspace, file, notice_of(invocation), replace=replace)
+        done = await bring_back(invocation.workspace, file, notice_of(invocation), aside=replace)
         restored = f"{count_words(done.sessions, 'session')} restored: `callboard sessions` lists them"
         nothing = f"no session of {file} could be read: restore a backup instead, if you have one"
         with terminal_of(invocation) as terminal:

@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "service": ("service", "Run `callboard serve` as a service of systemd or launchd."),
     "backup": ("backup", "Write the sessions of this workspace to a file, even while they run."),
     "restore": ("backup", "Restore the sessions of a backup, or the readable part of a damaged database."),
+    "store": ("store", "Show where sessions are stored, check that, and copy them to another store."),
     "rehearse": ("setup", "Play a model service from a scenario file."),
     "demo": ("setup", "Watch a team fix a sample project; no key, no network."),
     "doctor": ("setup", "Check the machine: what is found, what is missing, and what to do."),

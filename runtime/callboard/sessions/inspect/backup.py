@@ -1,4 +1,7 @@
-"""Backup of a workspace to one archive, with its database, blobs and the files of its sessions, and restore from it."""
+"""Backup of a workspace to one archive, restore from it, and copies between a database and a server.
+
+An archive always contains a database file, whatever the store: a workspace on a server is written into one first.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,11 +28,14 @@ from callboard.adapters.storage.sqlite.place import open_lock, prepare, try_lock
 from callboard.adapters.system.archive import make_private
 from callboard.core.keys import DATABASE, count_words
 from callboard.engine.commands import stored_sessions
+from callboard.ports.store import Store
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
-from callboard.sessions.stores import is_local, open_store, own_settings
+from callboard.sessions.stores import has_store, is_local, open_store, own_settings
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.settings import Settings
+
+T = TypeVar("T")
 
 MANIFEST = "callboard-backup.json"
 _STATE = "state"
@@ -47,58 +55,156 @@ class BackupContent:
 async def back_up(workspace: Path, target: Path | None, notice: Notice) -> BackupContent:
     """Write a backup, even while processes use the workspace. Raises `UsageError` if the file exists."""
     places = find_places(workspace, writable=False)
-    _refuse_server("back up")
-    if not (places.state / DATABASE).exists():
+    settings = own_settings()
+    if not has_store(places, settings):
         raise UsageError(f"there is no session in {places.workspace} yet: there is nothing to back up")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     file = target or Path(f"callboard-{places.workspace.name}-{stamp}.tar.gz")
     if file.exists():
         raise UsageError(f"{file} exists: choose another name")
-    store = await open_store(places, Settings(), notice)
+    store = await open_store(places, settings, notice)
     try:
         sessions = len((await stored_sessions(store)).rows)
-        await anyio.to_thread.run_sync(partial(_write, places, file, sessions))
+        await anyio.to_thread.run_sync(
+            partial(_write, places, store, file, sessions=sessions, local=is_local(settings))
+        )
     finally:
         await store.aclose()
     return BackupContent(file, sessions, file.stat().st_size)
 
 
-async def restore(workspace: Path, source: Path, notice: Notice, *, replace: bool) -> BackupContent:
+async def restore(workspace: Path, source: Path, notice: Notice, *, aside: bool) -> BackupContent:
     """Restore a backup, or the readable part of a damaged database. The previous content is moved aside.
 
-    Raises `UsageError` for a file of another kind, if sessions would be replaced without `replace`, and while a process
-    uses the workspace.
+    Raises `UsageError` for a file of another kind, if there are sessions that are not to be moved `aside`, and while a
+    process uses the workspace. On a server nothing is replaced: it must not have sessions of the workspace.
     """
     places = find_places(workspace, writable=False)
-    _refuse_server("restore")
+    settings = own_settings()
     if not await anyio.Path(source).is_file():
         raise UsageError(f"{source}: there is no such file")
-    sessions = await _sessions(places, notice) if (places.state / DATABASE).exists() else 0
-    if sessions and not replace:
-        raise UsageError(
-            f"{places.workspace} has {count_words(sessions, 'session')}: `--replace` moves them aside first"
+    sessions = await _sessions(places, settings, notice) if has_store(places, settings) else 0
+    if sessions and not (aside and is_local(settings)):
+        remedy = (
+            "`--replace` moves them aside first"
+            if is_local(settings)
+            else "set store_workspace to another name on the server"
         )
-    work = partial(_unpack, places, source) if tarfile.is_tarfile(source) else partial(_salvage, places, source)
-    notes = await anyio.to_thread.run_sync(partial(_alone, places, source, work))
-    return BackupContent(places.state / DATABASE, await _sessions(places, notice), notes=notes)
+        raise UsageError(f"{places.workspace} has {count_words(sessions, 'session')}: {remedy}")
+    if is_local(settings):
+        work = partial(_unpack, places, source) if tarfile.is_tarfile(source) else partial(_salvage, places, source)
+        notes = await anyio.to_thread.run_sync(partial(_alone, places, source, work))
+    else:
+        notes = await _restore_to_server(places, settings, source, notice=notice)
+    where = places.state / DATABASE if is_local(settings) else Path(settings.store)
+    return BackupContent(where, await _sessions(places, settings, notice), notes=notes)
 
 
-def _refuse_server(verb: str) -> None:
-    if not is_local(settings := own_settings()):
-        raise UsageError(
-            f"the sessions are on the server {settings.store}: {verb} its database with pg_dump and pg_restore"
-        )
+async def _restore_to_server(
+    places: WorkspacePaths, settings: Settings, source: Path, *, notice: Notice
+) -> tuple[str, ...]:
+    store = await open_store(places, settings, notice)
+
+    def work(scratch: Path) -> tuple[str, ...]:
+        unpacked = replace(places, state=scratch / "state")
+        prepare(unpacked.state)
+        notes = (_unpack if tarfile.is_tarfile(source) else _salvage)(unpacked, source)
+        _to_server(store, unpacked.state, scratch)
+        return notes
+
+    try:
+        return await anyio.to_thread.run_sync(partial(_in_scratch, places, work))
+    finally:
+        await store.aclose()
 
 
-async def _sessions(places: WorkspacePaths, notice: Notice) -> int:
-    store = await open_store(places, Settings(), notice)
+def _to_server(store: Store, state: Path, scratch: Path) -> Mapping[str, int]:
+    from callboard.adapters.storage.postgres.store import PostgresStore
+    from callboard.adapters.storage.postgres.transfer import import_workspace
+
+    assert isinstance(store, PostgresStore), "the settings name a server"
+    snapshot = scratch / "snapshot"
+    snapshot.mkdir()
+    return import_workspace(store, state, snapshot)
+
+
+def _from_server(store: Store, scratch: Path) -> tuple[Path, Mapping[str, int]]:
+    """Write the workspace's database and blobs into a new folder; return it, and the number of rows of each table."""
+    from callboard.adapters.storage.postgres.store import PostgresStore
+    from callboard.adapters.storage.postgres.transfer import export_workspace
+
+    assert isinstance(store, PostgresStore), "the settings name a server"
+    state = scratch / "state"
+    prepare(state)
+    return state, export_workspace(store, state)
+
+
+def _in_scratch(places: WorkspacePaths, work: Callable[[Path], T]) -> T:
+    """Return the result of `work` with a temporary folder on the disk of the state folder."""
+    prepare(places.state)
+    with tempfile.TemporaryDirectory(dir=places.state) as scratch:
+        return work(Path(scratch))
+
+
+async def copy_workspace(workspace: Path, target: str, notice: Notice) -> Mapping[str, int]:
+    """Copy the workspace's sessions from the store in force to another one: `sqlite`, or the address of a server.
+
+    Sessions may run meanwhile; what they do after the start of the copy is not in it. Return the
+    number of rows of each table. Raises `UsageError` if the
+    target has sessions of the workspace, `SettingsError`, `StoreBusy`, `StoreFull`, `StoreDamaged`.
+    """
+    places = find_places(workspace, writable=False)
+    settings = own_settings()
+    other = settings.model_copy(update={"store": target, "store_direct": ""})
+    if other.store == settings.store:
+        raise UsageError(f"{target} is the store in force: name another one")
+    if not has_store(places, settings):
+        raise UsageError(f"there is no session in {places.workspace} yet: there is nothing to copy")
+    if has_store(places, other) and (count := await _sessions(places, other, notice)):
+        raise UsageError(f"{target} has {count_words(count, 'session')} of {places.workspace}: nothing was copied")
+    async with AsyncExitStack() as stack:
+        stores: list[Store | None] = []
+        for wanted in (settings, other):
+            if is_local(wanted):
+                stores.append(None)
+                continue
+            store = await open_store(places, wanted, notice)
+            stack.push_async_callback(store.aclose)
+            stores.append(store)
+        return await anyio.to_thread.run_sync(partial(_in_scratch, places, partial(_copy, places, *stores)))
+
+
+def _copy(places: WorkspacePaths, source: Store | None, target: Store | None, scratch: Path) -> Mapping[str, int]:
+    """Copy between stores; None is the database of this machine. Return the number of rows of each table."""
+    state = places.state
+    copied: Mapping[str, int] = {}
+    if source is not None:
+        state, copied = _from_server(source, scratch)
+    if target is not None:
+        return _to_server(target, state, scratch)
+    _alone(places, state / DATABASE, partial(_move_in, places, state))
+    return copied
+
+
+def _move_in(places: WorkspacePaths, state: Path) -> tuple[str, ...]:
+    for path in sorted((state / "blobs").rglob("*")):
+        if path.is_file():
+            blob = places.state / path.relative_to(state)
+            make_private(blob.parent)
+            path.rename(blob)
+    (state / DATABASE).rename(places.state / DATABASE)
+    return ()
+
+
+async def _sessions(places: WorkspacePaths, settings: Settings, notice: Notice) -> int:
+    store = await open_store(places, settings, notice)
     try:
         return len((await stored_sessions(store)).rows)
     finally:
         await store.aclose()
 
 
-def _write(places: WorkspacePaths, file: Path, sessions: int) -> None:
+def _write(places: WorkspacePaths, store: Store, file: Path, *, sessions: int, local: bool) -> None:
     """Write the archive completely or not at all.
 
     The database is copied first, so that all files that it names exist when they are copied.
@@ -107,8 +213,13 @@ def _write(places: WorkspacePaths, file: Path, sessions: int) -> None:
     manifest = {"callboard": __version__, "workspace": str(places.workspace), "sessions": sessions}
     try:
         with tempfile.TemporaryDirectory(dir=places.state) as scratch:
-            copy = Path(scratch) / DATABASE
-            copy_database(places.state, copy)
+            if local:
+                state = places.state
+                copy = Path(scratch) / DATABASE
+                copy_database(state, copy)
+            else:
+                state, _ = _from_server(store, Path(scratch))
+                copy = state / DATABASE
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
                 text = json.dumps(manifest, indent=2).encode()
@@ -116,7 +227,7 @@ def _write(places: WorkspacePaths, file: Path, sessions: int) -> None:
                 about.size = len(text)
                 archive.addfile(about, io.BytesIO(text))
                 archive.add(copy, f"{_STATE}/{DATABASE}")
-                _add(archive, places.state / "blobs", f"{_STATE}/blobs")
+                _add(archive, state / "blobs", f"{_STATE}/blobs")
                 _add(archive, places.data, _DATA)
         draft.rename(file)
     except BaseException:

@@ -296,6 +296,32 @@ def set_aside_blob(connection: Connection, *, space: int, digest: str) -> None:
         run(connection, "DELETE FROM callboard.blob WHERE space = %s AND digest = %s", (space, digest))
 
 
+def describe(connection: Connection, *, space: int) -> dict[str, str]:
+    """Return facts about the server and this workspace on it, for a person."""
+    version = run(connection, "SELECT current_setting('server_version')")[0][0]
+    schema_version = run(connection, "SELECT number FROM callboard.version")[0][0]
+    name = run(connection, "SELECT name FROM callboard.space WHERE number = %s", (space,))[0][0]
+    size = run(
+        connection,
+        "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'callboard' AND c.relkind = 'r'",
+    )[0][0]
+    hosts = run(
+        connection,
+        "SELECT machine, count(*) FROM callboard.host WHERE space = %s AND seen > clock_timestamp() - interval '10 s' "
+        "GROUP BY machine ORDER BY machine",
+        (space,),
+    )
+    safe = run(connection, "SELECT current_setting('fsync')")[0][0]
+    return {
+        "engine": f"PostgreSQL {version}, schema {schema_version}",
+        "workspace": str(name),
+        "size": f"{size:,} bytes of all workspaces",
+        "processes": ", ".join(f"{count} on {machine}" for machine, count in hosts) or "none",
+        **({} if safe == "on" else {"warning": "the server has fsync off: it loses data when its machine fails"}),
+    }
+
+
 def scan(connection: Connection, *, space: int) -> list[ValueMismatch]:
     """Read all records and rows, and return what is damaged. As slow as the server."""
     found: list[ValueMismatch] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -90,6 +90,7 @@ class PostgresStore(DurableStore):
         self.patience = patience
         """Waiting rules for a server that cannot be reached; a host of sessions makes waits unlimited."""
         self._damage = damage
+        self._durable = durable
         self._pid = os.getpid()
         self._closed = False
         self._readers = PostgresReaders(address, patience, READERS)
@@ -185,6 +186,11 @@ class PostgresStore(DurableStore):
     async def holder(self, lease_name: str) -> LeaseHolder | None:
         self._usable()
         return await self._presence.holder(lease_name)
+
+    async def describe(self) -> Mapping[str, str]:
+        self._usable()
+        facts = await to_thread.run_sync(self._on_connection, partial(queries.describe, space=self.space))
+        return {"place": str(self.address), **facts, "durability": "full" if self._durable else "process"}
 
     async def check(self) -> tuple[DamageReport, ...]:
         """Read everything, set aside values that fail their checksum, and return all damage. As slow as the server."""

@@ -18,7 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from callboard.adapters.storage.patience import ObstacleWait, Patience, Tell
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
 from callboard.adapters.storage.sqlite.place import open_lock, sync_folder, try_lock
-from callboard.adapters.storage.sqlite.schema import connect
+from callboard.adapters.storage.sqlite.schema import VERSION, connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.adapters.storage.threads import Readers, Soon, run_soon, soon_here
@@ -210,6 +210,16 @@ class SqliteStore(DurableStore):
     async def holder(self, lease_name: str) -> LeaseHolder | None:
         self._usable()
         return await self._writer.do(partial(holder, self._folder, lease_name))
+
+    async def describe(self) -> Mapping[str, str]:
+        version = apsw.sqlite_lib_version()
+        files = [*self._folder.glob("callboard.db*"), *(self._folder / "blobs").rglob("*")]
+        return {
+            "place": str(self._folder),
+            "engine": f"SQLite {version}, schema {VERSION}",
+            "size": f"{sum(opening.size(path) for path in files if path.is_file()):,} bytes with blobs",
+            "durability": "full" if self._durable else "process",
+        }
 
     async def check(self) -> tuple[DamageReport, ...]:
         """Read everything, set aside values that fail their checksum, and return all damage. As slow as the disk."""

@@ -1,0 +1,113 @@
+"""`store`: the place of a workspace's sessions, a check that everything can be read, and copies to another store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import click
+
+from callboard.adapters.storage.durable import DurableStore
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.terminal.terminal import block
+from callboard.core.keys import count_words
+from callboard.engine.commands import stored_sessions
+from callboard.sessions.inspect.backup import copy_workspace
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.types.errors import UsageError
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@everywhere
+@click.pass_context
+def store(context: click.Context, /, json_: bool) -> None:
+    """Show where the sessions of this workspace are stored."""
+    if context.invoked_subcommand is None:
+        _show(context.obj, json_=json_)
+
+
+@store.command()
+@as_json
+@everywhere
+@click.pass_obj
+def status(invocation: Invocation, /, json_: bool) -> None:
+    """Show the place, the engine, the size, and the number of sessions."""
+    _show(invocation, json_=json_)
+
+
+@store.command()
+@everywhere
+@click.pass_obj
+def check(invocation: Invocation, /) -> None:
+    """Read everything that is stored, and list what is damaged.
+
+    Damaged values are set aside. The exit code is 1 if there are any, also from earlier.
+    """
+
+    async def checking() -> list[str]:
+        async with _opened(invocation) as opened:
+            return [str(report) for report in await opened.check()]
+
+    reports = anyio.run(checking)
+    with terminal_of(invocation) as terminal:
+        terminal.rows(block("\n".join(reports), "bad") if reports else block("everything can be read", "good"))
+    if reports:
+        raise SystemExit(1)
+
+
+@store.command()
+@click.argument("target", metavar="TARGET")
+@everywhere
+@click.pass_obj
+def copy(invocation: Invocation, /, target: str) -> None:
+    """Copy the sessions of this workspace to TARGET: `sqlite`, or postgresql://USER@HOST/DATABASE.
+
+    Sessions may run meanwhile; what they do after the start is not in the copy. Files that are not in the store
+    (large results, transcripts, worktrees) stay on this machine. To use the copy, set `store` to TARGET.
+    """
+    refuse_tools("Copying the store")
+    copied = anyio.run(copy_workspace, invocation.workspace, target, notice_of(invocation))
+    with terminal_of(invocation) as terminal:
+        parts = (
+            count_words(copied.get(table, 0), word)
+            for table, word in (("stream", "stream"), ("record", "record"), ("row", "row"), ("blob", "blob"))
+        )
+        terminal.rows(block(f"copied to {target}: {', '.join(parts)}"))
+
+
+def _show(invocation: Invocation, *, json_: bool) -> None:
+    facts = anyio.run(partial(_facts, invocation))
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps(facts, indent=2))
+        else:
+            width = max(map(len, facts))
+            terminal.rows(block("\n".join(f"{name:<{width}}  {fact}" for name, fact in facts.items())))
+
+
+async def _facts(invocation: Invocation) -> Mapping[str, str]:
+    async with _opened(invocation) as opened:
+        facts = await opened.describe()
+        damage = opened.damage
+        sessions = len((await stored_sessions(opened)).rows)
+    return {**facts, "sessions": f"{sessions:,}", "damaged": f"{len(damage):,}"}
+
+
+@asynccontextmanager
+async def _opened(invocation: Invocation) -> AsyncGenerator[DurableStore]:
+    places = find_places(invocation.workspace, writable=False)
+    settings = own_settings()
+    if not has_store(places, settings):
+        raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
+    opened = await open_store(places, settings, notice_of(invocation))
+    assert isinstance(opened, DurableStore), "only tests have stores without a disk"
+    try:
+        yield opened
+    finally:
+        await opened.aclose()
