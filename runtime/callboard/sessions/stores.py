@@ -39,7 +39,7 @@ async def open_store(places: WorkspacePaths, settings: Settings, notice: Notice)
     silently. Raises `WorkspaceUnusable`, `StoreDamaged`, `StoreFull`, `StoreBusy`, `SettingsError`.
     """
     if is_local(settings):
-        from callboard.adapters.storage.sqlite import open_store as open_sqlite
+        from callboard.adapters.storage.sqlite.store import open_store as open_sqlite
 
         return await open_sqlite(places.state, durability=settings.durability, notice=notice)
     try:

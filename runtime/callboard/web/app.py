@@ -5,7 +5,6 @@ The page hosts nothing: it reads the store, and follows what hosts write to it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,11 +20,11 @@ from starlette.staticfiles import StaticFiles
 
 from callboard.adapters.processes.connection_owner import OwnerLookup, ProcessLookup
 from callboard.adapters.system.http_server import serving_app
-from callboard.config.settings import load_settings
 from callboard.ports.notifier import Notifier
-from callboard.sessions.compose import Notice, find_places, open_store
 from callboard.sessions.inspect.open_requests import OpenRequests
 from callboard.sessions.person_actions import record_refusal
+from callboard.sessions.places import Notice, find_places
+from callboard.sessions.stores import open_store, own_settings
 from callboard.types.errors import CallboardError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import RefusedRequest
@@ -140,7 +139,7 @@ async def serving_page(
     process. Raises `OSError` for an address in use, and the errors of `open_store`.
     """
     places = find_places(workspace, writable=False)
-    store = await open_store(places, load_settings(os.environ).settings.durability, notice)
+    store = await open_store(places, own_settings(), notice)
     news = Notifier()
     requests = OpenRequests(store)
     access = Access(signed_in)

@@ -18,7 +18,7 @@ import click
 from callboard.cli.commands.options import Invocation, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Terminal, block, plain
-from callboard.sessions.compose import find_places
+from callboard.sessions.places import find_places
 from callboard.types.errors import UsageError
 from callboard.web.app import PageServer, serving_page
 from callboard.web.guard import Refusal

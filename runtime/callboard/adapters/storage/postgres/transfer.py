@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, LiteralString
 
-import apsw
 import psycopg
 
 from callboard.adapters.storage.postgres.address import Connection, connect
 from callboard.adapters.storage.postgres.faults import translated
 from callboard.adapters.storage.postgres.schema import BLOB_PART_BYTES
 from callboard.adapters.storage.postgres.store import PostgresStore
-from callboard.adapters.storage.sqlite import schema as sqlite_schema
-from callboard.adapters.storage.sqlite.copy import copy_database
-from callboard.adapters.storage.sqlite.place import DATABASE
+from callboard.adapters.storage.sqlite.copy import RawDatabase, database_snapshot, new_database
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
-from callboard.adapters.storage.sqlite.sql import each
-from callboard.adapters.storage.sqlite.sql import run as run_sqlite
 from callboard.types.errors import StoreDamaged, UsageError
 
 PAGE = 2_000
@@ -40,26 +34,23 @@ def export_workspace(store: PostgresStore, folder: Path) -> Tables:
 
     Raises `StoreBusy`, `StoreDamaged`, `OSError`, `apsw.Error`.
     """
-    sqlite_schema.create(folder)
     copied: Tables = {}
     try:
         with connect(store.address.url) as source:
-            source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            with source.transaction(), closing(sqlite_schema.connect(folder, durable=False)) as target:
-                with target:
-                    copied = _export_tables(source, target, store.space)
-                sqlite_schema.empty_log(target)  # the file alone is then complete
+            source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ  # one snapshot for all queries
+            with source.transaction(), new_database(folder) as target:
+                copied = _export_tables(source, target, store.space)
                 copied["blob"] = _export_blobs(source, folder / "blobs", store.space)
     except psycopg.Error as error:
         raise translated(error, store.address) from error
     return copied
 
 
-def _export_tables(source: Connection, target: apsw.Connection, space: int) -> Tables:
+def _export_tables(source: Connection, target: RawDatabase, space: int) -> Tables:
     numbers = dict[int, int]()
     for number, name in _pages(source, "SELECT number, name FROM callboard.stream WHERE space = %s", space):
         numbers[number] = len(numbers) + 1
-        run_sqlite(target, "INSERT INTO stream (number, name) VALUES (?, ?)", (numbers[number], name))
+        target.add("INSERT INTO stream (number, name) VALUES (?, ?)", (numbers[number], name))
     records = 0
     for stream, seq, record_id, crc, data in _pages(
         source,
@@ -68,16 +59,16 @@ def _export_tables(source: Connection, target: apsw.Connection, space: int) -> T
         space,
     ):
         values = (numbers[stream] << SEQ_BITS | seq, record_id, crc, data)
-        run_sqlite(target, "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)", values)
+        target.add("INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)", values)
         records += 1
     return {"stream": len(numbers), "record": records, **_export_rows(source, target, space)}
 
 
-def _export_rows(source: Connection, target: apsw.Connection, space: int) -> Tables:
+def _export_rows(source: Connection, target: RawDatabase, space: int) -> Tables:
     def copy(sql: LiteralString, insert: str) -> int:
         count = 0
         for row in _pages(source, sql, space):
-            run_sqlite(target, insert, row)
+            target.add(insert, row)
             count += 1
         return count
 
@@ -127,21 +118,20 @@ def import_workspace(store: PostgresStore, folder: Path, scratch: Path) -> Table
     `scratch`: an empty folder for the snapshot. Raises `UsageError` if the workspace has anything on the server,
     `StoreBusy`, `StoreFull`, `StoreDamaged`, `apsw.Error`.
     """
-    snapshot = scratch / DATABASE
-    copy_database(folder, snapshot)
+    copied: Tables = {}
     try:
         with (
+            database_snapshot(folder, scratch) as source,
             connect(store.address.url) as target,
             target.transaction(),
-            closing(apsw.Connection(str(snapshot), flags=apsw.SQLITE_OPEN_READONLY)) as source,
         ):
             _refuse_contents(target, store)
             copied = _import_streams(source, target, store.space)
             copied |= _import_rows(source, target, store.space)
             copied["blob"] = _import_blobs(folder / "blobs", target, store.space)
-        return copied
     except psycopg.Error as error:
         raise translated(error, store.address) from error
+    return copied
 
 
 def _refuse_contents(target: Connection, store: PostgresStore) -> None:
@@ -157,13 +147,13 @@ def _refuse_contents(target: Connection, store: PostgresStore) -> None:
         )
 
 
-def _import_streams(source: apsw.Connection, target: Connection, space: int) -> Tables:
+def _import_streams(source: RawDatabase, target: Connection, space: int) -> Tables:
     """Copy the streams, which get new numbers, and their records."""
     lasts: dict[int, int] = {}
-    for number, place in each(source, "SELECT place >> 40, max(place) FROM record GROUP BY 1"):
+    for number, place in source.rows("SELECT place >> 40, max(place) FROM record GROUP BY 1"):
         lasts[number] = place & _SEQ
     numbers: dict[int, int] = {}
-    for number, name in each(source, "SELECT number, name FROM stream ORDER BY number"):
+    for number, name in source.rows("SELECT number, name FROM stream ORDER BY number"):
         numbers[number] = target.execute(
             "INSERT INTO callboard.stream (space, name, last) VALUES (%s, %s, %s) RETURNING number",
             (space, name, lasts.get(number, 0)),
@@ -174,18 +164,18 @@ def _import_streams(source: apsw.Connection, target: Connection, space: int) -> 
         cursor.copy("COPY callboard.record (stream, seq, id, crc, data) FROM STDIN (FORMAT BINARY)") as writing,
     ):
         writing.set_types(["int8", "int8", "text", "int8", "bytea"])
-        for place, record_id, crc, data in each(source, "SELECT place, id, crc, data FROM record ORDER BY place"):
+        for place, record_id, crc, data in source.rows("SELECT place, id, crc, data FROM record ORDER BY place"):
             writing.write_row((numbers[place >> SEQ_BITS], place & _SEQ, record_id, crc, data))
             count += 1
     return {"stream": len(numbers), "record": count}
 
 
-def _import_rows(source: apsw.Connection, target: Connection, space: int) -> Tables:
+def _import_rows(source: RawDatabase, target: Connection, space: int) -> Tables:
     def copy(select: str, into: LiteralString, types: list[str]) -> int:
         count = 0
         with target.cursor() as cursor, cursor.copy(into) as writing:
             writing.set_types(["int4", *types])
-            for row in each(source, select):
+            for row in source.rows(select):
                 writing.write_row((space, *row))
                 count += 1
         return count

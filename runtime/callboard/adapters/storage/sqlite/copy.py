@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,43 @@ def copy_database(folder: Path, target: Path) -> None:
         with copy.backup("main", source, "main") as backup:
             backup.step()
         run(copy, "PRAGMA journal_mode = DELETE")  # one file, without a separate log
+
+
+class RawDatabase:
+    """Tables of a database file, row by row, for copies to and from another engine."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query one by one. Raises `apsw.Error`."""
+        return each(self._connection, statement)
+
+    def add(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Insert one row. Raises `apsw.Error`."""
+        run(self._connection, statement, values)
+
+
+@contextmanager
+def new_database(folder: Path) -> Generator[RawDatabase]:
+    """Create a database in `folder`, to be filled during the block. After it, the file alone is complete.
+
+    Raises `apsw.Error`, `OSError`. Blocks.
+    """
+    schema.create(folder)
+    with closing(schema.connect(folder, durable=True)) as connection:
+        with connection:
+            yield RawDatabase(connection)
+        schema.empty_log(connection)
+
+
+@contextmanager
+def database_snapshot(folder: Path, scratch: Path) -> Generator[RawDatabase]:
+    """Yield a snapshot of the folder's database, taken into the empty folder `scratch`. Raises `apsw.Error`. Blocks."""
+    file = scratch / DATABASE
+    copy_database(folder, file)
+    with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        yield RawDatabase(connection)
 
 
 def salvage(damaged: Path, folder: Path) -> SalvageResult:
