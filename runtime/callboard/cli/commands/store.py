@@ -27,7 +27,7 @@ from callboard.types.errors import UsageError
 @everywhere
 @click.pass_context
 def store(context: click.Context, /, json_: bool) -> None:
-    """Show where the sessions of this workspace are stored."""
+    """Show where sessions are stored, check that, and copy them to another store."""
     if context.invoked_subcommand is None:
         _show(context.obj, json_=json_)
 
