@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import anyio
 
@@ -88,7 +88,7 @@ class Page:
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
-            "path": bare,
+            "path": unquote(bare),
             "raw_path": bare.encode(),
             "query_string": query.encode(),
             "root_path": "",

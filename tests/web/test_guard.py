@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -154,9 +155,21 @@ async def test_every_response_keeps_scripts_frames_and_other_pages_out() -> None
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
             assert headers["x-content-type-options"] == "nosniff"
-            assert headers["cache-control"] == "no-store"
+            assert headers["cache-control"] == ("no-cache" if path.startswith("/static/") else "no-store")
         cookie = (await page.post("/sign-in", {"token": page.access.token})).headers["set-cookie"]
         assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+
+
+@pytest.mark.anyio
+async def test_scripts_run_in_order_before_the_document_is_complete() -> None:
+    """A deferred htmx begins before its extension for streams is there, if that file arrives later."""
+    async with opened_page() as page:
+        for path in ("/waiting", "/sessions"):
+            text = (await page.get(path)).text
+            scripts = re.findall(r"<script[^>]*>", text)
+            assert [re.sub(r".*/|[^a-z].*", "", script) for script in scripts] == ["htmx", "hx", "page"]
+            assert not re.search("defer|async", "".join(scripts))
+            assert text.index("</main>") < text.index("<script")
 
 
 @pytest.mark.anyio

@@ -132,7 +132,7 @@ def _state_section(life: _Life) -> Element:
     _, _, tokens, cost = row.cells
     return h.section("#state")[
         h.p[
-            h.span(class_=f"state {row.style}")[row.state],
+            h.span(class_=f"state {row.style}")[spelled(row.state)],
             f" {spelled(row.does)}" if row.does else None,
             [" since ", moment(agent.doing.since or agent.row.since)],
             [", ", moment(agent.doing.until, counts=True)] if agent.doing.until else None,
@@ -162,11 +162,11 @@ def _entries(path: str, part: _Transcript) -> Node:
     link = h.a(href=earlier, **in_place)
     return [
         h.p(f"#{_EARLIER}")[link[f"Show earlier events ({part.first:,})"]] if part.first else None,
-        [_entry(seq, event, part.calls) for seq, event in part.events],
+        [shown_event(seq, event, part.calls) for seq, event in part.events],
     ]
 
 
-def _entry(seq: int, event: Event, calls: Calls) -> Node:
+def shown_event(seq: int, event: Event, calls: Calls) -> Element | None:
     """Return one event; None for one that has nothing to show."""
     content = _content(event, calls)
     if content is None:
@@ -184,7 +184,7 @@ def _content(event: Event, calls: Calls) -> Sequence[Node] | None:
         case ToolFinished():
             return ("call", _finished(event, calls.get(event.call)))
         case EnvelopeReceived() if not event.refused and event.envelope.type == "prompt":
-            return ("prompt", h.b[f"{spelled(event.envelope.sender)}: "], _text(event.envelope.content))
+            return ("prompt", h.div(".about")[spelled(event.envelope.sender)], _text(event.envelope.content))
         case EnvelopeReceived() if not event.refused:
             block = mail_line(event.envelope)
             return None if block is None else ("mail", _collapsed(block, _text(event.envelope.content)))
@@ -285,6 +285,7 @@ async def _followed(life: _Life, position: int, news: Notifier) -> Messages:
     state = ""
     seen = await news.changed(0)
     while True:
+        await life.handle.agents.look_around()  # no row changes when a host is killed
         parts: list[str] = []
         now = str(_state_section(life))
         if now != state:
@@ -292,7 +293,9 @@ async def _followed(life: _Life, position: int, news: Notifier) -> Messages:
             parts.append(partial("state", now))
         if position >= 0:
             events = await numbered_events(life.store, life.stream, position)
-            entries = "".join(str(entry) for seq, event in events if (entry := _entry(seq, event, calls)) is not None)
+            entries = "".join(
+                str(entry) for seq, event in events if (entry := shown_event(seq, event, calls)) is not None
+            )
             position = events[-1][0] if events else position
             parts += [partial(_ENTRIES, entries, swap="beforeend")] if entries else []
         yield StreamMessage("".join(parts), str(position) if position >= 0 else "")

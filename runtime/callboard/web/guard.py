@@ -105,7 +105,8 @@ class Guard:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.setdefault("cache-control", "no-store")
+                public = scope["path"].startswith("/static/")
+                headers.setdefault("cache-control", "no-cache" if public else "no-store")
                 headers.update(_HEADERS)
             await send(message)
 

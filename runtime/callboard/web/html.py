@@ -83,6 +83,7 @@ def document(screen: WebPage, workspace: str) -> Element:
                 list(screen.fragments.values()),
                 screen.controls,
             ],
+            _scripts(),
         ],
     ]
 
@@ -108,6 +109,7 @@ def sign_in_document() -> Element:
                 h.p(f"#{REPLY}", role="alert"),
                 h.p[h.a(href="/waiting")["Already signed in? Continue"]],
             ],
+            _scripts(),
         ],
     ]
 
@@ -132,8 +134,15 @@ def _head(title: str) -> Element:
         h.title[title],
         h.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
         h.link(rel="stylesheet", href="/static/page.css"),
-        [h.script(src=f"/static/{name}", defer=True) for name in (HTMX, HTMX_EVENTS, "page.js")],
     ]
+
+
+def _scripts() -> Node:
+    """Return the scripts, for the end of the body.
+
+    None is deferred: htmx begins as soon as a deferred script of its own has run, before its extension is there.
+    """
+    return [h.script(src=f"/static/{name}") for name in (HTMX, HTMX_EVENTS, "page.js")]
 
 
 def partial(target: str, html: str, *, swap: str = "outerMorph") -> str:

@@ -29,8 +29,8 @@ from callboard.web.html import Viewer, WebPage, document, notice_document, parti
 
 _REST = 0.2
 """Seconds between two messages of a stream."""
-_QUIET = 15.0
-"""Seconds after which a stream without news sends a comment."""
+_QUIET = 5.0
+"""Seconds after which a stream without news looks again whether the host lives, and sends a comment."""
 
 
 class StreamMessage(NamedTuple):

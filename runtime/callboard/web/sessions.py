@@ -57,7 +57,7 @@ async def _list_page(services: PageServices) -> WebPage:
     rows = await listed_sessions(services.store)
     hosts = {row.id: await services.store.holder(host_lease(row.id)) for row in rows if row.ended_at is None}
     waiting: dict[str, int] = {}
-    for open_request in services.requests.earliest_first():
+    for open_request in await services.requests.earliest_first():
         waiting[open_request.session.id] = waiting.get(open_request.session.id, 0) + 1
     return WebPage("Sessions", PATH, {"sessions": _listed(rows, {name for name in hosts if hosts[name]}, waiting)})
 
@@ -106,7 +106,10 @@ def _session_page(handle: SessionHandle, seen: TeamOverview, budgets: Sequence[L
     fragments = {
         "state": _state_section(seen, budgets),
         "requests": h.section("#requests", aria_label="Open requests")[
-            [request_card(OpenRequest(handle.row, row, requests), viewer, alone=True) for row in waiting]
+            [
+                request_card(OpenRequest(handle.row, row, requests, seen.host is not None), viewer, alone=True)
+                for row in waiting
+            ]
         ],
         "team": _team_section(handle.id, seen),
         "board": _board_section(handle.tasks()),
@@ -120,11 +123,20 @@ def _session_page(handle: SessionHandle, seen: TeamOverview, budgets: Sequence[L
 def _state_section(seen: TeamOverview, budgets: Sequence[Line]) -> Element:
     texts = list(summary_texts(seen))
     return h.section("#state")[
-        h.p(class_="state warn" if seen.host is None else "state good")[spelled(texts[0])],
+        _host(seen),
         [h.p(".about")[spelled(text)] for text in texts[1:]],
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in budgets],
         [h.p(".about.bad")[spelled(text)] for text in seen.troubles],
     ]
+
+
+def _host(seen: TeamOverview) -> Element:
+    """Return the session's id, and the process that hosts it."""
+    if seen.host is None:
+        text = h.span(".state.warn")["No process hosts it: this is its last state."]
+    else:
+        text = h.span(".state.good")[f"Hosted by process {seen.host}."]
+    return h.p[text, " ", h.code[spelled(seen.session)]]
 
 
 def _team_section(session: str, seen: TeamOverview) -> Element:
@@ -149,7 +161,7 @@ def _agent_cells(session: str, row: TeamRow) -> Sequence[Node]:
             h.span(".about")[f" {spelled(agent.row.agent_type)}" if agent.row.agent_type != agent.row.name else ""],
             h.div(".about")[role] if role else None,
         ],
-        h.span(class_=f"state {row.style}")[row.state],
+        h.span(class_=f"state {row.style}")[spelled(row.state)],
         spelled(row.does),
         moment(agent.doing.since or agent.row.since),
         moment(agent.doing.until, counts=True),
@@ -223,6 +235,7 @@ class _SessionRoutes:
         news = Notifier()
 
         async def page() -> WebPage:
+            await handle.agents.look_around()  # no row changes when a host is killed
             return _session_page(handle, handle.agents.seen(), budgets, viewer_of(request))
 
         async def messages() -> Messages:

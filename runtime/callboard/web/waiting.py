@@ -79,6 +79,7 @@ def request_card(row: OpenRequest, viewer: Viewer, *, alone: bool = False) -> El
             moment(request.created_at),
         ],
         _deadline(request),
+        None if row.hosted else h.p(".about.warn")["No process hosts its session: the agent reads your answer later."],
         shown_lines(frame.body) if frame.body else None,
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in frame.about if line.text.strip()],
         _answers(row, frame, viewer),
@@ -200,7 +201,7 @@ def waiting_routes(services: PageServices) -> list[Route]:
     """Return the routes of the screen, and the one that takes answers."""
 
     async def page(request: WebRequest) -> WebPage:
-        return waiting_screen(services.requests.earliest_first(), viewer_of(request))
+        return waiting_screen(await services.requests.earliest_first(), viewer_of(request))
 
     async def show(request: WebRequest) -> Response:
         return services.page(await page(request))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from callboard.core.decoding import read_value
-from callboard.core.keys import request_key, session_of
+from callboard.core.keys import host_lease, request_key, session_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Row, Store
 from callboard.types.errors import SessionUnreadable
@@ -23,6 +23,8 @@ class OpenRequest:
     session: SessionRow
     request: Request
     earlier: Sequence[Request] = ()
+    hosted: bool = True
+    """False if no process hosts the session, so that an answer takes effect later."""
 
 
 class OpenRequests:
@@ -49,14 +51,17 @@ class OpenRequests:
         for row in await self._store.keys(_SESSIONS):
             self._take(row)
 
-    def earliest_first(self) -> list[OpenRequest]:
+    async def earliest_first(self) -> list[OpenRequest]:
         """Return the open requests, the earliest deadline first; those without one are last, the oldest first."""
-        waiting = [
-            OpenRequest(session, request, self._boards[name].requests())
-            for name, session in self._sessions.items()
-            if name in self._boards
-            for request in self._boards[name].pending_requests()
-        ]
+        waiting: list[OpenRequest] = []
+        for name, session in self._sessions.items():
+            board = self._boards.get(name)
+            pending = () if board is None else board.pending_requests()
+            if board is None or not pending:
+                continue
+            hosted = await self._store.holder(host_lease(name)) is not None
+            requests = board.requests()
+            waiting += [OpenRequest(session, request, requests, hosted) for request in pending]
         return sorted(waiting, key=lambda row: (row.request.expires_at or float("inf"), row.request.created_at))
 
     def session(self, session: str) -> SessionRow | None:
