@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from callboard.core.agent.apply import apply
@@ -44,7 +44,8 @@ class PhaseFacts(Facts):
 
 def phase_facts(state: AgentState, now: float, **more: Any) -> Facts:
     """Facts for one decision about this state, which fails if a rule reads one of another phase."""
-    return PhaseFacts(**vars(facts(now, **more))).guarded(state)
+    known = facts(now, **more)
+    return PhaseFacts(**{each.name: getattr(known, each.name) for each in fields(known)}).guarded(state)
 
 
 @dataclass(frozen=True)

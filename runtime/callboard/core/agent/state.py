@@ -332,7 +332,7 @@ class AgentState:
         return self.turns.last_text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ToolFacts:
     """Facts about a tool that the rules need."""
 
@@ -373,7 +373,7 @@ NEXT_FACTS = frozenset(
 """Fields of `Facts` that are set only while there are no calls, and no reply or summary is in progress."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Frozen snapshot of the facts that are not in the journal.
 

@@ -56,7 +56,7 @@ DUST = 1e-9
 """Tolerance for sums of floats, in US dollars."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Amount:
     """Amount that calls use or may use. `steps`: model calls, including retries."""
 

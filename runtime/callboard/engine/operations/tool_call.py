@@ -11,7 +11,6 @@ runs again, or is repaired, and the hooks run again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -86,8 +85,9 @@ async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
 
 def _context_of(agent: AgentRuntime, call_id: str) -> CallContext:
     """Return the context of a running call: everything that its tool may use."""
-    return replace(
-        tool_context(agent, call_id),
+    return tool_context(
+        agent,
+        call_id,
         ask=partial(ask, agent),
         elicit=partial(elicit, agent, call_id),
         use_skill=partial(use_skill, agent, call_id),

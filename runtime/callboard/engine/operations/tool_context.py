@@ -6,8 +6,9 @@ afterwards. The keeper does everything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import BackgroundCommand
@@ -15,14 +16,24 @@ from callboard.core.keys import mailbox
 from callboard.core.team.worktrees import Worktree
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.ports.tool import BackgroundTask, CallContext
+from callboard.ports.tool import BackgroundTask, CallContext, SkillUse
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
 from callboard.types import hook_answers as hk
 from callboard.types.errors import ToolRefused
+from callboard.types.mcp import Elicitation, ElicitationAnswer
+from callboard.types.records import Request
 
 
-def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
-    """Return the context of a call for a tool that only reads: it can neither ask the user nor start a skill."""
+class Abilities(TypedDict, total=False):
+    """Functions that a call may use, besides those for reading."""
+
+    ask: Callable[[Request], Awaitable[str | None]]
+    elicit: Callable[[Elicitation], Awaitable[ElicitationAnswer]]
+    use_skill: Callable[[str, str], Awaitable[SkillUse]]
+
+
+def tool_context(agent: AgentRuntime, call_id: str, **abilities: Unpack[Abilities]) -> CallContext:
+    """Return the context of a call. Without `abilities` a tool can neither ask the user nor start a skill."""
     state = agent.state
     host = agent.host
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
@@ -51,6 +62,7 @@ def tool_context(agent: AgentRuntime, call_id: str) -> CallContext:
         worktrees=worktrees_for(agent),
         foreground=agent.foreground,
         grants=call_state.grants if (call_state := state.calls.find(call_id)) else (),
+        **abilities,
     )
 
 
