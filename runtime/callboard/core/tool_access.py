@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -129,6 +130,7 @@ def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
 
 
+@lru_cache(maxsize=1_024)  # each agent of a type asks for the same entries
 def our_names(entry: str) -> tuple[str, ...]:
     """Return the tools for an entry of a tools list, including `Name(...)`.
 

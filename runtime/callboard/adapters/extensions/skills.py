@@ -1,9 +1,9 @@
 """Skills: folders with a `SKILL.md`, and files in `commands` folders, which are skills of one file.
 
-The catalogue lists name and description; the body is loaded on request. The folders are scanned again when a file has
-changed. A skill with broken front matter still loads, and reports the broken part. The fields are those of the open
-specification and of Claude Code: an invalid value is reported with file, line and field, and counts as omitted
-(`docs/skills.md` has the table).
+The catalogue lists name and description; the body is loaded on request. The folders are read again when a file has
+changed, except for bundled skills. A skill with broken front matter still loads, and reports the broken part. The
+fields are those of the open specification and of Claude Code: an invalid value is reported with file, line and field,
+and counts as omitted (`docs/skills.md` has the table).
 
 The number of loads of each skill in a workspace is counted, so that a catalogue that is too long drops the descriptions
 of the least used skills. A lost count only changes that order: the file is written without a lock, and an unreadable
@@ -220,7 +220,9 @@ class SkillLibrary:
         return replace(skill.text, body=body, no_commands=reason)
 
     def _current(self) -> LoadedItems[Skill]:
-        marks = tuple(mark for source in sources("skills", self._places) for mark in skill_paths(source).marks)
+        # Bundled skills change only with the program, and each prompt of a fan-out comes here.
+        changing = [source for source in sources("skills", self._places) if source.scope != "bundled"]
+        marks = tuple(mark for source in changing for mark in skill_paths(source).marks)
         marks += tuple(mark for source in sources("commands", self._places) for mark in agent_paths(source).marks)
         if marks != self._marks:
             self._loaded = load_skills(self._places, self._wishes.longest)
