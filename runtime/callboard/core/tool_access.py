@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -130,12 +129,13 @@ def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
 
 
-@lru_cache(maxsize=1_024)  # each agent of a type asks for the same entries
 def our_names(entry: str) -> tuple[str, ...]:
     """Return the tools for an entry of a tools list, including `Name(...)`.
 
     Empty if it is not a tool of the runtime.
     """
+    if entry in ALL_TOOLS:  # most entries, and each new agent asks for all of its list
+        return (entry,)
     match = _ENTRY.match(entry)
     name = match["name"] if match else ""
     return (name,) if name in ALL_TOOLS else COMPATIBLE.get(name, ())
