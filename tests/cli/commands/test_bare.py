@@ -10,6 +10,8 @@ from callboard.cli.commands.root import as_run, cli, with_first_prompt
 
 BEFORE = [one for one in cli.params if isinstance(one, click.Option)]
 VALUED = [name for one in BEFORE if not one.is_flag and not one.count for name in one.opts]
+BARE = ["-w", "--worktree", "-r", "--resume"]
+"""Options whose value may be missing."""
 FLAGS = [name for one in BEFORE if one.is_flag or one.count for name in (*one.opts, *one.secondary_opts)]
 
 
@@ -21,7 +23,7 @@ def test_an_option_with_a_value_stands_before_an_option_of_run(name: str) -> Non
     assert as_run(joined, cli.params) == joined
 
 
-@pytest.mark.parametrize("name", [name for name in VALUED if name not in ("-w", "--worktree")])
+@pytest.mark.parametrize("name", [name for name in VALUED if name not in BARE])
 def test_the_value_of_an_option_is_not_taken_for_an_option_of_run(name: str) -> None:
     line = [name, "--print", "team"]
     assert as_run(line, cli.params) == line
@@ -61,6 +63,11 @@ PROMPT = "Fix the tests."
         ([PROMPT, "-v", "--max-turns", "3"], ["run", PROMPT, "-v", "--max-turns", "3"], None),
         (["team"], ["team"], ["team"]),
         (["temas"], ["temas"], ["temas"]),
+        (["hello"], ["--prompt", "hello"], ["hello"]),
+        (["/review"], ["--prompt", "/review"], ["/review"]),
+        (["hello", "--model", "m"], ["--model", "m", "--prompt", "hello"], ["hello", "--model", "m"]),
+        (["hello", "world"], ["hello", "world"], ["hello", "world"]),
+        (["login"], ["login"], ["login"]),
         (["run", PROMPT], ["run", PROMPT], ["run", PROMPT]),
         (["-c"], ["-c"], ["-c"]),
         ([], [], []),
@@ -68,7 +75,7 @@ PROMPT = "Fix the tests."
         (["--", PROMPT], ["--", PROMPT], ["--", PROMPT]),
     ],
 )
-def test_a_first_word_with_a_blank_is_a_prompt(
+def test_a_first_word_with_a_blank_or_unlike_any_command_is_a_prompt(
     line: list[str], on_terminal: list[str], elsewhere: list[str] | None
 ) -> None:
     assert with_first_prompt(line, cli.params, terminal=True) == on_terminal
@@ -105,7 +112,7 @@ def test_an_option_may_be_followed_by_several_values(line: list[str], expanded: 
     assert repeated(expanded) == expanded
 
 
-@pytest.mark.parametrize("name", ["-w", "--worktree"])
+@pytest.mark.parametrize("name", BARE)
 def test_an_option_whose_value_may_be_missing_takes_no_option_for_it(name: str) -> None:
     assert as_run([name, "-p", "Do it."], cli.params) == ["run", name, "-p", "Do it."]
     assert as_run([name, "feature", "-p", "Do it."], cli.params) == ["run", name, "feature", "-p", "Do it."]

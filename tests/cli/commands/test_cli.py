@@ -349,7 +349,7 @@ def test_a_rehearsal_is_served_until_it_is_ended(command: Command) -> None:
         (["init"], "Write an AGENTS.md"),
         (["commit"], "callboard run"),
         (["stats"], "callboard cost"),
-        (["explaim"], 'callboard run "explaim'),
+        (["explaim"], "callboard -p explaim"),
         (["run", "--remote-control", "x"], "callboard attach"),
     ],
 )

@@ -236,3 +236,19 @@ def test_ctrl_b_moves_a_command_to_the_background(screen: Screen, command: Comma
 def test_a_rate_limit_that_parks_the_lead_is_in_the_status_line(screen: Screen) -> None:
     screen.type("too often", "Enter")
     screen.wait(r"lead waits for the rate limit until \d\d:\d\d \(callboard rate\)")
+
+
+def test_a_session_is_chosen_and_shows_how_its_conversation_ended(screen: Screen, command: Command) -> None:
+    screen.type("hello", "Enter")
+    screen.wait(r"^lead I hear you\.$")
+    screen.type("C-d")
+    screen.wait(r"^left with 0$")
+    again = Screen(command, "--model", f"rehearsal:{command.workspace.parent / 'scenario.yaml'}", "--resume")
+    try:
+        again.wait(r"^1 .* hello$(?s:.*)^continue which session\? \[1-1, Enter: 1\] ?$")
+        again.type("Enter")
+        again.wait(r"^> hello$\n^lead I hear you\.$\n^lead continues where it was$")
+        again.type("C-d")
+        again.wait(r"^left with 0$")
+    finally:
+        again.close()

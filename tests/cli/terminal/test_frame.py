@@ -171,3 +171,5 @@ def test_the_persons_words_follow_an_empty_line_and_are_marked() -> None:
     assert [line.text for line in echoed("one\ntwo").lines] == ["", "> one", "  two"]
     assert echoed("one").lines[1].style == "strong"
     assert echoed("\n".join("x" * 1 for _ in range(20))).lines[-1].text == "  … 8 more lines, sent whole"
+    (_, first) = echoed("x" * 260_000).lines
+    assert first.text == f"> {'x' * 1_000} … 259000 more characters, sent whole"

@@ -161,6 +161,9 @@ class Session:
     def workspace(self) -> Path:
         return Path("/work")
 
+    def state(self, name: str) -> None:
+        return None
+
     def life_usage(self, row: AgentRow) -> Usage:
         return Usage()
 

@@ -71,7 +71,7 @@ def test_the_tree_says_of_each_agent_what_it_does_since_when_until_when_and_what
 def test_a_session_that_nobody_hosts_is_told_as_left() -> None:
     assert "no process hosts it" in lines(replace(team(), host=None))[0]
     idle = overview(agent("lead", "starting", kind="lead", parent=None))
-    assert lines(idle)[3].split()[:5] == ["lead", "starting", "no", "prompt", "yet"]
+    assert lines(idle)[3].split()[:5] == ["lead", "idle", "no", "prompt", "yet"]
     assert "no agents" in lines(overview())[1]
 
 

@@ -151,9 +151,18 @@ _ELSEWHERE: Mapping[str, str] = {
 def _unknown(name: str, ctx: click.Context) -> NoReturn:
     if name in _ELSEWHERE:
         raise click.UsageError(f"there is no command {name!r}. {_ELSEWHERE[name]}", ctx)
-    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.5)
+    near = _near(name)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise click.UsageError(f'there is no command {name!r}.{hint} To run it as a prompt: callboard run "{name} …".', ctx)
+    raise click.UsageError(f"there is no command {name!r}.{hint} To send it as a prompt: callboard -p {name}", ctx)
+
+
+def _near(name: str) -> list[str]:
+    return difflib.get_close_matches(name, COMMANDS, n=2)
+
+
+def _is_like_command(name: str) -> bool:
+    """Return True if this word is a command, of Callboard or of Claude Code, or may be one with a mistake."""
+    return any(name in names for names in (COMMANDS, _HIDDEN, _NAMES, _ELSEWHERE)) or bool(_near(name))
 
 
 def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
@@ -172,7 +181,15 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 )
 @everywhere
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
-@click.option("-r", "--resume", "session", metavar="ID|NAME", help="Continue this session.")
+@click.option(
+    "-r",
+    "--resume",
+    "session",
+    is_flag=False,
+    flag_value="",
+    metavar="[ID|NAME]",
+    help="Continue this session; alone: choose one.",
+)
 @click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
 @in_worktree
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
@@ -236,17 +253,21 @@ def as_run(args: Sequence[str], before: Iterable[click.Parameter]) -> list[str]:
 
 
 def with_first_prompt(args: Sequence[str], before: Iterable[click.Parameter], *, terminal: bool) -> list[str]:
-    """Return the line with its command if its first word is a prompt: a text with a blank in it.
+    """Return the line with its command if its first word is a prompt: a text with a blank, or unlike any command.
 
     `callboard "Fix it"` sends the prompt at a prompt line on a terminal, and is a run elsewhere or with an option of
-    `run`.
+    `run`. A single word is a prompt only on a terminal, where the person sees what becomes of it.
     """
     options = _options_of(before)
     at = _first_word(args, options)
-    if at is None or at >= len(args) or not args[at].strip() or len(args[at].split()) < 2:
+    if at is None or at >= len(args) or not args[at].strip():
         return list(args)
     others = [*args[:at], *args[at + 1 :]]
-    if not terminal or _first_word(others, options) is None:
+    next_word = _first_word(others, options)
+    alone = next_word is None or next_word >= len(others)
+    if len(args[at].split()) < 2 and not (terminal and alone and not _is_like_command(args[at])):
+        return list(args)
+    if not terminal or next_word is None:
         return ["run", *args]
     return [*others, "--prompt", args[at]]
 

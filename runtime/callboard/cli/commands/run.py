@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import anyio
 import click
 
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_claude
@@ -40,9 +42,12 @@ from callboard.cli.headless.initialize import agents_of
 from callboard.cli.headless.json_result import schema_words
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.run import Headless, Output, run_headless
-from callboard.cli.terminal.keyboard import person_is_there
+from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.terminal import Terminal, block
+from callboard.cli.views.events import first_line, shorten
 from callboard.core.tool_access import our_names
+from callboard.sessions.inspect.inspector import list_sessions
+from callboard.sessions.inspect.resources import when
 from callboard.sessions.lease import TakeOver
 from callboard.sessions.open import Attach
 from callboard.sessions.options import (
@@ -160,6 +165,8 @@ def talk(invocation: Invocation, /, **values: Any) -> int:
     refuse_tools("Talking to the lead")
     if not (person_is_there() and sys.stdout.isatty()):
         raise UsageError('the prompt line needs a terminal. For scripts: callboard run "what to do"')
+    if values["session"] == "":  # `--resume` without a value
+        values["session"] = _chosen_session(invocation)
     goes_on = bool(values["continue_"] or values["session"])
     options = _options(invocation, values, resume=goes_on, session=values["session"])
     # prompt_toolkit takes 100 ms to import, and a headless run does not need it.
@@ -169,6 +176,26 @@ def talk(invocation: Invocation, /, **values: Any) -> int:
         return repl.run_repl(
             options, terminal, verbose=invocation.verbose, attach=attach, first=values.get("first") or ""
         )
+
+
+def _chosen_session(invocation: Invocation) -> str:
+    """Let the person choose one of the newest sessions by its number, and return its id. Raises `UsageError`."""
+    rows = anyio.run(list_sessions, invocation.workspace, notice_of(invocation))
+    if not rows:
+        raise UsageError("there is no session in this workspace yet: start one with `callboard`")
+    rows = rows[:_CHOICES]
+    width = shutil.get_terminal_size().columns - 1
+    texts = [f"{number:>2}  {when(row.created_at)}  {row.prompt}" for number, row in enumerate(rows, 1)]
+    page = block("\n".join(shorten(first_line(text), width) for text in texts))
+    question = f"continue which session? [1-{len(rows)}, Enter: 1] "
+    with terminal_of(invocation) as terminal:
+        answer = anyio.run(Keyboard(terminal).ask, page, question, lambda: "no session was chosen")
+    if answer is None:
+        raise UsageError("no session was chosen")
+    number = answer.strip() or "1"
+    if not number.isdecimal() or not 1 <= int(number) <= len(rows):
+        raise UsageError(f"{number!r} is not the number of a listed session; `callboard sessions` lists all")
+    return rows[int(number) - 1].id
 
 
 def _print_notes(notes: Sequence[str], terminal: Terminal) -> None:
@@ -274,6 +301,8 @@ LONG_CONTEXT = "context-1m-2025-08-07"
 """The beta feature of a context window of a million tokens."""
 SOURCES = ("user", "project", "local")
 """Names of `--setting-sources`, as in Claude Code."""
+_CHOICES = 20
+"""Limit of the sessions that `--resume` without a value offers."""
 _STATES = ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "CLAUDE_CODE_SDK_READS_SESSION_STATE")
 """Variables by which a client, or its library, asks for session state events."""
 _THINKING = "MAX_THINKING_TOKENS"

@@ -21,16 +21,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 
 from callboard.cli.repl.agent_streams import AgentStreams
-from callboard.cli.terminal.frame import broken
+from callboard.cli.terminal.frame import broken, echoed
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
 from callboard.cli.views.agents import AgentEnd, ended_line, tokens_of
 from callboard.cli.views.events import mail_line, text_of
+from callboard.core.agent.state import AgentState
+from callboard.core.context.summary.folding import text_of as placed_text
 from callboard.core.keys import subagent_suffix
 from callboard.core.replies import ReplyText
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.types.events import (
+    AgentResumed,
     AgentStopped,
     CallFailed,
     EnvelopeReceived,
@@ -50,6 +53,8 @@ from callboard.types.records import Envelope, ToolCall, Usage
 
 PERSON = "person"
 """Sender of what a person writes."""
+_EARLIER = 20
+"""Limit of the lines of an earlier answer that are shown when a session continues."""
 _TAIL_ROWS = 4
 _TAIL_KEPT = 4_000
 """Limit of the characters of an unfinished sentence that are shown."""
@@ -78,6 +83,8 @@ class LiveScreen(Screen):
         self._streamed = Streamed()
         self._apart = False
         """True if something else streamed since the last text."""
+        self._shows_earlier = False
+        """True if the end of the conversation before this process is on the screen."""
         self._turn_ends = Notifier()
         self.streams = AgentStreams()
         self._prompts: set[str] = set()
@@ -96,6 +103,24 @@ class LiveScreen(Screen):
     @property
     def _folds(self) -> bool:
         return not self._verbose and self._lists_agents()
+
+    def earlier(self, state: AgentState) -> Block:
+        """Return the end of the conversation so far: the person's last prompt, and the lead's answer, shortened."""
+        blocks = [block for message in state.context.conversation.messages for block in message.blocks]
+        prompts = [text for item in blocks if item.source == "person" and (text := placed_text(item).strip())]
+        asked = echoed(prompts[-1]).lines if prompts else ()
+        answer = self._text_block("lead", state.turns.last_text).lines if state.turns.last_text.strip() else ()
+        hidden = len(answer) - _EARLIER
+        note = (Line(f"  … {hidden} more {'line' if hidden == 1 else 'lines'}", "dim"),) if hidden > 0 else ()
+        return Block((*asked, *answer[:_EARLIER], *note))
+
+    def _resumed(self, output: Block | None) -> Block | None:
+        """Return the line of the lead's resume, after the end of the conversation so far if that was not shown yet."""
+        state = self._known.state("lead") if self._known is not None else None
+        if output is None or state is None or self._shows_earlier:
+            return output
+        self._shows_earlier = True
+        return Block((*self.earlier(state).lines, *output.lines), progress=True)
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Print the blocks that are complete; mark the streamed text as void if the service reports that."""
@@ -265,6 +290,8 @@ class LiveScreen(Screen):
 
     def _whole_lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
         match event:
+            case AgentResumed() if agent == "lead":
+                return self._resumed(super()._lines(agent, event, calls))
             case ModelReplied():
                 text = text_of([item for item in event.blocks if item.get("type") == "text" and item.get("text")])
                 return self._remaining(agent, text)

@@ -138,6 +138,8 @@ class Repl:
             approver.attach(session)
             self._terminal.terminal_print(first_screen(session, shutil.get_terminal_size().columns))
             if isinstance(session, AttachedSession):
+                if (state := session.state("lead")) is not None:
+                    self._terminal.terminal_print(self._screen.earlier(state))
                 self._terminal.terminal_print(attached_block(session, session.pid, listed=self._lists_agents()))
             self._terminal.flush()
             with self._line.display():

@@ -554,6 +554,8 @@ _LINES = (
     ("!@NAME TEXT", "interrupt an agent's turn and send it TEXT; ! alone interrupts the lead"),
     ("\\TEXT", "send TEXT to the lead unchanged, even if it begins with /, @ or !"),
     ("Shift-Tab", "switch to the next permission mode: default, acceptEdits, plan"),
+    ("Ctrl-T, Ctrl-O", "open the tree of the team; the output of an agent at work, then of the next one"),
+    ("Ctrl-B", "let the lead go on without the command or subagent that it waits for"),
     ("Ctrl-C", "drop the draft, or stop the turn; twice within two seconds: leave"),
     ("Ctrl-D", "leave, on an empty line"),
 )

@@ -28,7 +28,9 @@ _BODY_ROWS = 30
 _LEAST_BODY = 3
 _WIDEST = 120
 _ECHOED = 12
-"""Limit of the lines of a sent text that are shown again; the person already knows a long paste."""
+_ECHOED_WIDTH = 1_000
+"""Limits of the lines of a sent text that are shown again, and of the characters of each; the person already knows a
+long paste."""
 _INDENT = late_pattern(r" *\d+ [-+ ] | *")
 """Start of a row: the number and the sign of a changed line, or blanks. Its other rows begin below its text."""
 _GAP = "   "
@@ -272,9 +274,17 @@ def _can_encode(text: str, encoding: str) -> bool:
     return True
 
 
+def _shortened(row: Line) -> Line:
+    """Return a line of the person, of which a very long one is not shown whole."""
+    hidden = len(row.text) - _ECHOED_WIDTH
+    return (
+        row if hidden <= 0 else replace(row, text=f"{row.text[:_ECHOED_WIDTH]} … {hidden} more characters, sent whole")
+    )
+
+
 def echoed(line: str) -> Block:
     """Return the sent line as it remains on the screen, after an empty line: a turn begins."""
-    first, *others = block(line, "strong").lines
+    first, *others = (_shortened(row) for row in block(line, "strong").lines)
     visible = [replace(row, text=f"  {row.text}") for row in others[: _ECHOED - 1]]
     hidden = len(others) - len(visible)
     note = (Line(f"  … {hidden} more {'line' if hidden == 1 else 'lines'}, sent whole", "dim"),) if hidden else ()

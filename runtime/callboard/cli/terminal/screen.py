@@ -25,6 +25,7 @@ from callboard.cli.views.events import (
     result_block,
 )
 from callboard.cli.views.permission import denial, denial_line, is_denial, unanswered
+from callboard.core.agent.state import AgentState
 from callboard.core.call_words import relative_paths
 from callboard.core.recovery.retry_policy import odd_stop
 from callboard.core.replies import ReplyText
@@ -95,6 +96,10 @@ class SessionFacts(Protocol):
 
     def label(self, name: str) -> str:
         """Return the name of an agent for people."""
+        ...
+
+    def state(self, name: str) -> AgentState | None:
+        """Return the state of an agent, in its newest life; None if it is unknown here."""
         ...
 
     def row_of(self, name: str) -> AgentRow | None:

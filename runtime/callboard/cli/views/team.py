@@ -207,8 +207,9 @@ def _state_of(agent: AgentOverview) -> tuple[str, str]:
     if row.life in ("stopped", "crashed"):
         return (row.outcome or row.life) if row.life == "stopped" else "crashed", first_line(agent.summary.what)
     if row.life == "idle" or not doing.what:
-        waits = "no prompt yet" if row.life == "starting" and row.kind == "lead" else ""
-        return row.life, ", ".join(agent.tasks) or waits
+        # A lead without a prompt has nothing to do, as the status line says.
+        unused = row.life == "starting" and row.kind == "lead"
+        return "idle" if unused else row.life, ", ".join(agent.tasks) or ("no prompt yet" if unused else "")
     return row.life, activity_words(row, doing)
 
 
