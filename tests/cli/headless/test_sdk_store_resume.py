@@ -69,6 +69,22 @@ async def test_a_session_goes_on_from_the_store_of_a_client_alone(bench: ServedB
     assert said.index("write it twice") < said.index("the second") < said.index("the third")
 
 
+@pytest.mark.slow
+async def test_a_store_has_what_follows_a_clear_under_the_same_session(bench: ServedBench, tmp_path: Path) -> None:
+    store = sdk.InMemorySessionStore()
+    move_to(bench, tmp_path / "first")
+    first = result_of(await bench.ask("before", session_store=store))
+    for prompt in ("/clear", "after"):
+        result = result_of(await bench.ask(prompt, session_store=store, resume=first.session_id))
+        assert (result.is_error, result.session_id) == (False, first.session_id), result
+    move_to(bench, tmp_path / "later")
+    assert not result_of(await bench.ask("later", session_store=store, resume=first.session_id)).is_error
+    said = json.dumps(bench.bodies()[-1]["messages"])
+    assert ("before" in said, "after" in said, "later" in said) == (False, True, True)
+    key = {"project_key": sdk.project_key_for_directory(str(bench.workspace)), "session_id": first.session_id}
+    assert chain_of(list(await store.load(key))) == ["after", "All done.", "later", "All done."]
+
+
 async def test_a_session_of_claude_code_is_continued_and_its_file_grows(bench: ServedBench, tmp_path: Path) -> None:
     session = str(uuid.uuid4())
     file = tmp_path / ".claude/projects" / project_name(str(bench.workspace)) / f"{session}.jsonl"

@@ -108,6 +108,15 @@ class SharedTranscripts:
             return self._folder / f"{self._session}{life and f'.{life}'}.jsonl"
         return self._folder / self._session / "subagents" / f"agent-{transcript.stem}.jsonl"
 
+    def mirrored_as(self, transcript: Path) -> Path:
+        """Return the path under which the mirror gets the lines of a transcript.
+
+        A client finds them by the session's id, so those of all lives of the lead have one path. The conversation is
+        the chain of messages that ends with the last one, and each life begins a chain.
+        """
+        life = transcript.stem.partition(".")[2]
+        return self.copy_of(transcript.with_name("lead.jsonl") if transcript.stem == f"lead.{life}" else transcript)
+
     def lines_of(self, transcript: Path, first: int, lines: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
         """Return the number in the copy, and the lines for it. Those with which the session began are in it already.
 
@@ -229,7 +238,7 @@ class FileArchive:
             log.warning("transcripts are no longer copied", path=str(copy), error=str(failed))
             return
         if new and self._shared.mirror is not None:
-            self._shared.mirror(str(copy), new)
+            self._shared.mirror(str(self._shared.mirrored_as(Path(path))), new)
 
     async def _append(self, path: str, first: int, lines: Sequence[bytes], run: Run) -> Sequence[bytes]:
         """Add the lines that the file does not have, and return them."""
