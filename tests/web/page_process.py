@@ -49,6 +49,11 @@ class PageProcess:
         status, self.cookie, text = self.request("POST", "/sign-in", {"token": self.token})
         assert status == 303, text
 
+    def next_token(self) -> str:
+        """Return the token that the terminal shows after a sign-in."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip().rpartition("#")[2]
+
     def form_token(self) -> str:
         match = re.search(r'name="form_token" value="([^"]+)"', self.request("GET", "/waiting")[2])
         assert match is not None
