@@ -20,9 +20,7 @@ from callboard.web.guard import CODE, EVENTS, FORM_TOKEN
 
 HTMX = "htmx-4.0.1.min.js"
 HTMX_EVENTS = "hx-sse-4.0.1.min.js"
-_HTMX_CONFIG = (
-    '{"includeIndicatorCSS": false, "history": false, "mode": "same-origin", "morphIgnore": ["open", "data-htmx-powered"]}'
-)
+_HTMX_CONFIG = '{"includeIndicatorCSS": false, "history": false, "mode": "same-origin", "morphIgnore": ["open", "data-htmx-powered"]}'
 REPLY = "reply"
 """Id of the element that shows the result of a change."""
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from callboard.cli.terminal.frame import Frame
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import effect_at_deadline, seconds_of, spelled
-from callboard.cli.views.question import frame_of, read_answer
+from callboard.cli.views.question import choices_of, frame_of, read_answer
 from callboard.cli.views.revisions import revision_lines
 from callboard.core.approvals.session_rules import AlwaysAllow, offered
 from callboard.core.mcp.elicitation import question_in
@@ -245,6 +245,8 @@ def answer_in(row: Request, form_fields: Mapping[str, str]) -> Answer:
         if not choice and not text:
             raise UsageError("the answer is empty: write it, or choose an option")
         typed = choice or text
+    elif choice not in {offer.answer for offer in choices_of(row)}:
+        raise UsageError(f"{row.id}: the page sent no answer that it offers: reload it")
     elif choice == "n" and row.kind == "plan" and not text:
         raise UsageError("say what to change: the agent revises its plan by that")
     elif choice == "a" and row.kind == "permission":
@@ -253,7 +255,6 @@ def answer_in(row: Request, form_fields: Mapping[str, str]) -> Answer:
         return Answer("approved", "person", text, always=always)
     else:
         typed = f"{choice} {text}"
-    answer = read_answer(row, typed) if typed.strip() else None
-    if answer is None:
-        raise UsageError(f"{row.id}: the page sent no answer: reload it")
+    answer = read_answer(row, typed)
+    assert answer is not None, "its choice is one of those that the page offers"
     return answer
