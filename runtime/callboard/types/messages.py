@@ -179,6 +179,12 @@ class ViewMessage:
             object.__setattr__(self, "_wire", serialise(self.role, self.blocks))
         return self._wire
 
+    @property
+    def content(self) -> bytes:
+        """Return the JSON of the blocks: that of `wire`, which is not made for it."""
+        wire = self._wire or serialise(self.role, self.blocks)
+        return wire[wire.index(b"[") : -1]
+
 
 @dataclass(frozen=True, slots=True)
 class BranchPoint:

@@ -18,6 +18,7 @@ from callboard.core.context.stage_input import Situation
 from callboard.core.context.view.conversation import render, size
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.transcript import Origin, load_transcript, transcript_lines
+from callboard.types.records import compact
 
 SOAK = int(os.environ.get("SOAK", "1"))
 
@@ -29,7 +30,9 @@ def check(session: Session) -> None:
     assert render(session.past.messages, session.edits) == session.view.messages
     assert session.view.tokens == sum(message.tokens for message in session.view.messages)
     assert size(session.view) >= session.view.overhead + session.view.tokens
-    assert load_transcript(b"".join(transcript_lines(session.view.messages, Origin()))) == session.view.messages
+    lines = transcript_lines(session.view.messages, Origin())
+    assert load_transcript(b"".join(lines)) == session.view.messages
+    assert lines == [compact(json.loads(line)).encode() + b"\n" for line in lines]
     for message, wire in zip(session.view.messages, anchored(session.view), strict=True):
         assert unmarked(json.loads(wire)) == json.loads(message.wire)
 

@@ -24,7 +24,7 @@ from callboard.core.hooks.payloads import from_compatible
 from callboard.core.tool_access import our_names
 from callboard.types.events import MessageCopied, ModelReplied
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.messages import Placed, ViewBlock, ViewMessage
+from callboard.types.messages import Placed, ViewBlock, ViewMessage, dumped
 from callboard.types.records import Json
 
 _FORMAT = 2
@@ -50,10 +50,11 @@ def transcript_lines(
     messages, by their ids. The same journal and folder give the same lines, whenever they are written.
     """
     lines: list[bytes] = []
+    before = _uuid(origin, after) if after else None
     for message in messages:
-        line = _message_json(message, origin, after, (replies or {}).get(message.id))
-        lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n")
-        after = message.id
+        own = _uuid(origin, message.id)
+        lines.append(_line(message, origin, (own, before), (replies or {}).get(message.id)))
+        before = own
     return lines
 
 
@@ -72,33 +73,41 @@ def load_transcript(data: bytes) -> tuple[ViewMessage, ...]:
     return tuple(_message(cast("Json", json.loads(line))) for line in data.split(b"\n") if line.strip())
 
 
-def _message_json(message: ViewMessage, origin: Origin, after: int, reply: ModelReplied | None) -> Json:
+def _line(message: ViewMessage, origin: Origin, uuids: tuple[str, str | None], reply: ModelReplied | None) -> bytes:
+    """Return the line of a message. `uuids`: its own, and that of the message before it.
+
+    The blocks are not serialised again: they are those of the request.
+    """
     of_agent = {} if origin.kind == "lead" else {"agentId": origin.agent}
     at = max((block.at for block in message.blocks), default=0.0)
     places = _person_first(message)
+    moved = places != sorted(places)
     blocks = [message.blocks[place] for place in places]
-    return {
+    head = {
         "type": message.role,
-        "uuid": _uuid(origin, message.id),
-        "parentUuid": _uuid(origin, after) if after else None,
+        "uuid": uuids[0],
+        "parentUuid": uuids[1],
         "isSidechain": origin.kind == "subagent",
         "sessionId": origin.session,
         **of_agent,
         "cwd": origin.folder,
         "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "message": {
-            **(_reply_json(reply) if reply else {}),
-            "role": message.role,
-            "content": [block.data for block in blocks],
-        },
-        "callboard": {
-            "v": _FORMAT,
-            "id": message.id,
-            "turn": message.turn,
-            "blocks": [_block_json(block) for block in blocks],
-            **({} if places == sorted(places) else {"places": places}),
-        },
     }
+    said = {**(_reply_json(reply) if reply else {}), "role": message.role}
+    own = {
+        "v": _FORMAT,
+        "id": message.id,
+        "turn": message.turn,
+        "blocks": [_block_json(block) for block in blocks],
+        **({"places": places} if moved else {}),
+    }
+    content = b"[%s]" % b",".join([dumped(block.data) for block in blocks]) if moved else message.content
+    return b'%s,"message":%s,"content":%s},"callboard":%s}\n' % (_open(head), _open(said), content, dumped(own))
+
+
+def _open(fields: Json) -> bytes:
+    """Return the JSON of an object without its end."""
+    return dumped(fields)[:-1]
 
 
 def _person_first(message: ViewMessage) -> list[int]:
