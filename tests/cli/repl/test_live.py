@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cli.repl.live_rows import LiveOutput, replied
+from tests.core.agent.agent_states import Life
 
 from callboard.cli.repl.live_screen import tail_rows
 from callboard.ports.model import Delta
@@ -165,3 +166,16 @@ def test_verbose_shows_a_result_in_full() -> None:
 )
 def test_the_tail_is_the_last_rows(text: str, width: int, rows: int, tail: str) -> None:
     assert tail_rows(text, width, rows) == tail
+
+
+def test_a_continued_session_shows_its_last_prompt_with_the_answer_to_it_alone(shown: LiveOutput) -> None:
+    answered = (
+        Life.begun("lead").prompted("one").said("First.").on(ev.TurnEnded, turn="turn_0", reason="end", text="First.")
+    )
+    earlier = [line.text for line in shown.screen.earlier(answered.state).lines]
+    assert earlier == ["", "> one", "First."]
+    under_way = answered.prompted("two")
+    assert [line.text for line in shown.screen.earlier(under_way.state).lines] == ["", "> two"]
+    long = Life.begun("lead").prompted("one").on(ev.TurnEnded, turn="turn_0", reason="end", text="\n".join("x" * 30))
+    assert [line.text for line in shown.screen.earlier(long.state).lines][-2:] == ["x", "  … 10 more lines"]
+    assert shown.screen.earlier(Life.begun("lead").state).lines == ()

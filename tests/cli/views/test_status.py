@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 
 from callboard.cli.slash.registry import COMMANDS
-from callboard.cli.views.status import StatusPart, fitted, lives_words, next_of, next_words
+from callboard.cli.views.status import StatusPart, fitted, left_block, lives_words, next_of, next_words
 from callboard.types.schedules import Schedule
 
 NOON = datetime(2026, 12, 1, 12, 0).astimezone().timestamp()
@@ -97,3 +97,16 @@ def test_agents_and_a_lead_without_a_prompt_are_listed_calmly() -> None:
     ]
     rows = [SimpleNamespace(name="lead", life="starting"), SimpleNamespace(name="a", life="starting")]
     assert lives_words(cast("Any", SimpleNamespace(living=lambda: rows))) == "1 idle, 1 starting"
+
+
+def test_who_leaves_reads_what_waits_for_them() -> None:
+    requests = [SimpleNamespace(may_answer=("person",)), SimpleNamespace(may_answer=("lead",))]
+    lead = SimpleNamespace(kind="lead", life="waiting")
+    session = SimpleNamespace(id="s1", living=lambda: [lead], requests=lambda: requests)
+    lines = [line.text for line in left_block(cast("Any", session), None).lines]
+    assert lines == [
+        "1 waits for you (`callboard plans`)",
+        "the session is kept: `callboard resume s1` continues it",
+    ]
+    requests.clear()
+    assert len(left_block(cast("Any", session), None).lines) == 1

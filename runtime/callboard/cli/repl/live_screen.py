@@ -109,7 +109,8 @@ class LiveScreen(Screen):
         blocks = [block for message in state.context.conversation.messages for block in message.blocks]
         prompts = [text for item in blocks if item.source == "person" and (text := placed_text(item).strip())]
         asked = echoed(prompts[-1]).lines if prompts else ()
-        answer = self._text_block("lead", state.turns.last_text).lines if state.turns.last_text.strip() else ()
+        said = state.turns.last_text if state.turn is None else ""  # else it answers an earlier prompt
+        answer = self._text_block("lead", said).lines if said.strip() else ()
         hidden = len(answer) - _EARLIER
         note = (Line(f"  … {hidden} more {'line' if hidden == 1 else 'lines'}", "dim"),) if hidden > 0 else ()
         return Block((*asked, *answer[:_EARLIER], *note))

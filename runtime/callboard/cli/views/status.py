@@ -178,7 +178,9 @@ def left_block(session: OpenSession, host: int | None) -> Block:
     """
     if host is None:
         used = any(row.kind != "lead" or row.life != "starting" for row in session.living())
-        return resume_hint_block(session.id) if used else Block(())
+        waiting = waiting_words(session).replace("(/plans)", "(`callboard plans`)")
+        asked = (Line(waiting, "warn"),) if waiting else ()
+        return Block((*asked, *resume_hint_block(session.id).lines)) if used else Block(())
     number = sum(map(is_at_work, session.living()))
     working = f"{_still_at_work(number)}: " if number else ""
     return block(f"{working}process {host} continues the session; `callboard attach` shows it again", "dim")
