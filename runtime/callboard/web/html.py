@@ -6,6 +6,7 @@ the name of an element: it is shown with its control and invisible characters sp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -20,7 +21,15 @@ from callboard.web.guard import CODE, EVENTS, FORM_TOKEN
 
 HTMX = "htmx-4.0.1.min.js"
 HTMX_EVENTS = "hx-sse-4.0.1.min.js"
-_HTMX_CONFIG = '{"includeIndicatorCSS": false, "history": false, "mode": "same-origin", "morphIgnore": ["open", "data-htmx-powered"]}'
+_HTMX_CONFIG = json.dumps(
+    {
+        "history": False,
+        "includeIndicatorCSS": False,
+        "mode": "same-origin",
+        # What an update leaves alone: what the reader opened, and htmx's own mark.
+        "morphIgnore": ["open", "data-htmx-powered"],
+    }
+)
 REPLY = "reply"
 """Id of the element that shows the result of a change."""
 
