@@ -160,3 +160,16 @@ async def test_a_long_transcript_is_shown_a_page_at_a_time() -> None:
         assert stream.text.startswith("id: 450\n")
         again = await page.get(f"{path}/events?after=448", {**OWN, "last-event-id": "449"})
         assert prompts_in(again.text) == [450], "a browser continues where its connection was lost"
+
+
+@pytest.mark.anyio
+async def test_a_stream_says_why_it_ends() -> None:
+    """A newer Callboard begins to write the session while the page is open."""
+    store = await store_of(events=2)
+    async with opened_page(store=store) as page:
+        newer = b'{"v":99,"t":"from_the_future","at":3.0}'
+        await store.commit(Append(journal("s1", "lead", 1), newer))
+        for path in ("/sessions/s1/events", "/sessions/s1/agents/lead/events?after=2"):
+            text = (await page.get(path)).text
+            assert 'hx-target="#reply"' in text, text
+            assert "not updated any more" in text

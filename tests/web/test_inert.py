@@ -49,7 +49,22 @@ WRAPS = ("{}", "ok {} ok", '"{}"', "'{}' x='", '<p title="{}">', "a" * 300 + "{}
 HOSTILE = [wrap.replace("{}", base) for base in BASES for wrap in WRAPS]
 TAGS = frozenset(
     {
-        *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "section", "article", "h1", "h2"),
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "link",
+            "body",
+            "header",
+            "footer",
+            "nav",
+            "main",
+            "section",
+            "article",
+            "h1",
+            "h2",
+        ),
         *(
             "h3",
             "div",

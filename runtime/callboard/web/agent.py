@@ -180,7 +180,8 @@ def _content(event: Event, calls: Calls) -> Sequence[Node] | None:
     match event:
         case ModelReplied():
             calls.update({call.id: call for call in event.calls})
-            return ("reply", *(_block(item) for item in event.blocks))
+            blocks = [block for item in event.blocks if (block := _block(item)) is not None]
+            return ("reply", *blocks) if blocks else None
         case ToolFinished():
             return ("call", _finished(event, calls.get(event.call)))
         case EnvelopeReceived() if not event.refused and event.envelope.type == "prompt":
@@ -193,10 +194,10 @@ def _content(event: Event, calls: Calls) -> Sequence[Node] | None:
             return None if block is None else ("note", *_styled(block.lines))
 
 
-def _block(item: Json) -> Node:
+def _block(item: Json) -> Element | None:
     """Return one block of a reply. Calls are shown with their results."""
-    if item.get("type") == "text":
-        return _text(str(item.get("text", "")))
+    if item.get("type") == "text" and item.get("text"):
+        return _text(str(item["text"]))
     if item.get("type") == "thinking":
         return h.details[h.summary["Thinking"], _text(str(item.get("thinking", "")))]
     return None
@@ -257,7 +258,7 @@ class _AgentRoutes:
         part = await _part_of(life, before)
         await life.handle.agents.recalled(life.row)
         await life.handle.agents.look_around()
-        return self._services.page(_agent_page(life, part, viewer_of(request), newest=before is None))
+        return self._services.page(request, _agent_page(life, part, viewer_of(request), newest=before is None))
 
     async def entries(self, request: WebRequest) -> Response:
         """Return an earlier part of the transcript, for the page that shows the later ones."""

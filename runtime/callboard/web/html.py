@@ -58,7 +58,7 @@ class WebPage:
     """Query of its stream, with `?`."""
 
 
-def document(screen: WebPage, workspace: str) -> Element:
+def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
     """Return a whole page, which follows its stream."""
     stream = f"{screen.path}{EVENTS}{screen.query}"
     return h.html(lang="en")[
@@ -89,6 +89,12 @@ def document(screen: WebPage, workspace: str) -> Element:
                 h.div(f"#{REPLY}", role="status", aria_live="polite"),
                 list(screen.fragments.values()),
                 screen.controls,
+            ],
+            h.footer[
+                h.span["j and k move between requests. "],
+                h.form(method="post", action="/sign-out")[
+                    _secrets(viewer), h.button(".link", type="submit")["Sign out"]
+                ],
             ],
             _scripts(),
         ],
@@ -186,17 +192,19 @@ def form(viewer: Viewer, action: str, *inner: Node, label: str = "") -> Element:
         autocomplete="off",
         **{"hx-post": action, "hx-target": f"#{REPLY}", "hx-swap": "innerHTML"},
     )[
-        h.input(type="hidden", name=FORM_TOKEN, value=viewer.form_token),
         *inner,
-        [
-            h.label(".code")[
-                "Code from the terminal of callboard web",
-                h.input(name=CODE, required=True, autocomplete="off", size="12"),
-            ]
-        ]
-        if viewer.needs_code
-        else None,
+        _secrets(viewer),
     ]
+
+
+def _secrets(viewer: Viewer) -> Node:
+    """Return the fields that each form has: the secret of the browser, and the code if it is needed."""
+    code = h.label(".code")[
+        "Code from the terminal of callboard web",
+        h.input(name=CODE, required=True, autocomplete="off", size="12"),
+    ]
+    token = h.input(type="hidden", name=FORM_TOKEN, value=viewer.form_token)
+    return [token, code if viewer.needs_code else None]
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Node]], *, nothing: str) -> Element:

@@ -22,10 +22,11 @@ from callboard.cli.views.permission import spelled
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Store
 from callboard.sessions.inspect.open_requests import OpenRequests
+from callboard.types.errors import CallboardError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access
 from callboard.web.guard import visit_of
-from callboard.web.html import Viewer, WebPage, document, notice_document, partial
+from callboard.web.html import REPLY, Viewer, WebPage, document, notice_document, partial
 
 _REST = 0.2
 """Seconds between two messages of a stream."""
@@ -56,9 +57,9 @@ class PageServices:
     news: Notifier
     """Notified after each change of a session or a request."""
 
-    def page(self, page: WebPage) -> Response:
+    def page(self, request: Request, page: WebPage) -> Response:
         """Return a whole page."""
-        return html_response(document(page, str(self.workspace)))
+        return html_response(document(page, str(self.workspace), viewer_of(request)))
 
 
 def viewer_of(request: Request) -> Viewer:
@@ -106,20 +107,32 @@ class EventStream:
         """Send the messages."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._until_left, receive, group.cancel_scope)
-            if self._follow is not None:
-                group.start_soon(self._follow)
-            async for message in self._messages():
-                await send({"type": "http.response.body", "body": encoded(message), "more_body": True})
-            group.cancel_scope.cancel()
+        last = b""
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._until_left, receive, group.cancel_scope)
+                if self._follow is not None:
+                    group.start_soon(self._follow)
+                async for message in self._messages():
+                    await send({"type": "http.response.body", "body": encoded(message), "more_body": True})
+                group.cancel_scope.cancel()
+        except* CallboardError as failed:  # such as a journal that a newer version wrote
+            last = encoded(StreamMessage(partial(REPLY, str(_reason(failed)), swap="innerHTML")))
         with anyio.CancelScope(shield=True):
-            await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": last})
 
     async def _until_left(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         scope.cancel()
+
+
+def _reason(failed: BaseExceptionGroup[CallboardError]) -> Element:
+    """Return why a stream has ended, in a line."""
+    error: BaseException = failed
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return h.p(".bad")[f"This page is not updated any more: {spelled(str(error))}"]
 
 
 def encoded(message: StreamMessage) -> bytes:

@@ -218,7 +218,7 @@ class _SessionRoutes:
         self._services = services
 
     async def list(self, request: WebRequest) -> Response:
-        return self._services.page(await _list_page(self._services))
+        return self._services.page(request, await _list_page(self._services))
 
     async def follow_list(self, request: WebRequest) -> EventStream:
         services = self._services
@@ -228,7 +228,7 @@ class _SessionRoutes:
         handle = await handle_of(self._services.store, request.path_params["session"])
         seen = await handle.agents.look()
         budgets = budget_lines(await handle.budgets())
-        return self._services.page(_session_page(handle, seen, budgets, viewer_of(request)))
+        return self._services.page(request, _session_page(handle, seen, budgets, viewer_of(request)))
 
     async def follow_session(self, request: WebRequest) -> EventStream:
         handle = await handle_of(self._services.store, request.path_params["session"])

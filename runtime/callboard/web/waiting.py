@@ -204,7 +204,7 @@ def waiting_routes(services: PageServices) -> list[Route]:
         return waiting_screen(await services.requests.earliest_first(), viewer_of(request))
 
     async def show(request: WebRequest) -> Response:
-        return services.page(await page(request))
+        return services.page(request, await page(request))
 
     async def follow(request: WebRequest) -> EventStream:
         return EventStream(lambda: changed_fragments(services.news, lambda: page(request)))
