@@ -47,7 +47,7 @@ class TakeOver:
 async def take_lease(store: Store, session: str, take_over: TakeOver | None = None) -> Lease:
     """Acquire the lease to host this session. Raises `SessionHosted` with the process that holds and keeps it."""
     lease = await store.acquire(host_lease(session))
-    if isinstance(lease, LeaseHolder) and not is_same(lease.pid, lease.started):
+    if isinstance(lease, LeaseHolder) and not lease.machine and not is_same(lease.pid, lease.started):
         # The kernel frees the lock with the last copy of its descriptor. A child that the host was starting when it
         # was killed holds a copy until its exec (tests/sessions/test_lease.py).
         with anyio.move_on_after(FREED_WITHIN):
@@ -60,7 +60,7 @@ async def take_lease(store: Store, session: str, take_over: TakeOver | None = No
             await _kill(lease, session)
             lease = await store.acquire(host_lease(session))
     if isinstance(lease, LeaseHolder):
-        raise SessionHosted(_hosted_words(session, lease.pid, take_over), lease.pid)
+        raise SessionHosted(_hosted_words(session, lease, take_over), lease.pid)
     return lease
 
 
@@ -118,9 +118,9 @@ async def host_died(store: Store, session: str, holder: LeaseHolder) -> None:
 
 async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
     """Return when the holder of any lease has ended; see `host_died`."""
-    watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
+    watched = _open(holder)
     if watched is None:
-        # The process is in another container, or already gone: no descriptor can be opened for it
+        # The process is on another machine or in another container, or already gone: no descriptor can be opened for it
         # (test_its_end_is_seen_by_its_lease).
         while await store.holder(lease) == holder:  # noqa: ASYNC110 - nothing reports its end
             await anyio.sleep(LOOK)
@@ -129,6 +129,15 @@ async def holder_died(store: Store, lease: str, holder: LeaseHolder) -> None:
         await anyio.wait_readable(watched)
     finally:
         os.close(watched)
+
+
+def _open(holder: LeaseHolder) -> int | None:
+    """Return a descriptor of the holder's process; None if it is not visible from here."""
+    return open_pid(holder.pid, holder.started) if holder.pid > 0 and not holder.machine else None
+
+
+def _holder_words(holder: LeaseHolder) -> str:
+    return f"process {holder.pid}" + (f" on {holder.machine}" if holder.machine else "")
 
 
 async def until_free(store: Store, session: str) -> None:
@@ -223,10 +232,10 @@ async def _kill(holder: LeaseHolder, session: str) -> None:
 
     Raises `SessionHosted` if the process cannot be identified with certainty.
     """
-    watched = open_pid(holder.pid, holder.started) if holder.pid > 0 else None
+    watched = _open(holder)
     if watched is None:
         raise SessionHosted(
-            f"the host of session {session} cannot be killed: process {holder.pid} is not visible from here as the "
+            f"the host of session {session} cannot be killed: {_holder_words(holder)} is not visible from here as the "
             "holder of the lease (another container, perhaps). End it where it runs",
             holder.pid,
         )
@@ -264,11 +273,11 @@ def _same(row: HostRow, other: HostRow) -> bool:
     return (row.pid, row.started, row.since) == (other.pid, other.started, other.since)
 
 
-def _hosted_words(session: str, pid: int, take_over: TakeOver | None) -> str:
+def _hosted_words(session: str, holder: LeaseHolder, take_over: TakeOver | None) -> str:
     if take_over is not None and not take_over.force:
-        message = f"process {pid} hosts session {session} and has not left within {take_over.wait:g} s"
+        message = f"{_holder_words(holder)} hosts session {session} and has not left within {take_over.wait:g} s"
         return f"{message}: wait longer (--wait), or kill it with --take-over --force"
     return (
-        f"session {session} is hosted by process {pid}: `callboard attach {session}` follows it, `callboard send` and "
-        "`approve` work with it, and --take-over makes it release the session"
+        f"session {session} is hosted by {_holder_words(holder)}: `callboard attach {session}` follows it, `callboard "
+        "send` and `approve` work with it, and --take-over makes it release the session"
     )

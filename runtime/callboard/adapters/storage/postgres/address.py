@@ -6,7 +6,12 @@ No password is ever part of an address: libpq reads it from PGPASSWORD, ~/.pgpas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import socket
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, LiteralString
 from urllib.parse import urlsplit
@@ -35,6 +40,13 @@ _LIMITS: Mapping[str, str] = MappingProxyType(
         "client_encoding": "UTF8",
     }
 )
+
+
+ANSWER_SECONDS = 30.0
+"""Seconds after which a server that does not answer a statement counts as unreachable. Statements take milliseconds;
+the longest waits are for the locks of another host's commit."""
+_TICK = 1.0
+_NO_ANSWER = "the server does not answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +121,99 @@ def run(connection: Connection, sql: LiteralString, parameters: tuple[object, ..
     """Execute one statement, and return its rows. Raises `psycopg.Error`."""
     cursor = connection.execute(sql, parameters, binary=True)
     return cursor.fetchall() if cursor.description is not None else []
+
+
+class AnswerWatch:
+    """Breaks connections whose server does not answer, so that no thread waits forever.
+
+    The network does not always tell that a peer is gone: a frozen server still acknowledges what it is sent. The thread
+    of the watch sleeps while no statement is under way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._due: dict[Connection, float] = {}
+        """Connection -> time at which its statement must have been answered (`time.monotonic`)."""
+        self._busy = threading.Event()
+        self.silent = False
+        """True after `give_up`, until the server has answered."""
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def answered(self, connection: Connection, seconds: float = ANSWER_SECONDS) -> Generator[None]:
+        """Break the connection if the block takes longer. Its statement then raises `psycopg.OperationalError`.
+
+        Raises that at once while the server counts as silent.
+        """
+        if self.silent:
+            raise psycopg.OperationalError(_NO_ANSWER)
+        with self.limited(connection, seconds):
+            yield
+
+    @contextmanager
+    def limited(self, connection: Connection, seconds: float) -> Generator[None]:
+        """Break the connection if the block takes longer, also while the server counts as silent."""
+        with self._lock:
+            self._due[connection] = time.monotonic() + seconds
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="callboard-store-watch", daemon=True)
+                self._thread.start()
+        self._busy.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._due.pop(connection, None)
+
+    def connect(self, url: str) -> Connection:
+        """Return a new connection, as `connect` does. Raises at once while the server counts as silent."""
+        if self.silent:
+            raise psycopg.OperationalError(_NO_ANSWER)
+        return connect(url)
+
+    def give_up(self) -> None:
+        """Break all connections that wait for an answer, and refuse new ones until `hear`.
+
+        A process that is cut off must leave soon, and each statement would wait again.
+        """
+        self.silent = True
+        with self._lock:
+            waiting = list(self._due)
+        for connection in waiting:
+            _break(connection)
+
+    def hear(self) -> None:
+        """Allow new connections: the server has answered."""
+        self.silent = False
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._busy.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not self._stopped:
+            self._busy.wait()
+            if self._stopped:
+                return
+            pause.wait(_TICK)
+            now = time.monotonic()
+            with self._lock:
+                late = [connection for connection, due in self._due.items() if due <= now]
+                if not self._due:
+                    self._busy.clear()
+            for connection in late:
+                _break(connection)
+
+
+def _break(connection: Connection) -> None:
+    """Shut the socket down, under the thread that waits there."""
+    with (
+        suppress(psycopg.Error, OSError),  # it has ended meanwhile
+        socket.socket(fileno=os.dup(connection.fileno())) as same,
+    ):
+        same.shutdown(socket.SHUT_RDWR)

@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from callboard.adapters.kernel.process_table import row_of
-from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.postgres.address import Connection, ServerAddress, connect, is_pooled, run
+from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
+from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, connect, is_pooled, run
 from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.queries import Query, Rows
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
@@ -104,10 +104,13 @@ class _State:
 class Presence:
     """Owner of the direct connection and of its thread. Both begin at the first lease or follower."""
 
-    def __init__(self, address: ServerAddress, space: int, patience: Patience, callbacks: Callbacks) -> None:
+    def __init__(
+        self, address: ServerAddress, space: int, patience: Patience, watch: AnswerWatch, *, callbacks: Callbacks
+    ) -> None:
         self._address = address
         self._space = space
         self._patience = patience
+        self._watch = watch
         self._call = callbacks
         self._state = _State()
         self._connection: Connection | None = None
@@ -134,7 +137,7 @@ class Presence:
 
     async def release(self, fence: Fence) -> None:
         """Free the lease. Raises nothing: what cannot be told to the server now ends with this process's row."""
-        if (fence.lease, fence.number) in self._state.held:
+        if (fence.lease, fence.number) in self._state.held and not self._watch.silent:
             with suppress(Exception):
                 await self._do(lambda connection: self._release(connection, fence))
 
@@ -220,7 +223,9 @@ class Presence:
         wait = ObstacleWait(self._patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
         while True:
             try:
-                task.waiter.result = task.work(self._connected())
+                connection = self._connected()
+                with self._watch.limited(connection, SILENT_SECONDS):
+                    task.waiter.result = task.work(connection)
             except psycopg.Error as error:
                 self._drop()
                 failure = translated(error, self._address)
@@ -238,7 +243,9 @@ class Presence:
             return
         with suppress(psycopg.Error, WorkspaceUnusable):  # the next beat tries again, and `cut_off_in` counts
             try:
-                self._renew(self._connected())
+                connection = self._connected()
+                with self._watch.limited(connection, SILENT_SECONDS):
+                    self._renew(connection)
             except psycopg.Error:
                 self._drop()
                 raise
@@ -314,6 +321,7 @@ class Presence:
                 (self._space, self._pid, self._started, self._place, socket.gethostname(), state.listening),
             )[0][0]
         state.row.renewed = sent
+        self._watch.hear()
         if state.listening and not state.listens:
             connection.execute(b"LISTEN callboard_%d" % state.row.number)
             state.listens = True
@@ -374,11 +382,11 @@ class Presence:
 
     def _leave(self) -> None:
         """Free everything in order, if the server can be reached; it notices a silent host otherwise."""
-        if self._state.row.number:
+        if self._state.row.number and not self._watch.silent:
             with suppress(psycopg.Error, WorkspaceUnusable):
                 connection = self._connected()
                 number = self._state.row.number
-                with connection.transaction():
+                with self._watch.limited(connection, LEAVING), connection.transaction():
                     run(connection, "UPDATE callboard.lease SET host = NULL WHERE host = %s", (number,))
                     run(connection, "DELETE FROM callboard.host WHERE number = %s", (number,))
         self._drop()

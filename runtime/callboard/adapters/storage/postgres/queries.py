@@ -17,7 +17,7 @@ import psycopg
 from callboard.adapters.storage.durable import DamageReport
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.postgres.address import Connection, ServerAddress, connect, run
+from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
 from callboard.adapters.storage.postgres.faults import translated
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Record, Row
@@ -373,8 +373,9 @@ class _LateLook:
 class PostgresReaders:
     """Threads for reads, and for statements that may be repeated without harm."""
 
-    def __init__(self, address: ServerAddress, patience: Patience, count: int) -> None:
+    def __init__(self, address: ServerAddress, patience: Patience, watch: AnswerWatch, *, count: int) -> None:
         self._address = address
+        self._watch = watch
         self._patience = patience
         self._queue = ClosableQueue[_Look[Any] | _LateLook | None]()
         self._threads = [
@@ -433,8 +434,9 @@ class PostgresReaders:
         wait = ObstacleWait(self._patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
         while True:
             try:
-                connection = connection or connect(self._address.url)
-                results = _all(looks, connection)
+                connection = connection or self._watch.connect(self._address.url)
+                with self._watch.answered(connection):
+                    results = _all(looks, connection)
                 break
             except Exception as error:  # noqa: BLE001 - the callers get any exception: a name that no table can hold
                 if connection is not None:

@@ -26,7 +26,7 @@ from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import Feed, Fetch, Sleepers
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell
 from callboard.adapters.storage.postgres import queries, schema
-from callboard.adapters.storage.postgres.address import ServerAddress, connect
+from callboard.adapters.storage.postgres.address import AnswerWatch, ServerAddress, connect
 from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
@@ -42,6 +42,8 @@ T = TypeVar("T")
 Durability = Literal["full", "process"]
 """`full` survives the server's loss of power. `process` may lose the last second of commits with the server."""
 READERS = 2
+LEAVING_SECONDS = 5.0
+"""Seconds that a closing store waits for the server's last answers."""
 _PAGE = 1_000
 
 
@@ -93,10 +95,13 @@ class PostgresStore(DurableStore):
         self._durable = durable
         self._pid = os.getpid()
         self._closed = False
-        self._readers = PostgresReaders(address, patience, READERS)
+        self._watch = AnswerWatch()
+        self._readers = PostgresReaders(address, patience, self._watch, count=READERS)
         self._wakeups = Wakeups(space, self._readers)
-        self._presence = Presence(address, space, patience, Callbacks(self._wakeups.rung, self._wakeups.look))
-        self._writer = PostgresWriter(address, space, patience, self._committed, durable=durable)
+        self._presence = Presence(
+            address, space, patience, self._watch, callbacks=Callbacks(self._wakeups.rung, self._wakeups.look)
+        )
+        self._writer = PostgresWriter(address, space, patience, self._watch, changed=self._committed, durable=durable)
 
     @property
     def damage(self) -> tuple[DamageReport, ...]:
@@ -203,6 +208,7 @@ class PostgresStore(DurableStore):
     async def cut_off(self) -> str:
         while (seconds := self._presence.cut_off_in()) > 0:  # noqa: ASYNC110 - no event tells of an absence
             await anyio.sleep(min(seconds, SILENT_SECONDS))
+        self._watch.give_up()
         return (
             f"the server of the store {self.address} could not be reached for {SILENT_SECONDS:g} s. Another machine "
             "may take over, so this process has ended its agents and their commands. Nothing that was stored is lost"
@@ -223,9 +229,15 @@ class PostgresStore(DurableStore):
             await to_thread.run_sync(self._stop)
 
     def _stop(self) -> None:
+        # A server that does not answer must not keep a process from leaving.
+        late = threading.Timer(0.0 if self._presence.cut_off_in() <= 0 else LEAVING_SECONDS, self._watch.give_up)
+        late.daemon = True
+        late.start()
         self._writer.stop()
         self._readers.stop()  # after the last commit, of which other processes must be notified
         self._presence.stop()  # after the last commit under its leases
+        late.cancel()
+        self._watch.stop()
 
     def _usable(self) -> None:
         if self._closed:

@@ -22,7 +22,7 @@ import psycopg
 from callboard.adapters.storage.draft import CommitDraft
 from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.postgres.address import Connection, ServerAddress, connect, run
+from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
 from callboard.adapters.storage.postgres.faults import away, is_away, may_repeat, translated
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Row, Write
@@ -130,14 +130,16 @@ class PostgresWriter:
         address: ServerAddress,
         space: int,
         patience: Patience,
-        changed: Callable[[Collection[str], Collection[str]], None],
+        watch: AnswerWatch,
         *,
+        changed: Callable[[Collection[str], Collection[str]], None],
         durable: bool,
     ) -> None:
         """Start the thread. `changed` is called in it with the streams and keys of each finished transaction."""
         self._address = address
         self._space = space
         self._patience = patience
+        self._watch = watch
         self._changed = changed
         self._durable = durable
         self._connection: Connection | None = None
@@ -228,7 +230,9 @@ class PostgresWriter:
             return False
         while True:
             try:
-                status = run(self._connected(), "SELECT pg_xact_status(%s::text::xid8)", (attempt.transaction,))[0][0]
+                connection = self._connected()
+                with self._watch.answered(connection):
+                    status = run(connection, "SELECT pg_xact_status(%s::text::xid8)", (attempt.transaction,))[0][0]
             except psycopg.Error as unanswered:
                 self._drop()
                 if not is_away(unanswered) or not waits.go_on(away(unanswered, self._address)):
@@ -242,6 +246,10 @@ class PostgresWriter:
     def _try(self, jobs: list[CommitJob], attempt: _Attempt) -> None:
         """Run one transaction. Raises `psycopg.Error`."""
         connection = self._connected()
+        with self._watch.answered(connection):
+            self._transact(connection, jobs, attempt)
+
+    def _transact(self, connection: Connection, jobs: list[CommitJob], attempt: _Attempt) -> None:
         names = _Names.of(jobs)
         state = self._lock(connection, names, attempt)
         draft = CommitDraft(state)
@@ -366,7 +374,7 @@ class PostgresWriter:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = connect(self._address.url)
+            self._connection = self._watch.connect(self._address.url)
         return self._connection
 
     def _roll_back(self) -> None:
