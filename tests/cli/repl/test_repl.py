@@ -175,7 +175,7 @@ def test_ctrl_d_leaves_at_once_unless_an_agent_is_at_work(screen: Screen) -> Non
         shown = screen.wait(rf"^left with 0$|(?s:(.*Ctrl-D again within 2 s leaves){{{count}}})")
         if "left with" in shown:
             break
-    assert re.search(rf"^the session is kept: `callboard resume {session}` continues it$", shown, re.MULTILINE)
+    assert re.search(rf"^the session is kept: `callboard --resume {session}` continues it$", shown, re.MULTILINE)
     assert re.search(r"^left with 0$", shown, re.MULTILINE)
 
 

@@ -106,7 +106,7 @@ def test_who_leaves_reads_what_waits_for_them() -> None:
     lines = [line.text for line in left_block(cast("Any", session), None).lines]
     assert lines == [
         "1 waits for you (`callboard plans`)",
-        "the session is kept: `callboard resume s1` continues it",
+        "the session is kept: `callboard --resume s1` continues it",
     ]
     requests.clear()
     assert len(left_block(cast("Any", session), None).lines) == 1

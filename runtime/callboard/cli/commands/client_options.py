@@ -84,7 +84,11 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--thinking",), {"type": click.Choice(["adaptive", "disabled"]), "help": "Let the lead's model think, or not."}),
     (
         ("--max-thinking-tokens",),
-        {"type": click.IntRange(min=0), "help": "Tokens for the thinking of the lead's model; 0: none."},
+        {
+            "type": click.IntRange(min=0),
+            "metavar": "N",
+            "help": "Tokens for the thinking of the lead; 0: none.",
+        },
     ),
     (
         ("--thinking-display",),

@@ -58,7 +58,12 @@ USUAL = 20
 @click.command()
 @click.argument("schedule_id", metavar="[ID]", required=False)
 @click.option(
-    "--limit", type=click.IntRange(1), default=USUAL, show_default=True, help="Show at most this many, the newest."
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    default=USUAL,
+    show_default=True,
+    help="Show at most this many, the newest.",
 )
 @of_session
 @as_json

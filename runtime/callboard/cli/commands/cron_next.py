@@ -178,6 +178,7 @@ class _Told:
 @click.option(
     "--count",
     type=click.IntRange(1, MOST_COUNT),
+    metavar="N",
     default=USUAL_COUNT,
     show_default=True,
     help="Number of times to show.",

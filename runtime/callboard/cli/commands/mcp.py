@@ -124,7 +124,9 @@ def get(invocation: Invocation, /, *, name: str, json_: bool, **values: Any) -> 
 @click.option("-t", "--transport", type=click.Choice(["stdio", "http", "sse"]), help="Transport of the server.")
 @click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Environment variable of the server's process.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="K:V", help="Header of each request.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Timeout of one call in seconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Timeout of one call in seconds."
+)
 @_REPLACE
 @everywhere
 @click.pass_obj
@@ -239,8 +241,10 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
 @click.option("--may-approve", is_flag=True, help="Let the client approve, reject and answer in your name.")
 @click.option("--model", metavar="NAME", help="Model of new sessions; rehearsal:FILE needs no key.")
 @permission_options
-@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of one session in dollars.")
+@click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Maximum model steps per turn.")
+@click.option(
+    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of one session in dollars."
+)
 @click.option("--trust", is_flag=True, help="Trust the workspaces: use their hooks, agents, servers and settings.")
 @everywhere
 @click.pass_obj

@@ -153,6 +153,7 @@ def taking_over(command: Command) -> Command:
         click.option(
             "--wait",
             type=click.FloatRange(min=0),
+            metavar="SECONDS",
             help="With --take-over: seconds to wait for the release (default 10).",
         ),
         click.option(

@@ -208,6 +208,9 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 def cli(ctx: click.Context, /, **values: Any) -> int | None:
     """A lead agent, its team, approvals and schedules. Without a command: a prompt line to talk to the lead.
 
+    callboard "Fix the tests" sends that prompt first. callboard -p "Fix the tests" runs it without a prompt line, as
+    `run` does; it also reads stdin.
+
     -v alone prints the version; with anything else it means --verbose.
 
     Exit codes: 0 done, 1 the task failed, 2 usage, 3 configuration or credentials, 4 needs an answer that no one can

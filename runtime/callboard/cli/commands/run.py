@@ -85,9 +85,13 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ..
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @permission_options
 @click.option("--append-system-prompt", "appended", metavar="TEXT", help="Add this to the lead's instructions.")
-@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn.")
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of the session in dollars.")
-@click.option("--max-seconds", type=click.FloatRange(min=0), help="Maximum duration of a turn in seconds.")
+@click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Maximum model steps per turn.")
+@click.option(
+    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of the session in dollars."
+)
+@click.option(
+    "--max-seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Maximum duration of a turn in seconds."
+)
 @with_output_format
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
 @click.option("--live-tools", is_flag=True, help="With --model cassette:FILE: also run the tools.")
@@ -125,11 +129,17 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 @click.command()
 @click.argument("session", required=False)
 @click.option("--carry", is_flag=True, help="Start a fresh conversation from a summary of the old one.")
-@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum model steps per turn, from now on.")
-@click.option("--max-seconds", type=click.FloatRange(min=0), help="Maximum duration of a turn in seconds, from now on.")
+@click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Maximum model steps per turn, from now on.")
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Maximum duration of a turn in seconds, from now on.",
+)
 @click.option(
     "--max-budget-usd",
     type=click.FloatRange(min=0),
+    metavar="USD",
     help="Maximum cost of the session in dollars, including what it has spent.",
 )
 @with_output_format

@@ -58,7 +58,7 @@ def rehearse() -> None:
 @rehearse.command()
 @click.argument("scenario", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port; default: any free one.")
+@click.option("--port", type=click.IntRange(0, 65_535), metavar="N", default=0, help="Port; default: any free one.")
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),

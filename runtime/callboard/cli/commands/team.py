@@ -92,7 +92,9 @@ def team(context: click.Context, /, watch: bool, session: str | None, json_: boo
 
 @team.command()
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the newest N.")
-@click.option("--limit", type=click.IntRange(1), default=_PAGE, show_default=True, help="Show at most this many.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", default=_PAGE, show_default=True, help="Show at most this many."
+)
 @of_session
 @as_json
 @everywhere

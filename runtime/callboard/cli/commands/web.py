@@ -29,7 +29,9 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 @click.command()
 @click.option("--open", "open_", is_flag=True, help="Open the page in your browser.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=_PORT, show_default=True, help="0: any free port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="N", default=_PORT, show_default=True, help="0: any free port."
+)
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="An address of this machine.")
 @everywhere
 @click.pass_obj

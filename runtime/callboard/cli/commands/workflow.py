@@ -63,7 +63,9 @@ def workflow() -> None:
 @click.option("--id", "run_id", metavar="ID", help="Id of this run.")
 @click.option("--model", metavar="NAME", help="The session's model; rehearsal:FILE and cassette:FILE need no key.")
 @permission_grants
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of its agents in dollars.")
+@click.option(
+    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of its agents in dollars."
+)
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
 @as_json
@@ -93,7 +95,9 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 @click.option("--from", "place", metavar="FILE:NAME", help="Current place of the workflow, if it has moved.")
 @click.option("--redo", multiple=True, metavar="STEP", help="Run this step again; repeatable.")
 @permission_grants
-@click.option("--max-budget-usd", type=click.FloatRange(min=0), help="Maximum cost of its agents in dollars.")
+@click.option(
+    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of its agents in dollars."
+)
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
 @as_json

@@ -221,7 +221,7 @@ class Repl:
     def press(self, key: PanelKey) -> None:
         """Handle a key of the panel; for Ctrl-Z, say how to leave instead."""
         if key == "suspend":
-            text = "a suspended process would stop its agents: Ctrl-D leaves, and `callboard resume` returns"
+            text = "a suspended process would stop its agents: Ctrl-D leaves, and `callboard -c` returns"
             self._terminal.terminal_print(block(text, "warn"))
         elif self._panel is not None:
             self._panel.press(key)

@@ -17,7 +17,6 @@ from callboard.cli.terminal.terminal import Block, Line, block, colored_line, co
 from callboard.cli.views.agents import is_at_work, tokens_of, working_agents
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import listing
-from callboard.cli.views.resume import resume_hint_block
 from callboard.cli.views.team import short_number
 from callboard.core.reports.spending import cost_words, usage_words
 from callboard.core.scheduling import next_wake
@@ -180,7 +179,8 @@ def left_block(session: OpenSession, host: int | None) -> Block:
         used = any(row.kind != "lead" or row.life != "starting" for row in session.living())
         waiting = waiting_words(session).replace("(/plans)", "(`callboard plans`)")
         asked = (Line(waiting, "warn"),) if waiting else ()
-        return Block((*asked, *resume_hint_block(session.id).lines)) if used else Block(())
+        hint = block(f"the session is kept: `callboard --resume {session.id}` continues it", "dim")
+        return Block((*asked, *hint.lines)) if used else Block(())
     number = sum(map(is_at_work, session.living()))
     working = f"{_still_at_work(number)}: " if number else ""
     return block(f"{working}process {host} continues the session; `callboard attach` shows it again", "dim")
