@@ -31,6 +31,7 @@ VALUED = frozenset(
         *(
             "-C",
             "--cwd",
+            "--store",
             "--color",
             "-r",
             "--resume",
