@@ -45,6 +45,16 @@ class PageProcess:
         finally:
             connection.close()
 
+    @contextmanager
+    def stream(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        """Open a stream."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("GET", path, headers={"Sec-Fetch-Site": "same-origin", "Cookie": self.cookie})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
     def sign_in(self) -> None:
         status, self.cookie, text = self.request("POST", "/sign-in", {"token": self.token})
         assert status == 303, text

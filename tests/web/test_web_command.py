@@ -47,9 +47,11 @@ def test_a_plan_is_rejected_from_a_browser_until_the_page_ends(command: Command)
         assert (after.status, after.answered_by, after.reason) == ("rejected", "person", "Use slate.")
         again = page.request("POST", path, {**form, "choice": "y"})
         assert (again[0], "is rejected by person already" in again[2]) == (409, True)
-        page.process.send_signal(signal.SIGTERM)
-        out, err = page.process.communicate(timeout=60)
-        assert page.process.returncode == 143, err
+        with page.stream("/waiting/events") as stream:
+            assert stream.readline().startswith(b"data: <hx-partial")
+            page.process.send_signal(signal.SIGTERM)
+            out, err = page.process.communicate(timeout=60)
+        assert (page.process.returncode, err) == (143, ""), "an open page does not hold up the end"
         assert page.token not in out, "the token was used"
         assert re.search(r"http://127\.0\.0\.1:\d+/#\S+", out), "the address for the next browser"
     kept = [path for path in state_folder(command).rglob("*") if path.is_file()]

@@ -166,7 +166,10 @@ async def serving_page(
         app = page_app(services, ProcessLookup(), report)
         async with serving_app(app, host, port, lifespan="off") as bound, anyio.create_task_group() as group:
             group.start_soon(requests.follow, news.notify)
-            yield PageServer(host, bound, access)
+            try:
+                yield PageServer(host, bound, access)
+            finally:
+                app.end_streams()
             group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):

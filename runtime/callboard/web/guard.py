@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qsl
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -96,6 +97,7 @@ class Guard:
         self._owner = owner
         self._report = report
         self._sign_in_page = sign_in_page
+        self._streams: set[anyio.CancelScope] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it. Nothing but HTTP is served."""
@@ -122,7 +124,25 @@ class Guard:
             await too_many(many)(scope, receive, send_safely)
             return
         scope[ACCESS] = visit
-        await self._app(scope, receive, send_safely)
+        if scope["path"].endswith(EVENTS):
+            await self._stream(scope, receive, send_safely)
+        else:
+            await self._app(scope, receive, send_safely)
+
+    def end_streams(self) -> None:
+        """End all streams, which would otherwise last until their browsers leave. For the end of the server."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with anyio.CancelScope() as stream:
+            self._streams.add(stream)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._streams.discard(stream)
+        if stream.cancelled_caught:
+            await send({"type": "http.response.body", "body": b""})
 
     async def _admit(self, request: Request) -> Visit:
         client, server = _ends(request.scope)

@@ -8,7 +8,8 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import host_lease, request_key, session_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Row, Store
-from callboard.types.errors import SessionUnreadable
+from callboard.ports.store_reading import rows_of
+from callboard.types.errors import SessionUnreadable, ValueDamaged
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Request, SessionRow
 
@@ -39,7 +40,14 @@ class OpenRequests:
         self._sessions: dict[str, SessionRow] = {}
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Call `changed` after each change of a session or a request. Never returns."""
+        """Call `changed` after each change of a session or a request. Returns when the store is closed."""
+        while True:
+            try:
+                return await self._watch(changed)
+            except ValueDamaged:
+                continue  # the store has set the value aside, so that the next watch gets farther
+
+    async def _watch(self, changed: Callable[[], None]) -> None:
         async with self._store.watch(_SESSIONS) as rows:
             async for row in rows:
                 news = [self._take(row), *map(self._take, rows.at_hand())]
@@ -48,7 +56,7 @@ class OpenRequests:
 
     async def read(self) -> None:
         """Read all rows once."""
-        for row in await self._store.keys(_SESSIONS):
+        for row in await rows_of(self._store, _SESSIONS):
             self._take(row)
 
     async def earliest_first(self) -> list[OpenRequest]:
