@@ -72,7 +72,7 @@ class PageProcess:
 
 @contextmanager
 def serving(command: Command, *args: str) -> Iterator[PageProcess]:
-    """Run `callboard web` on a free port until the block ends."""
+    """Run `callboard web` until the block ends, on a free port unless the options name one."""
     process = command.start("web", "--port", "0", *args, stdin=PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -182,3 +182,17 @@ def test_a_phone_a_keyboard_and_a_browser_without_scripts_suffice(command: Comma
         plain.close()
     assert stored_request(command, "req_p1").status == "approved"
     assert stored_request(command, "req_a2").reason == "Use slate."
+
+
+def test_a_page_whose_server_is_gone_says_so(command: Command) -> None:
+    with serving(command) as page, opened_chromium() as chromium:
+        context = chromium.new_context()
+        tab = context.new_page()
+        tab.goto(f"{page.address}/#{page.token}")
+        tab.locator("#live.on").wait_for()
+        page.process.send_signal(signal.SIGTERM)
+        page.process.communicate(timeout=60)
+        tab.locator("#live.off", has_text="not connected").wait_for()
+        with serving(command, "--port", str(page.port)):
+            tab.locator("#live.off", has_text="signed out").wait_for()
+        context.close()

@@ -56,12 +56,22 @@ function live(state, text) {
   element.textContent = text;
 }
 
-document.addEventListener("htmx:sse:after:connection", () => live("on", "live"));
-for (const name of ["htmx:sse:error", "htmx:sse:close", "htmx:error"])
-  document.addEventListener(name, (event) => {
-    if (event.target.matches?.("main")) live("off", "not connected");
-  });
-document.addEventListener("htmx:sse:before:connection", () => live("", "connecting"));
+// A lost connection is tried again: the first event of each try, after the first connection, says that it was lost.
+let lost = "not connected";
+document.addEventListener("htmx:sse:after:connection", () => {
+  lost = "not connected";
+  live("on", "live");
+});
+document.addEventListener("htmx:sse:before:connection", (event) => {
+  if (event.detail.connection.attempt > 0) live("off", lost);
+});
+document.addEventListener("htmx:sse:error", (event) => {
+  if (event.detail.status === 401) lost = "signed out";
+  live("off", lost);
+});
+document.addEventListener("htmx:error", (event) => {
+  if (event.target.matches?.("main")) live("off", lost);
+});
 document.addEventListener("htmx:after:swap", showTimes);
 
 // Empty a form whose text was sent.
