@@ -127,6 +127,8 @@ TOGETHER = (
     "tests/adapters/storage/test_store_postgres.py",
     "tests/adapters/storage/test_postgres_failures.py",
     "tests/adapters/storage/test_postgres_transfer.py",
+    "tests/cli/commands/test_store.py",
+    "tests/simulation/test_two_machines.py",
     "tests/core/permissions/test_permission_shell.py",
     "tests/core/approvals/test_session_rules.py",
 )

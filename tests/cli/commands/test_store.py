@@ -1,0 +1,95 @@
+"""`callboard store`, `--store`, and backups of a store on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.commands.command import Command
+from tests.postgres_server import PostgresServer, running
+
+pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
+
+from callboard.adapters.storage.postgres import queries, store as store_module, writer  # noqa: I001 - only with the extra
+
+SCENARIO = "agents:\n  lead:\n    - reply: Done.\n    - reply: Done again.\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def sessions(command: Command, store: str) -> list[str]:
+    return [row["id"] for row in json.loads(command.run_inline("sessions", "--json", CALLBOARD_STORE=store).out)]
+
+
+def test_a_workspace_moves_to_a_server_continues_there_and_comes_back(
+    server: PostgresServer, command: Command, tmp_path: Path
+) -> None:
+    model = command.scenario(SCENARIO)
+    assert command.run_inline("run", "--model", model, "Do it.").code == 0
+    (session,) = sessions(command, "sqlite")
+    shown = json.loads(command.run_inline("store", "--json").out)
+    assert (shown["sessions"], shown["damaged"], shown["engine"][:6]) == ("1", "0", "SQLite")
+    copied = command.run_inline("store", "copy", server.url)
+    assert (copied.code, copied.out[: len(f"copied to {server.url}: ")]) == (0, f"copied to {server.url}: ")
+    assert sessions(command, server.url) == [session]
+    again = command.run_inline("run", "--continue", "--model", model, "Again.", "--store", server.url)
+    assert (again.code, again.out[:4]) == (0, "Done")
+    assert command.run_inline("store", "check", CALLBOARD_STORE=server.url).code == 0
+    shown = json.loads(command.run_inline("store", "status", "--json", CALLBOARD_STORE=server.url).out)
+    assert (shown["workspace"], shown["sessions"]) == (str(command.workspace), "1")
+    refused = command.run_inline("store", "copy", "sqlite", CALLBOARD_STORE=server.url)
+    assert (refused.code, "has 1 session" in refused.err) == (2, True)
+    archive = tmp_path / "backup.tar.gz"
+    assert command.run_inline("backup", str(archive), CALLBOARD_STORE=server.url).code == 0
+    refused = command.run_inline("restore", str(archive), CALLBOARD_STORE=server.url)
+    assert (refused.code, "set store_workspace" in refused.err) == (2, True)
+    elsewhere = {"CALLBOARD_STORE": server.url, "CALLBOARD_STORE_WORKSPACE": "another one"}
+    assert command.run_inline("restore", str(archive), **elsewhere).code == 0
+    assert json.loads(command.run_inline("sessions", "--json", **elsewhere).out)[0]["id"] == session
+    fresh = {f"XDG_{kind}_HOME": str(tmp_path / f"fresh {kind}") for kind in ("STATE", "DATA")}
+    assert command.run_inline("store", "copy", "sqlite", CALLBOARD_STORE=server.url, **fresh).code == 0
+    here = command.run_inline("run", "--continue", "--model", model, "Once more.", **fresh)
+    assert (here.code, here.out[:4]) == (0, "Done")
+
+
+def test_a_server_that_cannot_be_reached_is_named_and_nothing_hangs(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (queries, store_module, writer):
+        monkeypatch.setattr(module, "LOCK_WAIT", 0.1)
+    url = "postgresql://me@127.0.0.1:1/x"
+    for words in (("sessions",), ("store",), ("run", "--model", command.scenario(SCENARIO), "Do it.")):
+        failed = command.run_inline(*words, CALLBOARD_STORE=url)
+        assert failed.code == 3
+        assert f"the server of the store {url} cannot be used now" in failed.err
+    doctor = command.run_inline("doctor", CALLBOARD_STORE=url)
+    assert (doctor.code, "broken   store" in doctor.out) == (3, True)
+
+
+@pytest.mark.parametrize("words", ["sessions", "doctor", "settings", "config list", "store", "backup"])
+def test_no_command_repeats_a_password(command: Command, words: str) -> None:
+    for url in ("postgresql://me:hunter2@127.0.0.1:1/x", "postgresql://127.0.0.1:1/x?password=hunter2"):
+        ran = command.run_inline(*words.split(), CALLBOARD_STORE=url)
+        assert "hunter2" not in ran.out + ran.err, ran
+    ran = command.run_inline("sessions", "--store", "postgresql://me:hunter2@127.0.0.1:1/x")
+    assert (ran.code, "contains a password" in ran.err, "hunter2" in ran.err) == (3, True, False)
+
+
+def test_a_workspace_cannot_choose_the_store(command: Command) -> None:
+    folder = command.workspace / ".callboard"
+    folder.mkdir()
+    (folder / "settings.yaml").write_text("store: postgresql://127.0.0.1:1/x\n")
+    ran = command.run_inline("run", "--trust", "--model", command.scenario(SCENARIO), "Do it.")
+    assert (ran.code, ran.out) == (3, "")
+    assert "settings.yaml:1: store: a workspace may not set this" in ran.err
