@@ -58,6 +58,26 @@ def test_a_plan_is_rejected_from_a_browser_until_the_page_ends(command: Command)
     assert not [path for path in kept if page.token.encode() in path.read_bytes()]
 
 
+@unmarked
+def test_a_browser_is_led_to_the_address_by_a_private_file(command: Command) -> None:
+    """The command line of a browser, which every process can see, lacks the token."""
+    seen = command.workspace.parent / "seen"
+    os.mkfifo(seen)
+    browser = command.workspace.parent / "browser"
+    browser.write_text(f'#!/bin/sh\nfile=${{1#file://}}\n(echo "$1"; stat -c %a "$file"; cat "$file") > {seen}\n')
+    browser.chmod(0o700)
+    command.env["BROWSER"] = f"{browser} %s"
+    create_session_with(command, plan())
+    with serving(command, "--open") as page:
+        argument, mode, html = seen.read_text().split("\n", 2)
+        assert mode == "600"
+        assert f"{page.address}/#{page.token}" in html
+        assert page.token not in argument
+        file = Path(argument.strip().removeprefix("file://"))
+        assert file.parent == state_folder(command)
+    assert not file.exists()
+
+
 ATTACK = """
 import http.client, sys
 port, cookie, form, digest = sys.argv[1:]
