@@ -6,6 +6,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOAK   ?= 1
+# The tests in a browser need a large package: only those who have Chromium get it.
+BROWSER := $(shell command -v chromium >/dev/null 2>&1 && echo ,browser)
 STOP_AFTER ?=
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Byte code is kept: without it each worker compiles four hundred test modules anew.
@@ -18,9 +20,9 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Callboard needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python"; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && VIRTUAL_ENV=$(VENV) uv pip install -q --compile-bytecode -e '.[dev]'; \
+	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && VIRTUAL_ENV=$(VENV) uv pip install -q --compile-bytecode -e '.[dev$(BROWSER)]'; \
 	else \
-	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'; \
+	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev$(BROWSER)]'; \
 	fi
 	@touch $@
 
