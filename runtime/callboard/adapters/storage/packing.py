@@ -15,7 +15,12 @@ SMALLEST_RECORD = 256
 SMALLEST_ROW = 1_024
 """Bytes of the smallest row that is packed. Small rows are written again and again in one place."""
 _WINDOW = -15  # without header and trailer
+_SMALL_WINDOW = -13
+_SMALL = 6_000
+"""Bytes of values that fit, with the dictionary, into the small window. The tables of a large window are cleared for
+each value, which takes longer than the packing of a small one."""
 _MEMORY = 8
+_SMALL_MEMORY = 6
 _FASTEST = 1  # the slower levels save a twentieth
 
 DICTIONARY = (
@@ -65,7 +70,8 @@ def pack(data: bytes, crc: int, smallest: int) -> tuple[bytes, int]:
     """Return what to store in the columns of a value and of its checksum."""
     if len(data) < smallest:
         return data, crc
-    compressor = zlib.compressobj(_FASTEST, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
+    window, memory = (_SMALL_WINDOW, _SMALL_MEMORY) if len(data) < _SMALL else (_WINDOW, _MEMORY)
+    compressor = zlib.compressobj(_FASTEST, zlib.DEFLATED, window, memory, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
     packed = compressor.compress(data) + compressor.flush()
     return (packed, crc | PACKED) if len(packed) < len(data) else (data, crc)
 
