@@ -16,6 +16,7 @@ from tests.examples.pages import ROOT, Block, blocks_of, pages
 PAGES = pages()
 DRAWINGS = {
     "budgets": "who spends from whose budget",
+    "many-machines": "commands for a server, which tests/cli/commands/test_store.py gives, and a file for docker",
     "requests": "the states of a request, and a question",
     "screens": "captures of the prompt line, which tests/cli/repl/test_screens.py compares",
     "tasks": "the states of a task",
