@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -306,3 +309,52 @@ def test_an_address_with_a_password_is_refused_without_repeating_it(url: str) ->
     with pytest.raises(SettingsError) as refused:
         parse_address(url)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.fixture
+def pooled(server: PostgresServer) -> Iterator[str]:
+    """Address of a pgbouncer in transaction mode before the server."""
+    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed")
+    with tempfile.TemporaryDirectory(prefix="pgb-", dir="/tmp") as name:  # a path of a socket must be short
+        folder = Path(name)
+        folder.chmod(0o777)
+        settings = folder / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\npostgres = host={server.socket.parent} dbname=postgres user=callboard\n"
+            f"[pgbouncer]\nlisten_addr =\nunix_socket_dir = {folder}\nauth_type = any\npool_mode = transaction\n"
+            f"logfile = {folder}/log\n"
+        )
+        settings.chmod(0o644)
+        user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        with subprocess.Popen([program, "-q", *user, settings], stderr=subprocess.DEVNULL) as process:
+            url = f"postgresql://callboard@/postgres?host={folder}&port=6432"
+            for _ in range(100):
+                if (folder / ".s.PGSQL.6432").exists():
+                    break
+                time.sleep(0.1)
+            yield url
+            process.kill()
+
+
+async def test_a_pooler_may_be_between_but_not_for_leases_and_wakes(
+    server: PostgresServer, pooled: str, tmp_path: Path
+) -> None:
+    store = await open_store(parse_address(pooled, server.url), str(tmp_path))
+    try:
+        async with store.follow("s") as records:
+            for number in range(1, 11):  # more often than a driver needs to prepare a statement
+                assert await store.commit(Append("s", b"x"), Put("k", b"x")) == (number, number)
+                assert (await anext(records)).seq == number
+            lease = await store.acquire("host")
+            assert not isinstance(lease, LeaseHolder)
+            assert await store.commit(Append("s", b"x"), fence=lease.fence) == (11,)
+    finally:
+        await store.aclose()
+    store = await open_store(parse_address(pooled), str(tmp_path))
+    try:
+        with pytest.raises(WorkspaceUnusable, match="leads to a connection pooler"):
+            await store.acquire("host")
+    finally:
+        await store.aclose()

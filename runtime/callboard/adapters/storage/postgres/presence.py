@@ -287,7 +287,7 @@ class Presence:
                 connection.close()
                 raise WorkspaceUnusable(
                     f"the address {self._address.direct} leads to a connection pooler, through which no process can be "
-                    "woken and no lease be held: name the server itself in store.direct"
+                    "woken and no lease be held: name the server itself in the setting store_direct"
                 )
             connection.add_notify_handler(lambda notify: self._pass_on([notify.payload]))
             self._connection = connection
