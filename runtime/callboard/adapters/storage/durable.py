@@ -27,6 +27,15 @@ class DamageReport:
         return f"{self.what} in {self.where} was damaged and set aside: {self.set_aside}"
 
 
+def text_after(prefix: str) -> str | None:
+    """Return the least text that sorts after every text with this prefix; None if there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text contains a surrogate
+
+
 class DurableStore(Store):
     """Store whose contents outlive its processes."""
 

@@ -1,7 +1,7 @@
 """Addresses of a server, and connections to it.
 
 No password is ever part of an address: libpq reads it from PGPASSWORD, ~/.pgpass, or a service file
-(postgresql.org/docs/current/libpq-pgpass.html). So an address can stand in settings, in logs and in messages.
+(postgresql.org/docs/current/libpq-pgpass.html). So settings, logs, and messages may contain an address.
 """
 
 from __future__ import annotations

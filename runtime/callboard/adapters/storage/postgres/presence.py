@@ -310,7 +310,7 @@ class Presence:
                 "UPDATE callboard.host SET seen = clock_timestamp(), listening = %s WHERE number = %s RETURNING number",
                 (state.listening, state.row.number),
             )
-            if not changed:  # an administrator removed it, or the server was restored: leases have to be taken anew
+            if not changed:  # an administrator removed it, or the server was restored: leases must be acquired again
                 state.row.number = 0
                 state.listens = False
         if not state.row.number:

@@ -14,7 +14,7 @@ from typing import Any, Generic, LiteralString, TypeVar
 
 import psycopg
 
-from callboard.adapters.storage.durable import DamageReport
+from callboard.adapters.storage.durable import DamageReport, text_after
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
@@ -105,7 +105,7 @@ def keys(space: int, prefix: str) -> Query[list[Row]]:
     return Query(
         "SELECT key, revision, crc, value FROM callboard.row "
         "WHERE space = %s AND key >= %s AND (%s::text IS NULL OR key < %s) AND value IS NOT NULL ORDER BY key",
-        (space, prefix, *(2 * (after(prefix),))),
+        (space, prefix, *(2 * (text_after(prefix),))),
         decode,
     )
 
@@ -130,7 +130,7 @@ class WatchPosition:
             "SELECT seen.oldest::text::bigint, r.changed::text::bigint, r.key, r.revision, r.crc, r.value "
             "FROM seen LEFT JOIN callboard.row r ON r.space = %s AND r.key >= %s AND (%s::text IS NULL OR r.key < %s) "
             "AND r.changed >= %s::text::xid8 AND (r.value IS NOT NULL OR %s) ORDER BY r.changed, r.key",
-            (self._space, self._prefix, *(2 * (after(self._prefix),)), str(position), position > 0),
+            (self._space, self._prefix, *(2 * (text_after(self._prefix),)), str(position), position > 0),
             _as_read,
         )
 
@@ -140,7 +140,7 @@ class WatchPosition:
         Call it where nothing can be cancelled between this and the use of the rows: they are not returned again.
         Raises `ValueMismatch`; the same rows are then read again.
         """
-        # In a first look of an empty store, 0 would begin anew: no transaction has a number below 3.
+        # Never 0, which means a first look. No transaction has a number below 3.
         reached = max(int(rows[0][0]), position, 1)
         found: list[Row] = []
         returned = dict(self._returned)
@@ -164,15 +164,6 @@ def _row(key: str, revision: int, stored_crc: int, stored: bytes | None) -> Row:
     if row_crc(key, revision, value) != crc:
         raise ValueMismatch(f"key {key}", key, key=key)
     return Row(key, value, revision)
-
-
-def after(prefix: str) -> str | None:
-    """Return the least text that sorts after every text with this prefix; None if there is none."""
-    stem = prefix.rstrip("\U0010ffff")
-    if not stem:
-        return None
-    following = ord(stem[-1]) + 1
-    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text contains a surrogate
 
 
 def has_blob(space: int, digest: str) -> Query[bool]:

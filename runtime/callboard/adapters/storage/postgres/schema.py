@@ -90,6 +90,11 @@ UPGRADES: Mapping[int, tuple[LiteralString, ...]] = MappingProxyType({})
 """Statements from each older version to the next one, run in one transaction under the lock `CREATING`."""
 
 
+def blob_parts(data: bytes) -> list[bytes]:
+    """Return the rows' contents of a blob, at least one."""
+    return [data[at : at + BLOB_PART_BYTES] for at in range(0, len(data), BLOB_PART_BYTES)] or [b""]
+
+
 def prepare(connection: Connection, address: ServerAddress, space: str) -> int:
     """Check the server, create or upgrade its tables, and return the number of the space.
 

@@ -154,7 +154,7 @@ class PostgresStore(DurableStore):
         digest = hashlib.sha256(data).hexdigest()
         if await self._ask(queries.has_blob(self.space, digest)):
             return digest
-        parts = [data[at : at + schema.BLOB_PART_BYTES] for at in range(0, len(data), schema.BLOB_PART_BYTES)] or [b""]
+        parts = schema.blob_parts(data)
         # The first part comes last: with it the blob is complete, and no reader finds half of one.
         for number in reversed(range(len(parts))):
             await self._ask(queries.put_blob_part(self.space, digest, number, parts))

@@ -15,7 +15,7 @@ import psycopg
 
 from callboard.adapters.storage.postgres.address import Connection, connect
 from callboard.adapters.storage.postgres.faults import translated
-from callboard.adapters.storage.postgres.schema import BLOB_PART_BYTES
+from callboard.adapters.storage.postgres.schema import blob_parts
 from callboard.adapters.storage.postgres.store import PostgresStore
 from callboard.adapters.storage.sqlite.copy import RawDatabase, database_snapshot, new_database
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
@@ -205,7 +205,7 @@ def _import_blobs(folder: Path, target: Connection, space: int) -> int:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != path.name:
             raise StoreDamaged(f"blob {path} no longer matches its digest: move it away, or restore it from a backup")
-        parts = [data[at : at + BLOB_PART_BYTES] for at in range(0, len(data), BLOB_PART_BYTES)] or [b""]
+        parts = blob_parts(data)
         for number, part in enumerate(parts):
             target.execute(
                 "INSERT INTO callboard.blob (space, digest, part, parts, data) VALUES (%s, %s, %s, %s, %b) "

@@ -32,7 +32,7 @@ from callboard.types.lazy_dataclass import dataclass
 BATCH = 256
 """Most commits in one transaction. Limits how long the first waits for the last."""
 Cursor = psycopg.Cursor[tuple[Any, ...]]
-_PRESENT = b""  # stands for a value whose bytes no decision needs
+_PRESENT = b""  # marks a key that has a value; no decision needs its bytes
 
 
 @dataclass(eq=False)
@@ -325,7 +325,7 @@ class PostgresWriter:
         lasts = {stream: appended[-1][0].seq for stream, appended in sorted(draft.records.items())}
         new = {stream: last for stream, last in lasts.items() if stream not in state.lasts}
         old = {stream: last for stream, last in lasts.items() if stream in state.lasts}
-        if new:  # another host that creates the same stream makes this one begin anew
+        if new:  # fails if another host has created the same stream: the group is then tried again
             connection.execute(
                 "INSERT INTO callboard.stream (space, name, last) "
                 "SELECT %s, w.name, w.last FROM unnest(%s::text[], %s::bigint[]) AS w (name, last)",
@@ -357,7 +357,7 @@ class PostgresWriter:
             if row.value is not None:
                 stored, crc = pack(row.value, row_crc(key, row.revision, row.value), SMALLEST_ROW)
             (old if key in state.rows else new).append((key, row.revision, crc, stored))
-        if new:  # another host that creates the same key makes this one begin anew
+        if new:  # fails if another host has created the same key: the group is then tried again
             connection.execute(
                 "INSERT INTO callboard.row (space, key, revision, crc, value) "
                 "SELECT %s, w.* FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[]) AS w",

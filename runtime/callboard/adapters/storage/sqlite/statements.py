@@ -11,6 +11,7 @@ from dataclasses import field
 
 import apsw
 
+from callboard.adapters.storage.durable import text_after
 from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc, unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.adapters.storage.sqlite.sql import run
@@ -139,11 +140,8 @@ def _row(key: str, revision: int, crc: int, value: bytes | None) -> Row:
 
 def _after(prefix: str) -> str | bytes:
     """Return the least value that sorts after every text with this prefix."""
-    stem = prefix.rstrip("\U0010ffff")
-    if not stem:
-        return _ABOVE_ALL_TEXT
-    following = ord(stem[-1]) + 1
-    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no text contains a surrogate
+    following = text_after(prefix)
+    return _ABOVE_ALL_TEXT if following is None else following
 
 
 @dataclass
