@@ -20,10 +20,11 @@ from callboard.engine.commands import find_session
 from callboard.engine.recall import events_of, recall
 from callboard.sessions.places import find_places
 from callboard.sessions.stores import log_notice, open_store
+from callboard.types.settings import Settings
 
 
 async def main() -> None:
-    store = await open_store(find_places(Path.cwd()), "process", log_notice)
+    store = await open_store(find_places(Path.cwd()), Settings(durability="process"), log_notice)
     row = await find_session(store, None)
     began = time.perf_counter()
     resumed = await recall(store, row.id, "lead", 1)

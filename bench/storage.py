@@ -18,9 +18,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import child
 
@@ -38,7 +39,7 @@ SIDE = str(Path(__file__).parent / "storage_side.py")
 
 
 @contextmanager
-def side(kind: str, engine: str, place: str, *, writers: int = 1, count: int) -> Iterator[subprocess.Popen[str]]:
+def side(kind: str, engine: str, place: str, *, writers: int = 1, count: int) -> Generator[subprocess.Popen[str]]:
     """Start a side, and wait until it is ready. It begins when a line is written to it."""
     line = [sys.executable, SIDE, kind, engine, place, str(writers), str(count)]
     pipe = subprocess.PIPE
@@ -75,9 +76,7 @@ def delays(engine: str, place: str) -> list[float]:
         reader.stdin.write("go\n")
         reader.stdin.flush()
         result(sender)
-        found = result(reader)
-    assert isinstance(found, list)
-    return found
+        return cast("list[float]", result(reader))
 
 
 def measure(engine: str, place: str) -> bool:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
@@ -75,7 +76,7 @@ def bare(engine: str, place: str, writers: int, count: int) -> float:
 
 
 def sqlite_inserts(place: str) -> Callable[[int], None]:
-    connection = apsw.Connection(str(Path(place) / "bare.db"))
+    connection: Any = apsw.Connection(str(Path(place) / "bare.db"))  # one of its types is unknown to the checker
     connection.set_busy_timeout(60_000)
     connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
     for table in ("bare_message", "bare_record"):
