@@ -16,6 +16,7 @@ from callboard.adapters.storage.memory import MemoryStore
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Store
 from callboard.sessions.inspect.open_requests import OpenRequests
+from callboard.sessions.places import WorkspacePaths
 from callboard.web.access import Access
 from callboard.web.app import page_app
 from callboard.web.guard import Refusal, cookie_name
@@ -115,6 +116,8 @@ async def opened_page(workspace: Path = Path("/work/roof"), store: Store | None 
     access = Access(lambda: None)
     pending = OpenRequests(store)
     news = Notifier()
+    own = workspace / ".test"
+    places = WorkspacePaths(workspace, own / "state", own / "data", own / "config")
     page = Page(None, access, store)
 
     async def owner(client: Address, server: Address, *, again: bool) -> ConnectionOwner:
@@ -123,7 +126,7 @@ async def opened_page(workspace: Path = Path("/work/roof"), store: Store | None 
     async def report(refusal: Refusal) -> None:
         page.refusals.append(refusal)
 
-    page.app = page_app(PageServices(store, workspace, access, pending, news), owner, report)
+    page.app = page_app(PageServices(store, places, access, pending, news), owner, report)
     await pending.read()
     await page.sign_in()
     async with anyio.create_task_group() as group:

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cli.commands.command import Command
 from tests.cli.commands.pending_requests import create_session_with, stored_request
 from tests.cli.views.plan_rows import answered_request, plan
 from tests.simulation.processes import AtTerminal
-from tests.web.page_process import PageProcess, serving
+from tests.web.browser_tab import MARKS, Tab, opened_chromium
+from tests.web.page_process import serving
 
-from callboard.adapters.processes import tool_ancestry
 from callboard.core.approvals.requests import open_request
 from callboard.types.records import Request
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-LIMIT = 60_000
-"""Milliseconds to wait for what takes one second on an idle machine."""
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system has no /proc/net/tcp"),
-    pytest.mark.skipif(bool(tool_ancestry.started_by_tool()), reason="these tests run in a tool's process"),
-]
+pytestmark = MARKS
 SCENARIO = """
 agents:
   lead:
@@ -53,39 +40,6 @@ agents:
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
-
-
-@contextmanager
-def opened_chromium() -> Iterator[Any]:
-    """Start Chromium. While it runs, this thread has a running event loop, and can start no other."""
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Tab:
-    """A signed-in tab that fails its test for an error of a script or a refused resource."""
-
-    def __init__(self, chromium: Any, page: PageProcess, **options: Any) -> None:
-        self.context = chromium.new_context(**options)
-        self.context.set_default_timeout(LIMIT)
-        self.address = page.address
-        self.errors: list[str] = []
-        self.tab = self.open()
-        self.tab.goto(f"{page.address}/#{page.token}")
-        self.tab.wait_for_url("**/waiting")
-
-    def open(self) -> Any:
-        """Open another tab of the same browser."""
-        tab = self.context.new_page()
-        tab.on("pageerror", lambda error: self.errors.append(str(error)))
-        tab.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
-        return tab
-
-    def close(self) -> None:
-        self.context.close()
-        assert self.errors == []
 
 
 def test_a_real_session_is_answered_from_the_page_and_survives_its_host(command: Command) -> None:

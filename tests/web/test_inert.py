@@ -16,10 +16,11 @@ from pydantic import TypeAdapter, ValidationError
 from tests.web.page_client import opened_page
 
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.core.keys import agent_key, request_key, session_key, task_key
+from callboard.core.keys import agent_key, fire_key, request_key, schedule_key, session_key, task_key
 from callboard.ports.store import Put
 from callboard.types.events import Event
 from callboard.types.records import AgentRow, Request, SessionRow, Task
+from callboard.types.schedules import Fire, Schedule, ScheduleRights
 from callboard.web.agent import Calls, agent_path, shown_event
 from callboard.web.html import path_of
 from callboard.web.routes import StreamMessage, encoded
@@ -82,7 +83,23 @@ TAGS = frozenset(
             "table",
             "thead",
         ),
-        *("tbody", "tr", "th", "td", "form", "input", "label", "textarea", "button", "select", "option", "script"),
+        *(
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "dl",
+            "dt",
+            "dd",
+            "form",
+            "input",
+            "label",
+            "textarea",
+            "button",
+            "select",
+            "option",
+            "script",
+        ),
     }
 )
 HIDDEN = ("Cc", "Cf", "Zl", "Zp")
@@ -185,17 +202,38 @@ def requests() -> Iterator[Request]:
         yield Request.model_validate({"id": f"req_{number}", "kind": kind, "expires_at": now + number, **base})
 
 
-@pytest.mark.slow
-@pytest.mark.anyio
-async def test_every_row_is_inert_on_every_screen() -> None:
+async def hostile_store() -> MemoryStore:
+    """Return the store of a session with a hostile text in each field of its rows."""
     store = MemoryStore()
     texts = cycle(HOSTILE)
     session = SessionRow(id="s1", workspace=next(texts), created_at=1.0, prompt=HOSTILE[0], model=HOSTILE[1])
     await store.commit(Put(session_key("s1"), session.encode()))
     await store.commit(*(Put(request_key("s1", row.id), row.encode()) for row in requests()))
-    names = ["lead", *HOSTILE[:60]]
-    for number, name in enumerate(names):
-        row = AgentRow(
+    await store.commit(*(Put(agent_key("s1", row.name), row.encode()) for row in agents(texts)))
+    for number, text in enumerate(HOSTILE):
+        status = "pending" if number % 40 else "in_progress"
+        words = {"subject": text, "description": text, "files": [text], "owner": text, "check": text, "result": text}
+        task = Task.model_validate({"id": f"task_{number}", "status": status, **words})
+        schedule = Schedule(
+            id=f"cron_{number}",
+            cron="0 9 * * *",
+            **dict.fromkeys(("prompt", "name", "source", "paused_why", "skipped_why", "target"), text),
+            state="paused" if number % 2 else "active",
+            rights=ScheduleRights(mode=text, allow=(text,), deny=(text,)),
+        )
+        fire = Fire(id=f"schedule:{schedule.id}:1", schedule=schedule.id, session="s1", nominal=1.0, at=number)
+        fire = fire.model_copy(update={"why": text, "agent": text})
+        await store.commit(
+            Put(task_key("s1", task.id), task.encode()),
+            Put(schedule_key("s1", schedule.id), schedule.encode()),
+            Put(fire_key("s1", schedule.id, fire.id), fire.encode()),
+        )
+    return store
+
+
+def agents(texts: Iterator[str]) -> Iterator[AgentRow]:
+    for number, name in enumerate(["lead", *HOSTILE[:60]]):
+        yield AgentRow(
             name=name,
             kind="lead" if name == "lead" else "teammate",
             role=next(texts),
@@ -206,24 +244,20 @@ async def test_every_row_is_inert_on_every_screen() -> None:
             waiting_for=next(texts),
             worktree=next(texts),
         )
-        await store.commit(Put(agent_key("s1", name), row.encode()))
-    for number, text in enumerate(HOSTILE):
-        task = Task.model_validate(
-            {
-                "id": f"task_{number}",
-                "subject": text,
-                "description": text,
-                "files": [text],
-                "owner": text,
-                "status": "pending" if number % 40 else "in_progress",
-            }
-        )
-        await store.commit(Put(task_key("s1", task.id), task.encode()))
-    async with opened_page(Path("/work/<b>\u202eroof"), store) as page:
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_every_row_is_inert_on_every_screen(tmp_path: Path) -> None:
+    folder = tmp_path / "<b>\u202eroof"
+    folder.mkdir()
+    async with opened_page(folder, await hostile_store()) as page:
         paths = [
             "/waiting",
             "/sessions",
             path_of("sessions", "s1"),
+            "/schedules",
+            *(path_of("sessions", "s1", "schedules", f"cron_{number}") for number in range(0, len(HOSTILE), 7)),
             agent_path("s1", "lead"),
             agent_path("s1", "<!--"),
         ]
@@ -231,7 +265,7 @@ async def test_every_row_is_inert_on_every_screen() -> None:
             response = await page.get(path)
             assert response.status == 200, response.text
             check_inert(response.text)
-        for path in paths[:3]:
+        for path in paths[:4]:
             stream = await page.get(f"{path}/events")
             assert stream.text.startswith("data: <hx-partial")
         unknown = await page.get(path_of("sessions", "<!--\u202e"))

@@ -33,6 +33,7 @@ from callboard.web.agent import agent_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.html import sign_in_document
 from callboard.web.routes import PageServices, html_response, refused
+from callboard.web.schedules import schedule_routes
 from callboard.web.sessions import session_routes
 from callboard.web.waiting import PATH, waiting_routes
 
@@ -51,6 +52,7 @@ def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refus
             *waiting_routes(services),
             *session_routes(services),
             *agent_routes(services),
+            *schedule_routes(services),
             Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
         ],
         exception_handlers={CallboardError: _failed},
@@ -162,7 +164,7 @@ async def serving_page(
 
     try:
         await requests.read()
-        services = PageServices(store, places.workspace, access, requests, news)
+        services = PageServices(store, places, access, requests, news)
         app = page_app(services, ProcessLookup(), report)
         async with serving_app(app, host, port, lifespan="off") as bound, anyio.create_task_group() as group:
             group.start_soon(requests.follow, news.notify)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from urllib.parse import quote
 
 import htpy as h
@@ -34,6 +34,16 @@ REPLY = "reply"
 """Id of the element that shows the result of a change."""
 
 
+SCREENS: Sequence[tuple[str, str]] = (
+    ("/waiting", "Waiting"),
+    ("/sessions", "Sessions"),
+    ("/schedules", "Schedules"),
+)
+"""Paths and names of the screens that every page links to."""
+ZONE = "callboard_zone"
+"""Cookie with the reader's time zone, which the page's script sets. It is no secret."""
+
+
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """Browser for which a screen is made."""
@@ -41,6 +51,12 @@ class Viewer:
     form_token: str
     needs_code: bool = False
     """True if each of its changes needs the code of the terminal."""
+    zone: tzinfo | None = None
+    """The reader's time zone; None: that of this machine."""
+
+    def local(self, at: float) -> datetime:
+        """Return a moment in the reader's time zone."""
+        return datetime.fromtimestamp(at, UTC).astimezone(self.zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +86,8 @@ def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
                 h.span(".workspace", title="Workspace")[spelled(workspace)],
                 h.nav(aria_label="Screens")[
                     [
-                        h.a(href=path, aria_current="page" if screen.path == path else None)[name]
-                        for path, name in (("/waiting", "Waiting"), ("/sessions", "Sessions"))
+                        h.a(href=path, aria_current="page" if f"{screen.path}/".startswith(f"{path}/") else None)[name]
+                        for path, name in SCREENS
                     ]
                 ],
                 h.span("#live", role="status")["not live"],
@@ -183,6 +199,14 @@ def moment(at: float | None, *, counts: bool = False) -> Node:
     ]
 
 
+def clock(at: float | None, viewer: Viewer) -> Node:
+    """Return a time as date and time of the day in the reader's time zone."""
+    if not at:
+        return ""
+    local = viewer.local(at)
+    return h.time(datetime=local.isoformat(timespec="seconds"), data_kind="at")[f"{local:%Y-%m-%d %H:%M}"]
+
+
 def form(viewer: Viewer, action: str, *inner: Node, label: str = "") -> Element:
     """Return a form that sends a change, with the secret of the browser, and a field for the code if it is needed."""
     return h.form(
@@ -209,10 +233,28 @@ def _secrets(viewer: Viewer) -> Node:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Node]], *, nothing: str) -> Element:
     """Return a table that becomes a list of cards on a narrow screen."""
-    cells = [h.tr[[h.td(data_head=head)[cell] for head, cell in zip(heads, row, strict=True)]] for row in rows]
+    cells = [
+        h.tr[[h.td(data_head=head)[h.div[cell] if cell else None] for head, cell in zip(heads, row, strict=True)]]
+        for row in rows
+    ]
     if not cells:
         return h.p(".nothing")[nothing]
     return h.table[h.thead[h.tr[[h.th(scope="col")[head] for head in heads]]], h.tbody[cells]]
+
+
+def facts(rows: Iterable[tuple[str, Node]]) -> Element:
+    """Return names with their values, one below the other."""
+    return h.dl[[h.div[h.dt[name], h.dd[value]] for name, value in rows if value]]
+
+
+def field(label: str, control: Node, hint: str = "") -> Element:
+    """Return a control of a form with its label."""
+    return h.label[h.span[label, h.span(".hint")[f" {hint}"] if hint else None], control]
+
+
+def chosen(name: str, options: Iterable[tuple[str, str]], value: str) -> Element:
+    """Return a list to choose from. `options`: values and their texts."""
+    return h.select(name=name)[[h.option(value=each, selected=each == value)[text] for each, text in options]]
 
 
 def path_of(*parts: str) -> str:

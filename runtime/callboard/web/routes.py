@@ -7,9 +7,10 @@ moment. A comment in between keeps the connection, and shows the server that the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from datetime import tzinfo
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import anyio
 import htpy as h
@@ -19,14 +20,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from callboard.cli.views.permission import spelled
+from callboard.core.scheduling.cron import CronInvalid, zone_named
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Store
 from callboard.sessions.inspect.open_requests import OpenRequests
+from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import CallboardError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access
 from callboard.web.guard import visit_of
-from callboard.web.html import REPLY, Viewer, WebPage, document, notice_document, partial
+from callboard.web.html import REPLY, ZONE, Viewer, WebPage, document, notice_document, partial
 
 _REST = 0.2
 """Seconds between two messages of a stream."""
@@ -51,7 +54,7 @@ class PageServices:
     """Parts that the routes use."""
 
     store: Store
-    workspace: Path
+    places: WorkspacePaths
     access: Access
     requests: OpenRequests
     news: Notifier
@@ -59,14 +62,23 @@ class PageServices:
 
     def page(self, request: Request, page: WebPage) -> Response:
         """Return a whole page."""
-        return html_response(document(page, str(self.workspace), viewer_of(request)))
+        return html_response(document(page, str(self.places.workspace), viewer_of(request)))
 
 
 def viewer_of(request: Request) -> Viewer:
     """Return the browser of a request that needs a cookie."""
     visit = visit_of(request)
     assert visit.browser is not None, "the guard admits no other"
-    return Viewer(visit.browser.form_token, visit.needs_code)
+    return Viewer(visit.browser.form_token, visit.needs_code, _zone(request))
+
+
+def _zone(request: Request) -> tzinfo | None:
+    """Return the time zone that the browser names; None without one, or for one that does not exist."""
+    name = unquote(request.cookies.get(ZONE, ""))
+    try:
+        return zone_named(name) if name else None
+    except CronInvalid:
+        return None
 
 
 def html_response(element: Element | Fragment, status: int = 200) -> Response:
@@ -159,6 +171,28 @@ async def changed_fragments(news: Notifier, screen: Callable[[], Awaitable[WebPa
     while True:
         yield StreamMessage("".join(_news((await screen()).fragments, sent)))
         seen = await next_news(news, seen)
+
+
+def row_stream(store: Store, prefixes: Mapping[str, str], screen: Callable[[], Awaitable[WebPage]]) -> EventStream:
+    """Return the stream of a screen that is derived from rows, sent again after their changes.
+
+    `prefixes`: prefixes of keys, each with a text that the keys contain.
+    """
+    news = Notifier()
+
+    async def follow() -> None:
+        async with anyio.create_task_group() as group:
+            for prefix, part in prefixes.items():
+                group.start_soon(_watch, store, prefix, part, news)
+
+    return EventStream(lambda: changed_fragments(news, screen), follow)
+
+
+async def _watch(store: Store, prefix: str, part: str, news: Notifier) -> None:
+    async with store.watch(prefix) as rows:
+        async for row in rows:
+            if any(part in each.key for each in (row, *rows.at_hand())):
+                news.notify()
 
 
 def _news(fragments: Mapping[str, Element], sent: dict[str, str]) -> Iterator[str]:

@@ -144,7 +144,7 @@ def draft_block(schedule: Schedule, now: float, *, note: str = "") -> Block:
 
     The lines have the meaning, the next times, the jitter and the schedule's own rules.
     """
-    lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next_times(schedule, now), *_rules(schedule)]
+    lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next_times(schedule, now), *rule_lines(schedule)]
     whole = budget_words(schedule.budget)
     each = budget_words(schedule.fire_budget)
     lines += [f"may spend: {whole or 'no limit of its own'} in all, {each or 'as much'} for each fire"] * bool(
@@ -193,7 +193,7 @@ def _lines(schedule: Schedule, spent: ScheduleSpent, now: float) -> Iterator[str
     yield from _next_times(schedule, now)
     if (last := last_fired(schedule)) is not None:
         yield f"last: {when(last)}"
-    yield from _rules(schedule)
+    yield from rule_lines(schedule)
     whole = budget_words(schedule.budget)
     each = budget_words(schedule.fire_budget)
     yield f"may spend: {whole or 'no limit of its own'} in all, {each or 'no limit of its own'} for each fire"
@@ -216,7 +216,7 @@ def _next_times(schedule: Schedule, now: float) -> Iterator[str]:
         yield f"jitter: each is delayed by {duration_words(seconds)}, the same on each day"
 
 
-def _rules(schedule: Schedule) -> Iterator[str]:
+def rule_lines(schedule: Schedule) -> Iterator[str]:
     """Yield the settings that differ from those of all schedules."""
     contexts = {
         "lead": "",

@@ -353,15 +353,24 @@ async def open_schedules(
         raise NoSession(_no_session(places.workspace))
     store = await open_store(places, settings, notice)
     try:
-        ids = await _sessions(store, session)
-        if not ids:
+        every = await schedules_of(store, places, session)
+        if not every.inspectors:
             if make is None:
                 raise NoSession(_no_session(places.workspace))
-            ids = [await make(store)]
-        yield AllSchedules(store, places, [await _inspector(store, session_id) for session_id in ids])
+            every = AllSchedules(store, places, [await _inspector(store, await make(store))])
+        yield every
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
+
+
+async def schedules_of(store: Store, places: WorkspacePaths, session: str | None = None) -> AllSchedules:
+    """Return the schedules of all sessions of an open store, or of the named one; none without a session.
+
+    Raises `UsageError` for an unknown session.
+    """
+    ids = await _sessions(store, session)
+    return AllSchedules(store, places, [await _inspector(store, session_id) for session_id in ids])
 
 
 def _agent_types(places: WorkspacePaths) -> list[str]:

@@ -31,6 +31,11 @@ function span(seconds) {
   return `${whole} ${name}` + (rest ? ` ${rest} ${next[1]}` : "");
 }
 
+const CLOCK = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "short" });
+// The server groups times by the reader's days.
+const ZONE = encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone);
+document.cookie = `callboard_zone=${ZONE}; path=/; SameSite=Strict; max-age=31536000`;
+
 function showTimes() {
   const now = Date.now();
   for (const element of document.querySelectorAll("time[data-kind]")) {
@@ -38,7 +43,7 @@ function showTimes() {
     const seconds = Math.abs(at - now) / 1000;
     const until = element.dataset.kind === "until";
     const late = until && at < now;
-    const text = until ? (late ? `deadline passed ${span(seconds)} ago, waited` : `${span(seconds)} left`) : `${span(seconds)} ago`;
+    const text = element.dataset.kind === "at" ? CLOCK.format(at) : until ? (late ? `deadline passed ${span(seconds)} ago, waited` : `${span(seconds)} left`) : `${span(seconds)} ago`;
     if (element.textContent !== text) element.textContent = text;
     element.classList.toggle("soon", until && seconds < 120);
     element.title = at.toLocaleString();
