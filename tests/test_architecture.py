@@ -268,6 +268,7 @@ STORE_WRITERS = {
     "sessions/open.py": "the session's row",
     "sessions/hosted.py": "the session's row, and what workflows write under the lease",
     "sessions/inspect/schedule_files.py": "schedules of files, which a person wrote",
+    "sessions/hosts.py": "the order to drain a host",
     "sessions/inspect/serving.py": "the row of a process that serves schedules",
     "sessions/lease.py": "the row of the host",
     "sessions/person_actions.py": "all that a person does",

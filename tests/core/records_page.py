@@ -29,6 +29,8 @@ ROWS = (
     values.AgentRow,
     values.SessionRow,
     values.HostRow,
+    values.HostAbout,
+    values.QueuedSession,
     values.RefusedRequest,
     rates.RateNotice,
     worktrees.WorktreeNoted,
@@ -81,6 +83,7 @@ the tables, a field without a default is required.
 | `m/<session>/<name>.<incarnation>` (stream) | its mailbox: envelopes; a known id is not appended again |
 | `s/<session>` | `SessionRow` |
 | `host/<session>` | `HostRow` of the process that hosts it |
+| `queue/<session>` | `QueuedSession` of a session that needs a host |
 | `s/<session>/agent/<name>` | `AgentRow` of the newest incarnation |
 | `s/<session>/task/<id>` | `Task` |
 | `s/<session>/request/<id>` | `Request` |

@@ -66,7 +66,7 @@ def test_a_schedule_that_never_fired_has_no_last_time(fires: int, shown: bool) -
 
 def test_each_resource_has_its_heads_once() -> None:
     declared = [value for value in vars(resources).values() if isinstance(value, Resource)]
-    assert len(declared) == 9
+    assert len(declared) == 11
     for resource in declared:
         heads = [column.head for column in resource.columns]
         assert len(set(heads)) == len(heads)

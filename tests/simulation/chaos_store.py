@@ -27,6 +27,7 @@ from callboard.ports.store import (
     Fence,
     Lease,
     LeaseHolder,
+    PresentProcess,
     Put,
     Record,
     Records,
@@ -108,6 +109,12 @@ class Unkind:
 
     async def last(self, stream: str) -> int:
         return await self.inner.last(stream)
+
+    async def announce(self, about: bytes) -> None:
+        await self.inner.announce(about)
+
+    async def present(self) -> Sequence[PresentProcess]:
+        return await self.inner.present()
 
     def follow(self, stream: str, after: int = 0) -> AbstractAsyncContextManager[Records]:
         return self.inner.follow(stream, after)

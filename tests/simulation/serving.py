@@ -67,9 +67,10 @@ def serves(command: Command, count: int) -> Generator[list[Running]]:
         yield running
 
 
-def serve(command: Command) -> Running:
+def serve(command: Command, *options: str) -> Running:
     """Start one. It needs no key, since no session here does."""
-    return Running(command, ("serve", "--model", f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"), {})
+    model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
+    return Running(command, ("serve", "--model", model, *options), {})
 
 
 async def hosting(running: Sequence[Running], session: str) -> Running:

@@ -11,6 +11,8 @@ dead/<session>/<name>.<inc>      position up to which the mailbox of an ended li
 host/<session>                   HostRow
 fires/<session>/<schedule>/<time>  Fire, the history of a schedule
 serving/<pid>                    HostRow of a `callboard serve`
+queue/<session>                  QueuedSession
+drain/<process>                  a person's order to a `callboard serve`: hand its sessions over
 w/<session>/<id>                 WorkflowRow, and the journal of the workflow (stream): WorkflowNoted
 worktrees                        operations on git worktrees (stream)
 refused/<session>                requests to the web page that an agent's process sent (stream): RefusedRequest
@@ -129,7 +131,7 @@ def fire_key(session: str, schedule_id: str, fire_id: str) -> str:
 def session_of(name: str) -> str:
     """Return the session that a key or a stream belongs to; empty if it belongs to none."""
     parts = name.partition("#")[0].split("/")
-    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused"}
+    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused", "queue"}
     return parts[1] if own and len(parts) > 1 else ""
 
 
@@ -207,6 +209,21 @@ def host_lease(session: str) -> str:
 def serving_key(pid: int | str = "") -> str:
     """Return the key of the `HostRow` of a `callboard serve`; without a pid, the prefix of all such keys."""
     return f"serving/{pid}"
+
+
+def queue_key(session: str = "") -> str:
+    """Return the key of the `QueuedSession` of a session; without a session, the prefix of all such keys."""
+    return f"queue/{session}"
+
+
+def drain_key(machine: str = "", pid: int = 0, started: float = 0.0) -> str:
+    """Return the key of the order to drain a process; without a machine, the prefix of all such keys."""
+    return f"drain/{machine}:{pid}:{started:g}" if machine else "drain/"
+
+
+def host_name(machine: str, pid: int) -> str:
+    """Return the name of a process among the hosts of a store: `build1:4711`."""
+    return f"{machine}:{pid}"
 
 
 def short_id(prefix: str, *origin: object) -> str:

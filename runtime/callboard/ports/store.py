@@ -45,6 +45,7 @@ __all__ = [
     "Fence",
     "Lease",
     "LeaseHolder",
+    "PresentProcess",
     "Put",
     "Record",
     "Records",
@@ -84,6 +85,21 @@ class LeaseHolder:
     """Start time in clock ticks since boot. It distinguishes the process from a later one with the same pid."""
     machine: str = ""
     """Name of the machine of a process that this one cannot see; empty for a process of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentProcess:
+    """Process that holds a lease of the store, or has announced itself."""
+
+    holder: LeaseHolder
+    machine: str
+    """Name of its machine, also if that is this one."""
+    silent: float = 0.0
+    """Seconds since its last sign of life, by the store's clock; 0 on one machine, where the kernel tells its end."""
+    about: bytes = b""
+    """Its own statement (`Store.announce`); empty if it has made none."""
+    leases: tuple[str, ...] = ()
+    """Names of the leases that it holds, sorted."""
 
 
 class Lease(Protocol):
@@ -198,6 +214,14 @@ class Store(Protocol):
 
     async def holder(self, lease_name: str) -> LeaseHolder | None:
         """Return the process that holds the lease now; None if no living process does."""
+        ...
+
+    async def announce(self, about: bytes) -> None:
+        """Let `present` show these bytes for this process until the store is closed. They replace earlier ones."""
+        ...
+
+    async def present(self) -> Sequence[PresentProcess]:
+        """Return the living processes that hold a lease or have announced themselves, by machine and pid."""
         ...
 
     async def aclose(self) -> None:

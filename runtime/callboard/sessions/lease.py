@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
 
+from callboard import __version__
 from callboard.adapters.kernel.exits import signal_process
 from callboard.adapters.processes.pids import is_same, open_pid, started_at
 from callboard.adapters.system.clock import SystemClock
@@ -66,14 +68,22 @@ async def take_lease(store: Store, session: str, take_over: TakeOver | None = No
 
 @asynccontextmanager
 async def hold_lease(
-    store: Store, session: str, take_over: TakeOver | None = None
+    store: Store, session: str, take_over: TakeOver | None = None, *, unattended: bool = False
 ) -> AsyncGenerator[tuple[Lease, HostRow]]:
     """Host the session while the block lasts, and announce it in a row. Raises as `take_lease` does.
 
     The lease is released before the row is removed, so that a process that sees the removal gets the lease at once.
+    `unattended`: no person sits at this process.
     """
     lease = await take_lease(store, session, take_over)
-    row = HostRow(pid=os.getpid(), started=started_at(os.getpid()) or 0.0, since=SystemClock().now())
+    row = HostRow(
+        pid=os.getpid(),
+        started=started_at(os.getpid()) or 0.0,
+        since=SystemClock().now(),
+        machine=socket.gethostname(),
+        version=__version__,
+        unattended=unattended,
+    )
     await store.commit(Put(host_key(session), row.encode()), fence=lease.fence)
     try:
         yield lease, row
@@ -136,7 +146,8 @@ def _open(holder: LeaseHolder) -> int | None:
     return open_pid(holder.pid, holder.started) if holder.pid > 0 and not holder.machine else None
 
 
-def _holder_words(holder: LeaseHolder) -> str:
+def process_words(holder: LeaseHolder) -> str:
+    """Return `process 4711`, with the machine if it is another one."""
     return f"process {holder.pid}" + (f" on {holder.machine}" if holder.machine else "")
 
 
@@ -235,7 +246,7 @@ async def _kill(holder: LeaseHolder, session: str) -> None:
     watched = _open(holder)
     if watched is None:
         raise SessionHosted(
-            f"the host of session {session} cannot be killed: {_holder_words(holder)} is not visible from here as the "
+            f"the host of session {session} cannot be killed: {process_words(holder)} is not visible from here as the "
             "holder of the lease (another container, perhaps). End it where it runs",
             holder.pid,
         )
@@ -275,9 +286,9 @@ def _same(row: HostRow, other: HostRow) -> bool:
 
 def _hosted_words(session: str, holder: LeaseHolder, take_over: TakeOver | None) -> str:
     if take_over is not None and not take_over.force:
-        message = f"{_holder_words(holder)} hosts session {session} and has not left within {take_over.wait:g} s"
+        message = f"{process_words(holder)} hosts session {session} and has not left within {take_over.wait:g} s"
         return f"{message}: wait longer (--wait), or kill it with --take-over --force"
     return (
-        f"session {session} is hosted by {_holder_words(holder)}: `callboard attach {session}` follows it, `callboard "
+        f"session {session} is hosted by {process_words(holder)}: `callboard attach {session}` follows it, `callboard "
         "send` and `approve` work with it, and --take-over makes it release the session"
     )

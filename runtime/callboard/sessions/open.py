@@ -116,7 +116,7 @@ async def open_session(
         row = prepared.row
         stack.enter_context(naming_version(row))
         lease, host_row = await stack.enter_async_context(
-            hold_lease(prepared.store, row.id, options.identity.take_over)
+            hold_lease(prepared.store, row.id, options.identity.take_over, unattended=not prepared.attended)
         )
         make_private(prepared.places.session_data(row.id))
         wiring = await stack.enter_async_context(open_model(prepared, options.model))

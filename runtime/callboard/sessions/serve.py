@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from callboard import __version__
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.adapters.system.logs import logging_to
@@ -49,6 +50,7 @@ from callboard.sessions.serve_sessions import LogLine, ServedSession, Server, Se
 from callboard.sessions.stores import has_store, keep_patience, open_store, own_settings
 from callboard.types.errors import CredentialsMissing, PersonCanAct, SettingsError, StoreBusy, StoreFull, heart_of
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import HostAbout
 from callboard.types.schedules import Schedule
 from callboard.types.settings import Settings
 
@@ -91,11 +93,22 @@ async def _served(
         if serving.once:
             await _sync_once(serving, places, shared, server=server, tell=tell)
             return await server.once()
-        async with announced_serving(shared.store, SystemClock().now()):
+        async with announced_serving(shared.store, _about(serving)):
             tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
             await server.tell_lost()
             await server.run(partial(_keep_files, serving, places, shared, tell))
     return 0
+
+
+def _about(serving: Serving) -> HostAbout:
+    """Return the statement of this process for the other hosts of the store."""
+    return HostAbout(
+        version=__version__,
+        serves=True,
+        labels=dict(serving.labels),
+        sessions=serving.sessions,
+        since=SystemClock().now(),
+    )
 
 
 @asynccontextmanager
@@ -126,14 +139,14 @@ async def _patient_store(places: WorkspacePaths, settings: Settings, tell: Tell)
 
 
 async def serving_pids(workspace: Path, notice: Notice) -> list[int]:
-    """Return the processes that serve a workspace now."""
+    """Return the processes of this machine that serve a workspace now."""
     places = find_places(workspace, writable=False)
     settings = own_settings()
     if not has_store(places, settings):
         return []
     store = await open_store(places, settings, notice)
     try:
-        return sorted(await serving(store))
+        return sorted(holder.pid for holder in await serving(store) if not holder.machine)
     finally:
         await store.aclose()
 

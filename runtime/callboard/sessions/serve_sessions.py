@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -72,6 +72,10 @@ class Serving:
     """Model of the session that is kept for schedule files; None for that of the settings."""
     once: bool = False
     """True to fire due schedules now, wait for their end, and return."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels of this host, which a session may ask for."""
+    sessions: int = 0
+    """Most sessions to host at once; 0: as many as there are open files for."""
 
 
 @dataclass(frozen=True, slots=True)

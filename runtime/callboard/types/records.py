@@ -419,6 +419,40 @@ class HostRow(Value):
     """Process that asks this one to leave, because the user continues there; 0: none."""
     left: bool = False
     """True if the process left for the one that asked. Followers of the session wait for the new row."""
+    machine: str = ""
+    """Name of its machine; empty in a row of an earlier version."""
+    version: str = ""
+    """Version of Callboard that it runs."""
+    unattended: bool = False
+    """True if no person sits at it: a serving host continues the session if this process dies."""
+    asked_from: str = ""
+    """Machine of the process that asks this one to leave."""
+
+
+class HostAbout(Value):
+    """Statement of a process about itself, for those that list and choose hosts (`Store.announce`)."""
+
+    version: str = ""
+    """Version of Callboard that it runs."""
+    serves: bool = False
+    """True for a `callboard serve`, which takes up sessions that need a host."""
+    labels: dict[str, str] = Field(default_factory=dict[str, str])
+    """Labels that a session may ask for."""
+    sessions: int = 0
+    """Most sessions that it hosts at once; 0: no limit of its own."""
+    draining: bool = False
+    """True if it hands its sessions over and takes up no others."""
+    since: float = 0.0
+    """Time at which it began to serve (Unix seconds)."""
+
+
+class QueuedSession(Value):
+    """Session that needs a host: detached, handed over, or left by a host that died. Its host removes the row."""
+
+    since: float = 0.0
+    """Time at which it was queued (Unix seconds)."""
+    placement: dict[str, str] = Field(default_factory=dict[str, str])
+    """Labels that its host must have."""
 
 
 FaultKind = Literal[

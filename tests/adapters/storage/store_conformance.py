@@ -323,6 +323,25 @@ class StoreConformance:
             assert await there.holder("host") is None
             assert not isinstance(await there.acquire("host"), LeaseHolder)
 
+    async def test_processes_are_present_with_their_leases_and_their_statements(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as here:
+            async with self.opened(tmp_path) as there:
+                assert await here.present() == []
+                lease = await here.acquire("host-1")
+                assert not isinstance(lease, LeaseHolder)
+                assert not isinstance(await here.acquire("host-2"), LeaseHolder)
+                (one,) = await there.present()
+                assert (one.leases, one.about, one.holder) == (("host-1", "host-2"), b"", await there.holder("host-1"))
+                assert one.machine
+                assert 0.0 <= one.silent < 10.0
+                await there.announce(b"first")
+                await there.announce(b"second")
+                await lease.release()
+                present = {each.about: each.leases for process in (here, there) for each in await process.present()}
+                # Two stores of one process are one process to a store of files.
+                assert present in ({b"": ("host-2",), b"second": ()}, {b"second": ("host-2",)})
+            assert [each.about for each in await here.present()] == [b""], "a statement ends with its store"
+
     async def test_a_stale_fence_is_refused_and_nothing_happens(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             old = await store.acquire("host")

@@ -274,6 +274,27 @@ async def test_a_newer_store_is_refused_and_left_untouched(server: PostgresServe
             other.execute("UPDATE callboard.version SET number = %s", (schema.VERSION,))
 
 
+async def test_a_store_of_version_1_is_upgraded_while_its_hosts_live(server: PostgresServer) -> None:
+    with psycopg.connect(server.url, autocommit=True) as other:
+        other.execute("CREATE DATABASE version_1")
+    url = server.url.replace("/postgres?", "/version_1?")
+    async with opened(url, "w") as store:
+        await store.commit(Append("s", b"1"))
+        lease = await store.acquire("host-1")
+        assert not isinstance(lease, LeaseHolder)
+        with psycopg.connect(url, autocommit=True) as other:
+            # What version 1 had, and what a process of version 1 goes on to use.
+            other.execute("ALTER TABLE callboard.host DROP COLUMN about")
+            other.execute("UPDATE callboard.version SET number = 1")
+        async with opened(url, "w") as newer:
+            await newer.announce(b"newer")
+            assert {(each.about, each.leases) for each in await newer.present()} == {(b"newer", ()), (b"", ("host-1",))}
+            assert [record.data for record in await newer.read("s")] == [b"1"]
+        await store.commit(Append("s", b"2"), fence=lease.fence)
+    with psycopg.connect(url) as other:
+        assert other.execute("SELECT number FROM callboard.version").fetchall() == [(schema.VERSION,)]
+
+
 async def test_several_processes_create_the_tables_at_once(server: PostgresServer) -> None:
     with psycopg.connect(server.url, autocommit=True) as other:
         other.execute("CREATE DATABASE empty")

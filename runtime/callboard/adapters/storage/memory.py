@@ -24,6 +24,7 @@ from callboard.ports.store import (
     Fence,
     Lease,
     LeaseHolder,
+    PresentProcess,
     Record,
     Records,
     Row,
@@ -56,6 +57,8 @@ class _Contents:
     held: dict[str, MemoryLease] = field(default_factory=dict[str, "MemoryLease"])
     bells: Sleepers[Feed[Record] | Feed[Row]] = field(default_factory=Sleepers[Feed[Record] | Feed[Row]])
     opened: int = 0
+    announced: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """Statement of each open store that has made one, by its pid."""
 
     def last(self, stream: str) -> int:
         return len(self.streams.get(stream, []))
@@ -224,6 +227,21 @@ class MemoryStore:
         held = self._contents.held.get(lease_name)
         return None if held is None else held.by
 
+    async def announce(self, about: bytes) -> None:
+        await self._enter()
+        self._contents.announced[self._pid] = about
+
+    async def present(self) -> Sequence[PresentProcess]:
+        await self._enter()
+        leases: dict[int, list[str]] = {pid: [] for pid in self._contents.announced}
+        for name, held in self._contents.held.items():
+            leases.setdefault(held.by.pid, []).append(name)
+        about = self._contents.announced
+        return [
+            PresentProcess(LeaseHolder(pid, 0.0), "memory", about=about.get(pid, b""), leases=tuple(sorted(names)))
+            for pid, names in sorted(leases.items())
+        ]
+
     async def aclose(self) -> None:
         await checkpoint()
         self._closed = True
@@ -264,6 +282,7 @@ class MemoryStore:
             raise Crashed(f"killed {point} write {self.writes} took effect")
 
     def _drop_leases(self) -> None:
+        self._contents.announced.pop(self._pid, None)
         for lease in self._leases:
             lease.drop()
 

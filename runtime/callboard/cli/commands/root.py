@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "attach": ("attach", "Follow a session while another process hosts it."),
     "send": ("attach", "Send TEXT to an agent of a session, whichever process hosts it."),
     "sessions": ("team", "List the sessions of this workspace."),
+    "hosts": ("hosts", "List the hosts of the store, and the sessions that wait for one."),
     "team": ("team", "Show the agents of a session."),
     "tasks": ("tasks", "Show the task board of a session."),
     "workflow": ("workflow", "Run, list, show and resume workflows from Python files."),
@@ -71,7 +72,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Work": ("run", "resume", "attach", "send", "workflow", "demo"),
-    "Watch": ("sessions", "team", "tasks", "inbox", "trace", "context", "cost", "memory", "worktrees"),
+    "Watch": ("sessions", "hosts", "team", "tasks", "inbox", "trace", "context", "cost", "memory", "worktrees"),
     "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "web", "policy", "trust"),
     "Extend": ("agents", "skills", "mcp", "plugin"),
     "Schedule": ("cron", "serve", "service"),

@@ -20,6 +20,7 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Style, Terminal, block
+from callboard.core.placement import read_labels
 from callboard.sessions.serve import UPGRADED, HostCandidate, LogLine, Serving, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
 from callboard.types.lazy_dataclass import dataclass
@@ -35,6 +36,14 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @click.option("--once", is_flag=True, help="Fire what is due now, wait for its end, and exit: for a system's cron.")
 @click.option("--dry-run", is_flag=True, help="List what would be hosted and the next fire times; fire nothing.")
 @click.option("--model", metavar="NAME", help="Model of the session for schedule files; other sessions keep theirs.")
+@click.option(
+    "--label",
+    "labels",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Label of this host for `run --placement`. Repeatable.",
+)
+@click.option("--sessions", type=click.IntRange(min=1), metavar="N", help="Most sessions to host at once.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, schedules and settings.")
 @as_json
 @everywhere
@@ -51,7 +60,12 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
     """
     refuse_tools("Serving schedules", service=True)
     serving = Serving(
-        invocation.workspace, trust=bool(values["trust"]), model=values["model"], once=bool(values["once"])
+        invocation.workspace,
+        trust=bool(values["trust"]),
+        model=values["model"],
+        once=bool(values["once"]),
+        labels=read_labels(values["labels"], "--label"),
+        sessions=values["sessions"] or 0,
     )
     with terminal_of(invocation) as terminal:
         if dry_run:

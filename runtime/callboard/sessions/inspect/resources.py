@@ -24,6 +24,7 @@ from callboard.core.scheduling.history import upcoming
 from callboard.core.scheduling.trigger import when_of
 from callboard.core.tasks.board import Tasks, blockers, is_ready
 from callboard.sessions.inspect.health import ListedSession
+from callboard.sessions.inspect.hosts import ListedHost, WaitingSession
 from callboard.sessions.inspect.memory import NoteLine
 from callboard.sessions.inspect.team import AgentOverview
 from callboard.sessions.result import AgentSummary
@@ -136,6 +137,41 @@ SESSIONS: Resource[SessionRow] = Resource(
         "prompt": lambda row: row.prompt,
         "model": lambda row: row.model,
     },
+)
+
+
+# Hosts
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _load(row: ListedHost) -> str:
+    return f"{len(row.sessions)} of {row.limit}" if row.limit else str(len(row.sessions))
+
+
+HOSTS: Resource[ListedHost] = Resource(
+    (
+        Column("HOST", lambda row: row.name),
+        Column("STATE", lambda row: f"silent for {row.silent:g} s" if row.state == "silent" else row.state),
+        Column("SESSIONS", _load),
+        Column("SINCE", lambda row: when(row.since or None)),
+        Column("VERSION", lambda row: row.version),
+        Column("LABELS", lambda row: _labels(row.labels), "filled"),
+        Column("HOSTS", lambda row: " ".join(row.sessions), "filled"),
+    ),
+    "no process hosts a session of this store: start one with `callboard serve`, or `callboard run`",
+)
+
+WAITING_SESSIONS: Resource[WaitingSession] = Resource(
+    (
+        Column("SESSION", lambda row: row.session),
+        Column("SINCE", lambda row: when(row.since)),
+        Column("WANTS", lambda row: _labels(row.placement), "filled"),
+        Column("WHY", lambda row: row.why or "a host is about to take it"),
+    ),
+    "no session waits for a host",
 )
 
 

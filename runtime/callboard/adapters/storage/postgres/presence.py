@@ -18,7 +18,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Any, Generic, TypeVar
@@ -31,7 +31,7 @@ from callboard.adapters.storage.postgres.address import AnswerWatch, Connection,
 from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.queries import Query, Rows
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
-from callboard.ports.store import Fence, LeaseHolder
+from callboard.ports.store import Fence, LeaseHolder, PresentProcess
 from callboard.types.errors import WorkspaceUnusable
 from callboard.types.lazy_dataclass import dataclass
 
@@ -61,7 +61,18 @@ def place_here() -> str:
         parts.append(boot.read().strip())
     with suppress(OSError):
         parts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # noqa: PTH116 - one number of the kernel
-    return " ".join(parts) or f"host {socket.gethostname()}"
+    return " ".join(parts) or f"host {machine_here()}"
+
+
+def machine_here() -> str:
+    """Return the name of this machine for people."""
+    return socket.gethostname()
+
+
+def is_alive(pid: int, started: float) -> bool:
+    """Return True if this process of this machine still runs."""
+    process = row_of(pid)
+    return process is not None and process.started == started
 
 
 @dataclass(eq=False)
@@ -99,6 +110,8 @@ class _State:
     stopped: bool = False
     held: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """Names and numbers of the leases of this process."""
+    about: bytes | None = None
+    """Statement of this process about itself."""
 
 
 class Presence:
@@ -141,6 +154,24 @@ class Presence:
             with suppress(Exception):
                 await self._do(lambda connection: self._release(connection, fence))
 
+    async def announce(self, about: bytes) -> None:
+        """Add a statement of this process to its row."""
+        self._state.about = about
+        await self._do(self._announce)
+
+    def present(self) -> Query[Sequence[PresentProcess]]:
+        """Return the statement that reads the living processes, with their leases."""
+        return Query(
+            "SELECT h.number, h.pid, h.started, h.place, h.machine, "
+            "extract(epoch FROM clock_timestamp() - h.seen)::float8, h.about, l.names "
+            "FROM callboard.host h LEFT JOIN (SELECT host, array_agg(name ORDER BY name) AS names "
+            "FROM callboard.lease WHERE space = %s AND host IS NOT NULL GROUP BY host) l ON l.host = h.number "
+            "WHERE h.space = %s AND h.seen > clock_timestamp() - make_interval(secs => %s) "
+            "ORDER BY h.machine, h.pid, h.number",
+            (self._space, self._space, DEAD_SECONDS),
+            self._decoded,
+        )
+
     def listen(self, active: bool) -> None:
         """Set whether a reader follows."""
         self._state.listening = active
@@ -175,6 +206,23 @@ class Presence:
             self._thread.join()
         self._wakes.close()
         self._woken.close()
+
+    def _decoded(self, rows: Rows) -> Sequence[PresentProcess]:
+        processes: list[PresentProcess] = []
+        for number, pid, started, place, machine, silent, about, names in rows:
+            here = place == self._place
+            own = number == self._state.row.number
+            if here and not own and not is_alive(pid, started):
+                continue
+            leases: tuple[str, ...] = tuple(names or ())
+            if own:
+                held = {name for name, _ in self._state.held.copy()}
+                leases = tuple(name for name in leases if name in held)
+            if not leases and about is None:
+                continue  # it only reads
+            holder = LeaseHolder(pid, started, "" if here else machine)
+            processes.append(PresentProcess(holder, machine, max(0.0, silent), bytes(about or b""), leases))
+        return processes
 
     # In the thread
 
@@ -316,9 +364,9 @@ class Presence:
         if not state.row.number:
             state.row.number = run(
                 connection,
-                "INSERT INTO callboard.host (space, pid, started, place, machine, listening) "
-                "VALUES (%s, %s, %s, %s, %s, %s) RETURNING number",
-                (self._space, self._pid, self._started, self._place, socket.gethostname(), state.listening),
+                "INSERT INTO callboard.host (space, pid, started, place, machine, listening, about) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING number",
+                (self._space, self._pid, self._started, self._place, machine_here(), state.listening, state.about),
             )[0][0]
         state.row.renewed = sent
         self._watch.hear()
@@ -327,6 +375,10 @@ class Presence:
             state.listens = True
             self._call.rung(None)  # whatever happened before is found by a look at everything
         return state.row.number
+
+    def _announce(self, connection: Connection) -> None:
+        number = self._renew(connection)
+        run(connection, "UPDATE callboard.host SET about = %s WHERE number = %s", (self._state.about, number))
 
     def _acquire(self, connection: Connection, name: str) -> Fence | LeaseHolder:
         """Take the lease in a transaction that excludes every other candidate."""
@@ -368,8 +420,7 @@ class Presence:
             # After a lost connection the server may name this process although it has released the lease.
             return LeaseHolder(pid, started) if (name, lease) in self._state.held else None
         if place == self._place:
-            process = row_of(pid)
-            return LeaseHolder(pid, started) if alive and process is not None and process.started == started else None
+            return LeaseHolder(pid, started) if alive and is_alive(pid, started) else None
         return LeaseHolder(pid, started, machine) if alive else None
 
     def _release(self, connection: Connection, fence: Fence) -> None:

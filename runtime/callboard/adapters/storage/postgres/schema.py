@@ -15,7 +15,7 @@ from typing import LiteralString
 from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run
 from callboard.types.errors import WorkspaceUnusable
 
-VERSION = 1
+VERSION = 2
 OLDEST_SERVER = 140_000
 """PostgreSQL 14, as the server counts."""
 CREATING = 7_310_001
@@ -62,7 +62,8 @@ TABLES: tuple[LiteralString, ...] = (
         place text NOT NULL,
         machine text NOT NULL,
         listening boolean NOT NULL,
-        seen timestamptz NOT NULL DEFAULT clock_timestamp()) WITH (fillfactor = 50)""",
+        seen timestamptz NOT NULL DEFAULT clock_timestamp(),
+        about bytea) WITH (fillfactor = 50)""",
     """CREATE TABLE callboard.lease (
         space int NOT NULL,
         name text COLLATE "C" NOT NULL,
@@ -86,7 +87,9 @@ TABLES: tuple[LiteralString, ...] = (
         data bytea)""",
 )
 
-UPGRADES: Mapping[int, tuple[LiteralString, ...]] = MappingProxyType({})
+UPGRADES: Mapping[int, tuple[LiteralString, ...]] = MappingProxyType(
+    {1: ("ALTER TABLE callboard.host ADD COLUMN about bytea",)}
+)
 """Statements from each older version to the next one, run in one transaction under the lock `CREATING`."""
 
 

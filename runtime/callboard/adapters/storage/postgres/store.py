@@ -32,7 +32,7 @@ from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbac
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
 from callboard.adapters.storage.postgres.writer import PostgresWriter
 from callboard.adapters.storage.threads import Soon, run_soon, soon_here
-from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
+from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import ValueDamaged
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -191,6 +191,13 @@ class PostgresStore(DurableStore):
     async def holder(self, lease_name: str) -> LeaseHolder | None:
         self._usable()
         return await self._presence.holder(lease_name)
+
+    async def announce(self, about: bytes) -> None:
+        self._usable()
+        await self._presence.announce(about)
+
+    async def present(self) -> Sequence[PresentProcess]:
+        return await self._ask(self._presence.present())
 
     async def describe(self) -> Mapping[str, str]:
         self._usable()

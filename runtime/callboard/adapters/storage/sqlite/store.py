@@ -18,8 +18,10 @@ import fcntl
 import hashlib
 import json
 import os
+import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -41,7 +43,7 @@ from callboard.adapters.storage.sqlite.schema import VERSION, connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.adapters.storage.threads import Readers, Soon, run_soon, soon_here
-from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, Record, Records, Row, Write
+from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -106,6 +108,7 @@ class SqliteStore(DurableStore):
         self._closed = False
         self._bells = Sleepers[_Sleeper]()
         self._leases: list[HeldLease] = []
+        self._announced: HeldLease | None = None
         self.patience = patience
         """Waiting rules of writes for a full disk or a lock; a host of sessions makes waits unlimited."""
         self._synced: set[str] = set()
@@ -210,6 +213,21 @@ class SqliteStore(DurableStore):
     async def holder(self, lease_name: str) -> LeaseHolder | None:
         self._usable()
         return await self._writer.do(partial(holder, self._folder, lease_name))
+
+    async def announce(self, about: bytes) -> None:
+        self._usable()
+        if self._announced is None:
+            for place in range(_PLACES):
+                lease = await self.acquire(f"{_ANNOUNCED}{place}")
+                if isinstance(lease, HeldLease):
+                    self._announced = lease
+                    break
+        if self._announced is not None:
+            await self._writer.do(partial(_announce, self._announced, about))
+
+    async def present(self) -> Sequence[PresentProcess]:
+        self._usable()
+        return await self._writer.do(partial(_present, self._folder))
 
     async def describe(self) -> Mapping[str, str]:
         version = apsw.sqlite_lib_version()
@@ -388,7 +406,21 @@ def _write(path: Path, data: bytes, durable: bool) -> None:
         raise
 
 
-_LARGEST = 4096
+_LARGEST = 16_384
+_ANNOUNCED = "announced/"
+"""Beginning of the names of leases whose files have a statement of their holder."""
+_PLACES = 256
+"""Most processes of one store that announce themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseFile:
+    """Content of the file of a held lease."""
+
+    lease: str
+    pid: int
+    started: float
+    about: str = ""
 
 
 class HeldLease(Lease):
@@ -405,6 +437,16 @@ class HeldLease(Lease):
     async def release(self) -> None:
         await checkpoint()
         self.drop()
+
+    def write(self, content: _LeaseFile) -> None:
+        """Write the file that others read."""
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(asdict(content)).encode(), 0)
+
+    def read(self) -> _LeaseFile | None:
+        """Return what this process has written; None after the release."""
+        return _content(self._descriptor) if self._descriptor >= 0 else None
 
     def drop(self) -> None:
         """Free the lock now. Idempotent."""
@@ -438,10 +480,8 @@ class LeaseAttempt:
             # The start time distinguishes the holder from a process with a reused pid; a reader compares both.
             row = row_of(os.getpid())
             started = 0.0 if row is None else row.started
-            content = json.dumps({"lease": self._lease, "pid": os.getpid(), "started": started})
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, content.encode(), 0)
             self._held = HeldLease(Fence(self._lease, number), descriptor)
+            self._held.write(_LeaseFile(self._lease, os.getpid(), started))
             return self._held
         finally:
             if self._held is None:
@@ -471,13 +511,50 @@ def _file(folder: Path, lease: str) -> Path:
     return folder / "leases" / f"{hashlib.sha256(lease.encode()).hexdigest()[:32]}.lock"
 
 
+def _content(descriptor: int) -> _LeaseFile | None:
+    try:
+        content: Any = json.loads(os.pread(descriptor, _LARGEST, 0))
+        return _LeaseFile(
+            str(content["lease"]), int(content["pid"]), float(content["started"]), str(content.get("about", ""))
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def _holder(descriptor: int) -> LeaseHolder:
     """Return the holder written into the locked file.
 
     The pid is 0 if the holder is about to leave and has already erased it.
     """
-    try:
-        content: Any = json.loads(os.pread(descriptor, _LARGEST, 0))
-        return LeaseHolder(int(content["pid"]), float(content["started"]))
-    except (ValueError, KeyError, TypeError):
-        return LeaseHolder(0, 0.0)
+    content = _content(descriptor)
+    return LeaseHolder(0, 0.0) if content is None else LeaseHolder(content.pid, content.started)
+
+
+def _announce(lease: HeldLease, about: bytes, _transaction: Transaction) -> None:
+    content = lease.read()
+    if content is not None:
+        lease.write(replace(content, about=about.decode()))
+
+
+def _present(folder: Path, _transaction: Transaction) -> Sequence[PresentProcess]:
+    """Return the processes that hold leases. Call it only inside a write transaction. Raises `OSError`."""
+    held: dict[tuple[int, float], list[_LeaseFile]] = {}
+    for path in (folder / "leases").glob("*.lock"):
+        if not opening.size(path):
+            continue  # its holder has left in order
+        descriptor = open_lock(path)
+        try:
+            content = None if try_lock(descriptor, fcntl.LOCK_SH) else _content(descriptor)
+        finally:
+            os.close(descriptor)
+        if content is not None:
+            held.setdefault((content.pid, content.started), []).append(content)
+    return [
+        PresentProcess(
+            LeaseHolder(*process),
+            socket.gethostname(),
+            about=max(file.about for file in files).encode(),
+            leases=tuple(sorted(file.lease for file in files if not file.lease.startswith(_ANNOUNCED))),
+        )
+        for process, files in sorted(held.items())
+    ]
