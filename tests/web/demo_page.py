@@ -40,6 +40,8 @@ def screens(session: str) -> dict[str, str]:
         "sessions": "/sessions",
         "session": f"/sessions/{session}",
         "agent": f"/sessions/{session}/agents/lead",
+        "cost": "/cost",
+        "session-cost": f"/sessions/{session}/cost",
         "schedules": "/schedules",
         "schedule": f"/sessions/{session}/schedules/nightly",
     }

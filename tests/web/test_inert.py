@@ -257,6 +257,8 @@ async def test_every_row_is_inert_on_every_screen(tmp_path: Path) -> None:
             "/sessions",
             path_of("sessions", "s1"),
             "/schedules",
+            "/cost",
+            path_of("sessions", "s1", "cost"),
             *(path_of("sessions", "s1", "schedules", f"cron_{number}") for number in range(0, len(HOSTILE), 7)),
             agent_path("s1", "lead"),
             agent_path("s1", "<!--"),
@@ -265,7 +267,7 @@ async def test_every_row_is_inert_on_every_screen(tmp_path: Path) -> None:
             response = await page.get(path)
             assert response.status == 200, response.text
             check_inert(response.text)
-        for path in paths[:4]:
+        for path in paths[:6]:
             stream = await page.get(f"{path}/events")
             assert stream.text.startswith("data: <hx-partial")
         unknown = await page.get(path_of("sessions", "<!--\u202e"))

@@ -401,6 +401,10 @@ class SessionHandle:
         row = self.agent_row(name)
         return row, await recall(self._store, self.id, name, row.incarnation)
 
+    def agent_rows(self) -> Sequence[AgentRow]:
+        """Return the rows of all agents, oldest first, including ended ones."""
+        return self._board.agents()
+
     def agent_row(self, name: str) -> AgentRow:
         """Return the row of an agent. Raises `UsageError` with the existing names."""
         match = self._board.agent(name)

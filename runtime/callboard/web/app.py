@@ -30,6 +30,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import RefusedRequest
 from callboard.web.access import Access, TooManyTries
 from callboard.web.agent import agent_routes
+from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.html import sign_in_document
 from callboard.web.routes import PageServices, html_response, refused
@@ -53,6 +54,7 @@ def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refus
             *session_routes(services),
             *agent_routes(services),
             *schedule_routes(services),
+            *cost_routes(services),
             Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
         ],
         exception_handlers={CallboardError: _failed},

@@ -7,7 +7,7 @@ the name of an element: it is shown with its control and invisible characters sp
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from urllib.parse import quote
 
@@ -38,6 +38,7 @@ SCREENS: Sequence[tuple[str, str]] = (
     ("/waiting", "Waiting"),
     ("/sessions", "Sessions"),
     ("/schedules", "Schedules"),
+    ("/cost", "Cost"),
 )
 """Paths and names of the screens that every page links to."""
 ZONE = "callboard_zone"
@@ -231,15 +232,20 @@ def _secrets(viewer: Viewer) -> Node:
     return [token, code if viewer.needs_code else None]
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Node]], *, nothing: str) -> Element:
-    """Return a table that becomes a list of cards on a narrow screen."""
-    cells = [
-        h.tr[[h.td(data_head=head)[h.div[cell] if cell else None] for head, cell in zip(heads, row, strict=True)]]
-        for row in rows
-    ]
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[Node]], *, nothing: str, numbers: Collection[str] = ()
+) -> Element:
+    """Return a table that becomes a list of cards on a narrow screen. `numbers`: heads of columns with numbers."""
+    kinds = ["number" if head in numbers else None for head in heads]
+    cells = [h.tr[[_cell(*parts) for parts in zip(heads, row, kinds, strict=True)]] for row in rows]
     if not cells:
         return h.p(".nothing")[nothing]
-    return h.table[h.thead[h.tr[[h.th(scope="col")[head] for head in heads]]], h.tbody[cells]]
+    names = [h.th(scope="col", class_=kind)[head] for head, kind in zip(heads, kinds, strict=True)]
+    return h.table[h.thead[h.tr[names]], h.tbody[cells]]
+
+
+def _cell(head: str, content: Node, kind: str | None) -> Element:
+    return h.td(data_head=head, class_=kind)[h.div[content] if content else None]
 
 
 def facts(rows: Iterable[tuple[str, Node]]) -> Element:

@@ -156,27 +156,31 @@ def encoded(message: StreamMessage) -> bytes:
     return (position + "".join(f"data: {line}\n" for line in lines) + "\n").encode()
 
 
-async def next_news(news: Notifier, seen: int) -> int:
+async def next_news(news: Notifier, seen: int, *, rest: float = _REST) -> int:
     """Rest, then wait for news, at most until the stream has to show that it lives. Return the number of changes."""
-    await anyio.sleep(_REST)
+    await anyio.sleep(rest)
     with anyio.move_on_after(_QUIET):
         return await news.changed(seen)
     return seen
 
 
-async def changed_fragments(news: Notifier, screen: Callable[[], Awaitable[WebPage]]) -> Messages:
+async def changed_fragments(
+    news: Notifier, screen: Callable[[], Awaitable[WebPage]], *, rest: float = _REST
+) -> Messages:
     """Yield the fragments of a screen that differ from those that were sent, all of them at first."""
     sent: dict[str, str] = {}
     seen = news.changes
     while True:
         yield StreamMessage("".join(_news((await screen()).fragments, sent)))
-        seen = await next_news(news, seen)
+        seen = await next_news(news, seen, rest=rest)
 
 
-def row_stream(store: Store, prefixes: Mapping[str, str], screen: Callable[[], Awaitable[WebPage]]) -> EventStream:
+def row_stream(
+    store: Store, prefixes: Mapping[str, str], screen: Callable[[], Awaitable[WebPage]], *, rest: float = _REST
+) -> EventStream:
     """Return the stream of a screen that is derived from rows, sent again after their changes.
 
-    `prefixes`: prefixes of keys, each with a text that the keys contain.
+    `prefixes`: prefixes of keys, each with a text that the keys contain. `rest`: seconds between two messages.
     """
     news = Notifier()
 
@@ -185,7 +189,7 @@ def row_stream(store: Store, prefixes: Mapping[str, str], screen: Callable[[], A
             for prefix, part in prefixes.items():
                 group.start_soon(_watch, store, prefix, part, news)
 
-    return EventStream(lambda: changed_fragments(news, screen), follow)
+    return EventStream(lambda: changed_fragments(news, screen, rest=rest), follow)
 
 
 async def _watch(store: Store, prefix: str, part: str, news: Notifier) -> None:

@@ -32,6 +32,7 @@ from callboard.sessions.inspect.team import TeamOverview
 from callboard.types.errors import UsageError
 from callboard.types.records import Task
 from callboard.web.agent import agent_controls, agent_path
+from callboard.web.cost import cost_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, moment, path_of, shown_lines, table
 from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, done, viewer_of
@@ -124,6 +125,7 @@ def _state_section(seen: TeamOverview, budgets: Sequence[Line]) -> Element:
     texts = list(summary_texts(seen))
     return h.section("#state")[
         _host(seen),
+        h.nav(".links", aria_label="More about this session")[h.a(href=cost_path(seen.session))["Cost"]],
         [h.p(".about")[spelled(text)] for text in texts[1:]],
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in budgets],
         [h.p(".about.bad")[spelled(text)] for text in seen.troubles],

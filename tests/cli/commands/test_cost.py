@@ -209,6 +209,16 @@ def test_budgets_stand_beside_with_what_is_left_of_them(command: Command) -> Non
     assert max(len(line) for line in shown.splitlines()) <= 80
 
 
+def test_the_days_of_a_session_add_up(command: Command) -> None:
+    run_to_end(command)
+    lines = command.run_inline("cost", "--by", "day").out.splitlines()
+    assert lines[1].split() == ["DAY", *HEADS]
+    days = [line for line in lines if re.match(r"\d{4}-\d\d-\d\d ", line)]
+    assert len(days) in (1, 2), "the run may have passed midnight"
+    report = cost_report(command)
+    assert sum(day["calls"] for day in report["days"].values()) == report["total"]["calls"]
+
+
 def page(spent: CallTotals, **more: Any) -> list[str]:
     lead = AgentSpending("lead", "lead", 1, spent, spent, {"one": spent})
     found = Spending("s1", spent, (lead,), {"one": spent}, **more)

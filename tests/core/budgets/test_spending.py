@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -43,6 +44,22 @@ def test_a_reply_is_counted_as_the_model_that_was_asked_whatever_the_service_cal
     life = prompted().asked().replied(usage=used(1), model="one-20260101")
     booked = life_spent("alice", 1, life.events).booked
     assert booked == {("", "one"): CallTotals(calls=1, usage=used(1))}
+
+
+def test_spending_belongs_to_the_day_of_the_reader() -> None:
+    """The journal spans midnight in UTC; each day of a zone has its own part, and the parts add up."""
+    life = prompted()
+    midnight = 1_800_057_600.0
+    events = [event.model_copy(update={"at": midnight - 5.0}) for event in life.asked().replied(usage=used(1)).events]
+    later = [
+        event.model_copy(update={"at": midnight + 5.0}) for event in prompted().asked().replied(usage=used(2)).events
+    ]
+    spending = spending_of("s1", [life_spent("alice", 1, events), life_spent("bob", 1, later)])
+    for hours, days in ((0, ["2027-01-16", "2027-01-15"]), (3, ["2027-01-16"]), (-3.5, ["2027-01-15"])):
+        zone = timezone(timedelta(hours=hours))
+        by_days = spending.days(lambda at, zone=zone: datetime.fromtimestamp(at, zone))
+        assert [day.isoformat() for day in by_days] == days
+        assert total(by_days.values()) == spending.total
 
 
 UNUSED: Mapping[str, tuple[Callable[[Life], Life], Mapping[Why, UnusedCalls]]] = {

@@ -1,4 +1,4 @@
-"""`cost [SESSION]`: the spending of a session by agent and by model, during and after its run. Read-only."""
+"""`cost [SESSION]`: the spending of a session by agent, model and day, during and after its run. Read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from callboard.types.errors import UsageError
 @click.command()
 @click.argument("id_", metavar="[SESSION]", required=False)
 @click.option(
-    "--by", type=click.Choice(["agent", "model"]), default="agent", show_default=True, help="Group the costs by this."
+    "--by",
+    type=click.Choice(["agent", "model", "day"]),
+    default="agent",
+    show_default=True,
+    help="Group the costs by this.",
 )
 @of_session
 @as_json
@@ -29,7 +33,7 @@ def cost(invocation: Invocation, /, *, id_: str | None, by: By, session: str | N
     """Show what a session spent.
 
     For SESSION or the current session: calls, tokens, cache reads and cost of each agent, its model, calls that were
-    billed but not used, retries, and budgets. JSON groups costs by agent, by model and by schedule.
+    billed but not used, retries, and budgets. JSON groups costs by agent, model, day and schedule.
     """
     if id_ and session and id_ != session:
         raise UsageError(f"one session at a time: {id_} or {session}?")

@@ -1,4 +1,4 @@
-"""Spending of a session, as a table of agents or models that fits 80 columns, and as JSON for a script. Pure.
+"""Spending of a session, as a table of agents, models or days that fits 80 columns, and as JSON for a script. Pure.
 
 Numbers of 100,000 and more are shortened for the screen; JSON contains them in full. `CACHED` is the share of all input
 that was read from the service's prompt cache.
@@ -7,6 +7,7 @@ that was read from the service's prompt cache.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import reduce
 from textwrap import wrap
 from typing import Any, Literal
@@ -17,14 +18,14 @@ from callboard.core.budgets.tree import SESSION, BudgetNode
 from callboard.core.reports.spending import AgentSpending, CallTotals, ScheduleSpent, Spending, UnusedCalls, Why
 from callboard.types.records import Usage
 
-By = Literal["agent", "model"]
+By = Literal["agent", "model", "day"]
 
 _WIDTH = 80
 _NAME = 24
 _LEAVES = 20
 """Maximum number of subagents and ended agents of one agent with a row of their own. The others share a row."""
 
-_HEADS = ("CALLS", "INPUT", "WRITE", "READ", "OUTPUT", "CACHED", "COST")
+HEADS = ("CALLS", "INPUT", "WRITE", "READ", "OUTPUT", "CACHED", "COST")
 _WIDTHS = (6, 8, 8, 8, 8, 8, 10)
 _WHYS: Mapping[Why, tuple[str, str]] = {
     "cut": ("reply cut at the output limit", "replies cut at the output limit"),
@@ -36,19 +37,19 @@ _WHYS: Mapping[Why, tuple[str, str]] = {
 
 
 def cost_block(spending: Spending, by: By = "agent", budgets: Sequence[BudgetNode] = ()) -> Block:
-    """Return the session's calls, tokens and money, by agent or by model, and its budgets.
+    """Return the session's calls, tokens and money, by agent, by model or by day, and its budgets.
 
     The amount billed without use is included.
     """
-    rows = _by_agent(spending) if by == "agent" else _by_model(spending)
-    heads = f"{'AGENT' if by == 'agent' else 'MODEL':<{_NAME}}{_cells(_HEADS)}"
+    rows = {"agent": _by_agent, "model": _by_model, "day": _by_day}[by](spending)
+    heads = f"{by.upper():<{_NAME}}{_cells(HEADS)}"
     return Block(
         (
             Line(_head(spending), "strong"),
             Line(heads, "dim"),
             *rows,
             _row("all", spending.total, "strong"),
-            *(Line(text, "dim") for text in _notes(spending)),
+            *(Line(text, "dim") for text in cost_notes(spending)),
             *budget_lines(budgets),
         )
     )
@@ -70,6 +71,7 @@ def cost_json(spending: Spending, budgets: Sequence[BudgetNode] = ()) -> dict[st
             {"id": schedule.id, "fires": schedule.fires, **spent_json(schedule.spent)}
             for schedule in spending.schedules
         ],
+        "days": {day.isoformat(): spent_json(spent) for day, spent in spending.days(_local).items()},
         "budgets": [_plain_budget(node) for node in budgets],
     }
 
@@ -144,12 +146,25 @@ def _by_model(spending: Spending) -> Iterator[Line]:
             yield _row(f"  {len(others)} other agents", _sum(others.values()), "dim")
 
 
+def _by_day(spending: Spending) -> Iterator[Line]:
+    for day, spent in spending.days(_local).items():
+        yield _row(day.isoformat(), spent)
+
+
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at).astimezone()
+
+
 def _row(name: str, spent: CallTotals, style: Style = "plain") -> Line:
+    return Line(f"{_label(name)}{_cells(spent_cells(spent))}", style)
+
+
+def spent_cells(spent: CallTotals) -> tuple[str, ...]:
+    """Return the texts of the columns `HEADS`."""
     used = spent.usage
     tokens = (used.input_tokens, used.cache_creation_input_tokens, used.cache_read_input_tokens, used.output_tokens)
     share = f"{spent.read_share:.0%}" if used.prompt_tokens else "-"
-    cells = _cells((_number(spent.calls), *map(_number, tokens), share, _cost(used)))
-    return Line(f"{_label(name)}{cells}", style)
+    return (_number(spent.calls), *map(_number, tokens), share, _cost(used))
 
 
 def _label(name: str) -> str:
@@ -161,11 +176,12 @@ def _cells(cells: tuple[str, ...]) -> str:
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
 
 
-def _notes(spending: Spending) -> Iterator[str]:
+def cost_notes(spending: Spending, width: int = _WIDTH) -> Iterator[str]:
+    """Yield what was billed without use, what runs, and what recovery did, in lines of this width."""
     spent = spending.total
     notes = (_unused(spent), _unknown(spent), _under_way(spent), _summaries(spent), _recovery(spent))
     for note in (*notes, *_schedules(spending)):
-        yield from wrap(note, _WIDTH, subsequent_indent="  ")
+        yield from wrap(note, width, subsequent_indent="  ")
 
 
 def _unused(spent: CallTotals) -> str:

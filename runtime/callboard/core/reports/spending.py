@@ -6,15 +6,18 @@ Nothing is estimated: for a call that ended without reporting its usage, the res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Literal
+from datetime import date, datetime
+from typing import Literal, TypeVar
 
 from callboard.core.budgets.tree import schedule_of
 from callboard.types import events as ev
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Usage
 
+QUARTER = 900
+"""Seconds of the periods in which spending is summed up."""
 Why = Literal["cut", "failed", "lost", "interrupted", "summary"]
 """Reasons why a billed call had no result: cut at the output limit and requested again; failed; lost, because its
 process ended during the call; interrupted by a person; a summary that could not be used."""
@@ -118,6 +121,8 @@ class Life:
     booked: Mapping[tuple[str, str], CallTotals] = field(default_factory=dict[tuple[str, str], CallTotals])
     fires: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of turns that a fire began, by account."""
+    times: Mapping[int, CallTotals] = field(default_factory=dict[int, CallTotals])
+    """The same spending by the quarter of an hour in which it was recorded (Unix seconds of its beginning)."""
 
     @property
     def spent(self) -> CallTotals:
@@ -166,14 +171,30 @@ class Spending:
     """The lead, and all agents without a known parent."""
     models: Mapping[str, CallTotals]
     schedules: tuple[ScheduleSpent, ...] = ()
+    times: Mapping[int, CallTotals] = field(default_factory=dict[int, CallTotals])
+    """Spending by the quarter of an hour, which every time zone's days consist of."""
+
+    def days(self, local: Callable[[float], datetime]) -> dict[date, CallTotals]:
+        """Return the spending of each day, the newest first. `local`: returns the local time of a moment."""
+        return by_day([self], local)
+
+
+def by_day(spendings: Iterable[Spending], local: Callable[[float], datetime]) -> dict[date, CallTotals]:
+    """Return the spending of some sessions on each day, the newest first. `local`: as of `Spending.days`."""
+    days: dict[date, CallTotals] = {}
+    for spending in spendings:
+        for at, spent in spending.times.items():
+            day = local(at).date()
+            days[day] = days.get(day, CallTotals()).plus(spent)
+    return {day: days[day] for day in sorted(days, reverse=True)}
 
 
 def life_spent(name: str, incarnation: int, events: Iterable[ev.Event]) -> Life:
     """Return the spending in one journal."""
-    fold = _Fold(Life(name, incarnation))
+    fold = LifeFold(Life(name, incarnation))
     for event in events:
         fold.take(event)
-    return fold.done()
+    return fold.life()
 
 
 def spending_of(session: str, lives: Sequence[Life]) -> Spending:
@@ -191,6 +212,7 @@ def spending_of(session: str, lives: Sequence[Life]) -> Spending:
         agents=tuple(_agent(name, by_name, below) for name in below.get(None, ())),
         models=_by_model(charged),
         schedules=_schedules(charged),
+        times=_by_time(lives),
     )
 
 
@@ -202,13 +224,15 @@ def total(spent: Iterable[CallTotals]) -> CallTotals:
     return whole
 
 
-class _Fold:
+class LifeFold:
     """Fold of a journal, event by event: the model called, the account, and the result."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
         self._booked: dict[tuple[str, str], CallTotals] = {}
+        self._times: dict[int, CallTotals] = {}
         self._fires: dict[str, int] = {}
+        self._at = 0.0
         self._account = ""
         self._model = ""
         """Model of the newest call of a turn."""
@@ -221,6 +245,7 @@ class _Fold:
 
     def take(self, event: ev.Event) -> None:
         """Add one event."""
+        self._at = event.at
         match event:
             case ev.AgentStarted():
                 self._started(event)
@@ -242,12 +267,16 @@ class _Fold:
             case _:
                 self._take_call(event)
 
-    def done(self) -> Life:
-        """Return the result, including running calls."""
+    def life(self) -> Life:
+        """Return the result so far, including running calls."""
+        booked = dict(self._booked)
+        times = dict(self._times)
         for call in (self._call, self._summary):
             if call is not None:
-                self._book(CallTotals(under_way=1, reserved_usd=call.reserved_usd), call.model)
-        return replace(self._life, booked=self._booked, fires=self._fires)
+                running = CallTotals(under_way=1, reserved_usd=call.reserved_usd)
+                _add(booked, (self._account, call.model or self._model), running)
+                _add(times, _quarter(call.at), running)
+        return replace(self._life, booked=booked, fires=dict(self._fires), times=times)
 
     def _started(self, event: ev.AgentStarted) -> None:
         spec = event.spec
@@ -332,8 +361,20 @@ class _Fold:
         self._book(CallTotals(calls=calls, usage=lost.usage, unused=unused), model)
 
     def _book(self, spent: CallTotals, model: str = "") -> None:
-        key = self._account, model or self._model
-        self._booked[key] = self._booked.get(key, CallTotals()).plus(spent)
+        _add(self._booked, (self._account, model or self._model), spent)
+        _add(self._times, _quarter(self._at), spent)
+
+
+_Key = TypeVar("_Key")
+
+
+def _add(totals: dict[_Key, CallTotals], key: _Key, spent: CallTotals) -> None:
+    totals[key] = totals.get(key, CallTotals()).plus(spent)
+
+
+def _quarter(at: float) -> int:
+    """Return the beginning of the quarter of an hour."""
+    return int(at // QUARTER * QUARTER)
 
 
 def _used(usage: Usage) -> bool:
@@ -389,6 +430,14 @@ def _by_model(lives: Iterable[Life]) -> dict[str, CallTotals]:
         for (_, model), spent in life.booked.items():
             spent_by_model[model] = spent_by_model.get(model, CallTotals()).plus(spent)
     return dict(sorted(spent_by_model.items(), key=lambda item: (-item[1].usage.cost_usd, item[0])))
+
+
+def _by_time(lives: Iterable[Life]) -> dict[int, CallTotals]:
+    times: dict[int, CallTotals] = {}
+    for life in lives:
+        for at, spent in life.times.items():
+            _add(times, at, spent)
+    return times
 
 
 def _schedules(lives: Iterable[Life]) -> tuple[ScheduleSpent, ...]:

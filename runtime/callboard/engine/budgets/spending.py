@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from callboard.core.agent.state import without_history
 from callboard.core.budgets.tree import BudgetNode
 from callboard.core.keys import journal
-from callboard.core.reports.spending import Life, Spending, life_spent, spending_of
+from callboard.core.reports.spending import Life, LifeFold, Spending, spending_of
 from callboard.engine.awake_time import AwakeTime
 from callboard.engine.budgets.budgets import Budgets
-from callboard.engine.recall import events_of, load_spec, recall_readable
+from callboard.engine.recall import load_spec, numbered_events, recall_readable
 from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Clock
 from callboard.ports.store import Store
@@ -24,12 +24,31 @@ from callboard.types.records import AgentRow, Budget
 
 async def session_spending(store: Store, session: str, rows: Sequence[AgentRow]) -> Spending:
     """Return the tree of a session's spending so far. `rows`: its agents. Raises `StoreDamaged`."""
-    lives: list[Life] = []
-    for row in rows:
-        for incarnation in range(1, row.incarnation + 1):
-            events = await events_of(store, journal(session, row.name, incarnation))
-            lives.append(life_spent(row.name, incarnation, events))
-    return spending_of(session, lives)
+    return await SpendingReader(store, session).read(rows)
+
+
+class SpendingReader:
+    """Reader of one session's spending that reads each event once, for a screen that follows the session."""
+
+    def __init__(self, store: Store, session: str) -> None:
+        self._store = store
+        self._session = session
+        self._lives: dict[tuple[str, int], LifeFold] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+
+    async def read(self, rows: Sequence[AgentRow]) -> Spending:
+        """Return the tree of the spending so far. `rows`: the agents of the session. Raises `StoreDamaged`."""
+        lives = [
+            await self._life((row.name, incarnation)) for row in rows for incarnation in range(1, row.incarnation + 1)
+        ]
+        return spending_of(self._session, lives)
+
+    async def _life(self, key: tuple[str, int]) -> Life:
+        fold = self._lives.setdefault(key, LifeFold(Life(*key)))
+        for seq, event in await numbered_events(self._store, journal(self._session, *key), self._positions.get(key, 0)):
+            fold.take(event)
+            self._positions[key] = seq
+        return fold.life()
 
 
 async def session_budgets(
