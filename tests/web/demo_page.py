@@ -42,6 +42,8 @@ def screens(session: str) -> dict[str, str]:
         "agent": f"/sessions/{session}/agents/lead",
         "cost": "/cost",
         "session-cost": f"/sessions/{session}/cost",
+        "policy": "/policy?call=rm+-r+build&tool=bash",
+        "decisions": f"/sessions/{session}/decisions",
         "schedules": "/schedules",
         "schedule": f"/sessions/{session}/schedules/nightly",
     }

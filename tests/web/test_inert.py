@@ -10,16 +10,26 @@ from html.parser import HTMLParser
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from tests.web.page_client import opened_page
 
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.core.keys import agent_key, fire_key, request_key, schedule_key, session_key, task_key
-from callboard.ports.store import Put
+from callboard.core.keys import (
+    agent_key,
+    fire_key,
+    refusals,
+    request_key,
+    rule_key,
+    schedule_key,
+    session_key,
+    task_key,
+)
+from callboard.ports.store import Append, Put
 from callboard.types.events import Event
-from callboard.types.records import AgentRow, Request, SessionRow, Task
+from callboard.types.records import AgentRow, RefusedRequest, Request, SessionRow, SessionRule, Task
 from callboard.types.schedules import Fire, Schedule, ScheduleRights
 from callboard.web.agent import Calls, agent_path, shown_event
 from callboard.web.html import path_of
@@ -223,7 +233,10 @@ async def hostile_store() -> MemoryStore:
         )
         fire = Fire(id=f"schedule:{schedule.id}:1", schedule=schedule.id, session="s1", nominal=1.0, at=number)
         fire = fire.model_copy(update={"why": text, "agent": text})
+        rule = SessionRule(id=f"rule_{number}", rule=text, agent=text, request_id=text, created_at=1.0)
         await store.commit(
+            Put(rule_key("s1", rule.id), rule.encode()),
+            Append(refusals("s1"), RefusedRequest(at=1.0, pid=1, program=text, action=text, why=text).encode()),
             Put(task_key("s1", task.id), task.encode()),
             Put(schedule_key("s1", schedule.id), schedule.encode()),
             Put(fire_key("s1", schedule.id, fire.id), fire.encode()),
@@ -259,7 +272,9 @@ async def test_every_row_is_inert_on_every_screen(tmp_path: Path) -> None:
             "/schedules",
             "/cost",
             path_of("sessions", "s1", "cost"),
-            *(path_of("sessions", "s1", "schedules", f"cron_{number}") for number in range(0, len(HOSTILE), 7)),
+            path_of("sessions", "s1", "decisions"),
+            *(f"/policy?{urlencode({'call': text, 'tool': text})}" for text in HOSTILE[::61]),
+            *(path_of("sessions", "s1", "schedules", f"cron_{number}") for number in range(0, len(HOSTILE), 29)),
             agent_path("s1", "lead"),
             agent_path("s1", "<!--"),
         ]
@@ -267,7 +282,7 @@ async def test_every_row_is_inert_on_every_screen(tmp_path: Path) -> None:
             response = await page.get(path)
             assert response.status == 200, response.text
             check_inert(response.text)
-        for path in paths[:6]:
+        for path in paths[:7]:
             stream = await page.get(f"{path}/events")
             assert stream.text.startswith("data: <hx-partial")
         unknown = await page.get(path_of("sessions", "<!--\u202e"))

@@ -20,22 +20,22 @@ from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved
 from callboard.core.approvals.session_rules import AlwaysAllow, ended
 from callboard.core.budgets.tree import BudgetNode
-from callboard.core.decoding import read_value
-from callboard.core.keys import host_lease, journal, one_by_id, refusals, rule_key, short_id
+from callboard.core.keys import host_lease, one_by_id, rule_key, short_id
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.reports.context import EditReport, WindowMap, undoable
-from callboard.core.reports.decisions import Decision, decisions_in, refusal
+from callboard.core.reports.decisions import Decision
 from callboard.core.reports.metrics import Metrics, metrics_of, together
 from callboard.core.reports.receipts import EnvelopeTrace, Receipt, trace
 from callboard.core.reports.spending import Spending
 from callboard.engine.budgets.spending import session_budgets, session_spending
 from callboard.engine.commands import Action, AgentCommand, model_command, sessions_of
-from callboard.engine.recall import edits_of, numbered_events, recall, recall_readable, window_of
+from callboard.engine.recall import edits_of, recall, recall_readable, window_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
 from callboard.ports.store import Fence, LeaseHolder, Store
-from callboard.ports.store_reading import records_of, rows_of
+from callboard.ports.store_reading import rows_of
 from callboard.sessions.compose import session_budget, stated_limits
+from callboard.sessions.inspect.decisions import DecisionReader
 from callboard.sessions.inspect.schedules import ScheduleInspector
 from callboard.sessions.inspect.tasks import TaskInspector
 from callboard.sessions.inspect.team import TeamInspector
@@ -58,7 +58,6 @@ from callboard.types.records import (
     AgentRow,
     Budget,
     PermissionMode,
-    RefusedRequest,
     Request,
     RuleEffect,
     SessionRow,
@@ -341,16 +340,7 @@ class SessionHandle:
         Raises `UsageError` as `context` does.
         """
         rows = self._board.agents() if agent is None else [self.agent_row(agent)]
-        decisions: list[Decision] = []
-        for row in rows:
-            for incarnation in range(1, row.incarnation + 1):
-                stream = journal(self.id, row.name, incarnation)
-                decisions += decisions_in(await numbered_events(self._store, stream))
-        if agent is None:
-            stream = refusals(self.id)
-            for record in await records_of(self._store, stream):
-                decisions.append(refusal(record.seq, read_value(RefusedRequest, record.data, stream)))
-        return sorted(decisions, key=lambda decision: (decision.at, decision.agent, decision.incarnation, decision.seq))
+        return await DecisionReader(self._store, self.id).read(rows, refused=agent is None)
 
     async def edits(self, agent: str = "lead") -> Sequence[EditReport]:
         """Return every edit of an agent's view, oldest first. Raises as `context` does."""

@@ -33,6 +33,7 @@ from callboard.web.agent import agent_routes
 from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.html import sign_in_document
+from callboard.web.policy import policy_routes
 from callboard.web.routes import PageServices, html_response, refused
 from callboard.web.schedules import schedule_routes
 from callboard.web.sessions import session_routes
@@ -55,6 +56,7 @@ def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refus
             *agent_routes(services),
             *schedule_routes(services),
             *cost_routes(services),
+            *policy_routes(services),
             Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
         ],
         exception_handlers={CallboardError: _failed},

@@ -39,6 +39,7 @@ SCREENS: Sequence[tuple[str, str]] = (
     ("/sessions", "Sessions"),
     ("/schedules", "Schedules"),
     ("/cost", "Cost"),
+    ("/policy", "Policy"),
 )
 """Paths and names of the screens that every page links to."""
 ZONE = "callboard_zone"
@@ -73,11 +74,17 @@ class WebPage:
     """Path and name of the screen above it."""
     query: str = ""
     """Query of its stream, with `?`."""
+    follows: bool = True
+    """False for a screen without a stream, because nothing changes on it."""
 
 
 def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
     """Return a whole page, which follows its stream."""
-    stream = f"{screen.path}{EVENTS}{screen.query}"
+    connection = {
+        "hx-sse:connect": f"{screen.path}{EVENTS}{screen.query}",
+        "hx-swap": "none",
+        "hx-config": '{"sse": {"pauseOnBackground": false, "reconnectMaxDelay": 5000}}',
+    }
     return h.html(lang="en")[
         _head(f"{screen.title} · Callboard"),
         h.body[
@@ -91,16 +98,9 @@ def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
                         for path, name in SCREENS
                     ]
                 ],
-                h.span("#live", role="status")["not live"],
+                h.span("#live", role="status")["not live"] if screen.follows else None,
             ],
-            h.main(
-                "#main",
-                **{
-                    "hx-sse:connect": stream,
-                    "hx-swap": "none",
-                    "hx-config": '{"sse": {"pauseOnBackground": false, "reconnectMaxDelay": 5000}}',
-                },
-            )[
+            h.main("#main", **(connection if screen.follows else {}))[
                 h.a(".back", href=screen.back[0])[f"‹ {screen.back[1]}"] if screen.back else None,
                 h.h1[screen.title],
                 h.div(f"#{REPLY}", role="status", aria_live="polite"),

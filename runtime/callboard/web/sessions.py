@@ -35,6 +35,7 @@ from callboard.web.agent import agent_controls, agent_path
 from callboard.web.cost import cost_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, moment, path_of, shown_lines, table
+from callboard.web.policy import decisions_path
 from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, done, viewer_of
 from callboard.web.waiting import request_card
 
@@ -125,7 +126,9 @@ def _state_section(seen: TeamOverview, budgets: Sequence[Line]) -> Element:
     texts = list(summary_texts(seen))
     return h.section("#state")[
         _host(seen),
-        h.nav(".links", aria_label="More about this session")[h.a(href=cost_path(seen.session))["Cost"]],
+        h.nav(".links", aria_label="More about this session")[
+            h.a(href=cost_path(seen.session))["Cost"], h.a(href=decisions_path(seen.session))["Decisions"]
+        ],
         [h.p(".about")[spelled(text)] for text in texts[1:]],
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in budgets],
         [h.p(".about.bad")[spelled(text)] for text in seen.troubles],

@@ -28,11 +28,18 @@ from callboard.cli.views.policy import (
     tried_block,
     tried_json,
 )
-from callboard.core.permissions.call_input import MODES, EnteredCall, InvalidCall, call_of_words
-from callboard.core.permissions.explain import explain_call
+from callboard.core.permissions.call_input import MODES
 from callboard.core.reports.decisions import Decision
 from callboard.sessions.handle import SessionHandle
-from callboard.sessions.inspect.policy import EffectiveSettings, WorkspaceJudge, in_force, lint, tried
+from callboard.sessions.inspect.policy import (
+    CallQuestion,
+    EffectiveSettings,
+    WorkspaceJudge,
+    explained,
+    in_force,
+    lint,
+    tried,
+)
 from callboard.types.errors import UsageError
 from callboard.types.records import SessionRule
 
@@ -181,28 +188,19 @@ def log(invocation: Invocation, /, *, agent: str | None, denied: bool, session: 
 def _explain(
     invocation: Invocation, force: EffectiveSettings, text: str, values: dict[str, str | None], *, json_: bool
 ) -> None:
-    explaining = WorkspaceJudge(invocation.workspace, force)
     agent_type = values["agent_type"] or "lead"
-    mode, rules = force.rights(agent_type)
-    try:
-        tool, fields = call_of_words(values["tool"] or "bash", text, explaining.known)
-        call = EnteredCall(tool, fields, MODES[values["mode"] or mode], rules, values["folder"] or "")
-        judged = explaining.judge(call)
-    except InvalidCall as wrong:
-        raise UsageError(f"the call cannot be read: {wrong}") from wrong
-    report = explain_call(judged.verdict, judged.call, judged.policy, judged.facts)
-    hooks = force.hooks_of(call, agent_type)
-    count = len(rules.allow) + len(rules.ask) + len(rules.deny)
+    question = CallQuestion(text, values["tool"] or "bash", values["mode"] or "", agent_type, values["folder"] or "")
+    found = explained(force, question)
     with terminal_of(invocation) as terminal:
         if json_:
-            terminal.record(json.dumps(call_json(report, agent_type, hooks), indent=2))
+            terminal.record(json.dumps(call_json(found.report, agent_type, found.hooks), indent=2))
         else:
             terminal.rows(
                 call_block(
-                    report,
+                    found.report,
                     text,
-                    whose=f"agent type {agent_type}, {count} rules in force",
-                    hooks=hooks,
+                    whose=f"agent type {agent_type}, {found.rules} rules in force",
+                    hooks=found.hooks,
                     inert=force.inert,
                 )
             )

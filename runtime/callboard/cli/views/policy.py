@@ -121,7 +121,7 @@ def log_table(decisions: Sequence[Decision]) -> Block:
             decision.verdict,
             decision.by,
             decision.mode,
-            _answered(decision),
+            answer_words(decision),
             decision.digest[:12],
         ]
         for decision in decisions
@@ -130,7 +130,8 @@ def log_table(decisions: Sequence[Decision]) -> Block:
     return table(heads, cells, "no decisions yet")
 
 
-def _answered(decision: Decision) -> str:
+def answer_words(decision: Decision) -> str:
+    """Return the answer to the question of a decision, and who gave it; empty if nobody was asked."""
     if decision.answer is None:
         return "waits" if decision.verdict == "ask" else ""
     return f"{decision.answer.status}{by_words(decision.answer.by)}"

@@ -70,28 +70,49 @@ def decisions_in(events: Iterable[Numbered]) -> list[Decision]:
 
     After a gap, events that do not fit are skipped. Nothing is returned if the record that names the agent was lost.
     """
-    state = AgentState()
-    decisions = dict[int, Decision]()
-    asked_at: dict[str, int] = {}
-    holes = 0
+    fold = DecisionFold()
     for seq, event in events:
-        holes += seq != state.seq + 1
-        before = state
-        state = apply_behind_hole(state, seq, event) if holes else apply(state, event)
+        fold.take(seq, event)
+    return fold.decisions()
+
+
+class DecisionFold:
+    """Fold of a journal, event by event, to the decisions in it."""
+
+    def __init__(self) -> None:
+        self._state = AgentState()
+        self._decisions: dict[int, Decision] = {}
+        self._asked_at: dict[str, int] = {}
+        self._holes = 0
+
+    @property
+    def position(self) -> int:
+        """Return the number of the newest event."""
+        return self._state.seq
+
+    def decisions(self) -> list[Decision]:
+        """Return the decisions so far, in order."""
+        return list(self._decisions.values())
+
+    def take(self, seq: int, event: ev.Event) -> None:
+        """Add one event."""
+        self._holes += seq != self._state.seq + 1
+        before = self._state
+        state = apply_behind_hole(before, seq, event) if self._holes else apply(before, event)
+        self._state = state
         if state.identity.spec is None:
-            continue
+            return
         match event:
             case ev.CallJudged():
-                decisions[seq] = _of(seq, event, state, verdict=event.verdict, by=event.by)
+                self._decisions[seq] = _of(seq, event, state, verdict=event.verdict, by=event.by)
             case ev.ApprovalNeeded():
-                decisions[seq] = _of(seq, event, state, verdict="ask", by=event.rule)
-                asked_at[event.request_id] = seq
-            case ev.AnswerTaken() if event.request_id in asked_at:
-                at = asked_at[event.request_id]
-                decisions[at] = _answered(decisions[at], event, before, state)
+                self._decisions[seq] = _of(seq, event, state, verdict="ask", by=event.rule)
+                self._asked_at[event.request_id] = seq
+            case ev.AnswerTaken() if event.request_id in self._asked_at:
+                at = self._asked_at[event.request_id]
+                self._decisions[at] = _answered(self._decisions[at], event, before, state)
             case _:
-                continue
-    return list(decisions.values())
+                return
 
 
 def refusal(seq: int, request: RefusedRequest) -> Decision:

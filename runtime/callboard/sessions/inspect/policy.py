@@ -27,7 +27,16 @@ from callboard.config.hooks import add_front_matter, fill_registry, hook_notes
 from callboard.config.settings import LoadedSettings, load_settings, rules_of
 from callboard.config.trust import standing
 from callboard.core.hooks.matching import lint_matcher, matcher_notes
-from callboard.core.permissions.call_input import EnteredCall, InputRules, InvalidCall, ToolTraits, read_line
+from callboard.core.permissions.call_input import (
+    MODES,
+    EnteredCall,
+    InputRules,
+    InvalidCall,
+    ToolTraits,
+    call_of_words,
+    read_line,
+)
+from callboard.core.permissions.explain import CallExplanation, explain_call
 from callboard.core.permissions.lint import (
     CheckedExample,
     Example,
@@ -185,6 +194,50 @@ def _rights(definitions: Mapping[str, AgentFile], loaded: LoadedSettings) -> dic
             lead = (mode or permission.mode, profile.rules)
         rights[name] = lead if name == "lead" else (within(lead[0], mode), inherited(lead[1], profile.rules))
     return rights
+
+
+@dataclass(frozen=True, slots=True)
+class CallQuestion:
+    """A call that a person asks about, as typed. Empty: the mode of the agent type, and the folder of the workspace."""
+
+    text: str
+    tool: str = "bash"
+    mode: str = ""
+    agent_type: str = "lead"
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCall:
+    """Decision on a call as it would be made now."""
+
+    report: CallExplanation
+    hooks: Sequence[str]
+    """Hooks that would run before it."""
+    rules: int
+    """Number of rules in force for the agent type."""
+
+
+def explained(force: EffectiveSettings, question: CallQuestion) -> ExplainedCall:
+    """Judge a call without running it. Raises `UsageError` for a call that cannot be read. Reads the disk."""
+    explaining = WorkspaceJudge(force.places.workspace, force)
+    mode, rules = force.rights(question.agent_type)
+    if question.mode and question.mode not in MODES:
+        raise UsageError(unknown("mode", question.mode, MODES))
+    try:
+        tool, fields = call_of_words(question.tool, question.text, explaining.known)
+        call = EnteredCall(tool, fields, MODES[question.mode or mode], rules, question.folder)
+        judged = explaining.judge(call)
+    except InvalidCall as wrong:
+        raise UsageError(f"the call cannot be read: {wrong}") from wrong
+    report = explain_call(judged.verdict, judged.call, judged.policy, judged.facts)
+    count = len(rules.allow) + len(rules.ask) + len(rules.deny)
+    return ExplainedCall(report, force.hooks_of(call, question.agent_type), count)
+
+
+def written_rules(force: EffectiveSettings) -> list[WrittenRule]:
+    """Return the rules of the settings with their places, also those of agent types and schedules."""
+    return list(_rules(force))
 
 
 TESTS = Path(".callboard") / "policy-tests.yaml"
