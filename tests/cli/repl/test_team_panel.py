@@ -146,6 +146,31 @@ def test_a_narrower_terminal_that_breaks_its_rows_keeps_one_list(tmp_path: Path)
             assert shown.count("> a draft") == 1
 
 
+def drawn_rows(draft: str, columns: int) -> str:
+    """Return a draft as the prompt line draws it: rows of `columns`, which break within words."""
+    width = columns - 2
+    rows = [draft[start : start + width].rstrip() for start in range(0, len(draft), width)]
+    return "> " + "\n  ".join(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_draft_of_several_rows_leaves_none_behind_in_a_terminal_that_breaks_its_rows(tmp_path: Path) -> None:
+    words = " ".join(f"word{number:03}" for number in range(30))
+    with tmux.open_screen(Command(tmp_path), scenario(1)) as screen:
+        screen.type("! seq 60", "Enter")  # so that the rows that a narrow screen cannot hold are not those of the draft
+        screen.wait(r"^ *60$(?s:.*)^> ?$")
+        screen.type("-l", words)
+        screen.wait(r"word029$")
+        typed = ""
+        for number, columns in enumerate((61, 43, 100, 70)):
+            screen.resize(columns, 30)
+            screen.type("-l", f"+{number}")
+            typed += f"+{number}"
+            shown = screen.wait(rf"{re.escape(drawn_rows(words + typed, columns))}\nmode default")
+            assert shown.count("> word000") == 1, shown
+
+
 def test_ctrl_d_says_who_works_and_how_to_return(opened: Callable[..., PtyScreen]) -> None:
     screen = opened(scenario(2, steps=20, latency_ms=500))
     screen.type("audit\r")

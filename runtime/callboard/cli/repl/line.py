@@ -51,6 +51,7 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from callboard.cli.repl.draft import Draft, KeyPause, LineInterrupted, NewestKey, valid_text
+from callboard.cli.repl.resize import ResizeRepair, breaks_rows
 from callboard.cli.repl.team_panel import PanelKey, fragments
 from callboard.cli.repl.type_ahead import release
 from callboard.cli.terminal.frame import WHOLE, DrawnFrame
@@ -376,6 +377,8 @@ class PromptLine:
             color_depth=None if self._terminal.paints else ColorDepth.DEPTH_1_BIT,
         )
         session.layout.current_window.height = lambda: _height(session, self._size()[1])
+        if breaks_rows(os.environ):
+            ResizeRepair(session.app)
         return session
 
 
