@@ -41,6 +41,7 @@ ONE_IMPORTER = {
     "pathspec": "callboard.adapters.tools.walking",
     "prompt_toolkit": "callboard.cli.repl",
     "rich": "callboard.cli.terminal.markdown",
+    "segno": "callboard.cli.terminal.qr",
     "starlette": "callboard.web",
     "tree_sitter": "callboard.adapters.shell.parser",
     "tree_sitter_bash": "callboard.adapters.shell.parser",

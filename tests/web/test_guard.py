@@ -21,8 +21,12 @@ from callboard.web.access import Access, TooManyTries
 TOOL = ConnectionOwner("tool", "it was started by a tool", 42, "curl")
 UNKNOWN = ConnectionOwner("unknown", "it has a system call filter, as the commands of tools", 43, "firefox")
 NAMES = {"session": "s1", "request": "req_1", "agent": "lead", "schedule": "cron_1"}
-OPEN = {("GET", "/"), ("POST", "/sign-in"), ("GET", "/static/page.css")}
-"""Routes that need no cookie. They show nothing of a session."""
+LINKS = {("POST", "/link"), ("POST", "/link/answer")}
+"""Routes of answer links, whose forms have the secret of the link in place of that of a browser."""
+OPEN = {("GET", "/"), ("GET", "/link"), ("POST", "/sign-in"), ("GET", "/static/page.css"), *LINKS}
+"""Routes that need no cookie. Without a secret, they show nothing of a session."""
+ENTRIES = ("/", "/link")
+"""Pages that a link from elsewhere may open."""
 
 
 def routes_of(page: Page) -> list[tuple[str, str]]:
@@ -43,6 +47,7 @@ ATTACKS: Mapping[str, tuple[dict[str, str], set[int]]] = {
     "an opaque origin": ({**OWN, "origin": "null"}, {403}),
     "another port's origin": ({**OWN, "origin": "http://127.0.0.1:8000"}, {403}),
     "a cross-site request": ({"host": HOST, "sec-fetch-site": "cross-site"}, {403}),
+    "a form of another site": ({"host": HOST, "origin": "https://a.example", "sec-fetch-site": "cross-site"}, {403}),
     "a request of the same site": ({"host": HOST, "sec-fetch-site": "same-site"}, {403}),
     "a foreign host": ({**OWN, "host": f"evil.example:{PORT}", "origin": f"http://evil.example:{PORT}"}, {421}),
     "a host without the port": ({**OWN, "host": "127.0.0.1", "origin": "http://127.0.0.1"}, {421}),
@@ -55,8 +60,8 @@ async def test_no_route_answers_another_page(name: str) -> None:
     headers, statuses = ATTACKS[name]
     async with opened_page() as page:
         for method, path in routes_of(page):
-            if method == "GET" and path == "/" and "site" in name:
-                continue  # a link may lead to the sign-in, which shows nothing
+            if method == "GET" and path in ENTRIES and "site" in name:
+                continue
             response = await page.send(method, path, {**headers, "content-type": FORM})
             assert response.status in statuses, (method, path, response.text)
 

@@ -53,9 +53,9 @@ _JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask", "examples"})
 """Lists of permission rules, of all agents and of some, and their examples."""
 _BUILT_IN = Path(__file__).parents[1] / "data" / "models.yaml"
 Tree = dict[str, object]
-_PERSONS_ONLY = ("base_url", "sandbox", "search", "store", "store_direct", "store_workspace")
+_PERSONS_ONLY = ("base_url", "notify", "sandbox", "search", "store", "store_direct", "store_workspace", "web")
 """Settings that a workspace may not set: the targets of the key and the conversation, the sandbox of its commands, the
-command that searches, and the server that gets everything."""
+command that searches, the server that gets everything, and the ways to reach the person."""
 _TIGHTEN = ("ask", "deny", "never", "always_ask")
 _LARGEST = 1_000_000
 

@@ -16,6 +16,7 @@ drain/<process>                  a person's order to a `callboard serve`: hand i
 w/<session>/<id>                 WorkflowRow, and the journal of the workflow (stream): WorkflowNoted
 worktrees                        operations on git worktrees (stream)
 refused/<session>                requests to the web page that an agent's process sent (stream): RefusedRequest
+link/<sha256 of its secret>      AnswerLink
 orders/<session>                 the number of the newest order that the supervisor has carried out
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
 """
@@ -35,6 +36,8 @@ UUID_PATTERN = late_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{1
 """Text of a UUID; match it whole."""
 MAILBOXES = "m/"
 """Prefix of the names of mailboxes."""
+LINKS = "link/"
+"""Prefix of the keys of answer links."""
 RATES = "rate/"
 """Prefix of the keys of rate limit notices of API keys."""
 WORKTREES = "worktrees"
@@ -189,6 +192,11 @@ def rate_key(key: str, model: str) -> str:
     An empty model: the notice of the API key itself.
     """
     return f"{RATES}{key}/{model}"
+
+
+def link_key(secret: str) -> str:
+    """Return the key of an answer link, which only its secret leads to."""
+    return LINKS + hashlib.sha256(secret.encode()).hexdigest()
 
 
 def host_key(session: str) -> str:

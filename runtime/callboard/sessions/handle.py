@@ -34,6 +34,7 @@ from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
 from callboard.ports.store import Fence, LeaseHolder, Store
 from callboard.ports.store_reading import rows_of
+from callboard.sessions.answer_links import MadeLink, make_link, revoke_links
 from callboard.sessions.compose import session_budget, stated_limits
 from callboard.sessions.inspect.decisions import DecisionReader
 from callboard.sessions.inspect.schedules import ScheduleInspector
@@ -170,6 +171,14 @@ class SessionHandle:
         """
         answer = Answer(status, "person", reason, word, always)
         return await answer_as_person(self._store, self.id, request_id, answer, now=self._now, fence=self._fence)
+
+    async def make_link(self, request: Request, *, seconds: float, user: str = "") -> MadeLink:
+        """Make an answer link to a request. Raises `UsageError` as `make_link` of `answer_links` does."""
+        return await make_link(self._store, self.id, request, seconds=seconds, user=user)
+
+    async def revoke_links(self, request: Request) -> int:
+        """Revoke the answer links to a request, and return their number."""
+        return await revoke_links(self._store, self.id, request.id)
 
     async def moved(self, request: Request) -> str:
         """Return the change since a plan was submitted, such as another checked-out commit. Empty if there is none."""

@@ -18,7 +18,7 @@ from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.engine.commands import AgentCommand, send_command, send_note, send_prompt
 from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.environment import Answer
-from callboard.ports.store import Append, Fence, Put, Store, Write
+from callboard.ports.store import Append, Delete, Fence, Put, Store, Write
 from callboard.types.errors import ToolRefused, UsageError
 from callboard.types.records import RefusedRequest, SessionRule, Task
 from callboard.types.schedules import Schedule
@@ -127,6 +127,12 @@ async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *,
     """Write a session rule's row. Raises as `write_schedule_as_person` does."""
     refuse_inside_tool("change a session rule")
     await store.commit(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
+
+
+async def write_links_as_person(store: Store, *changes: Put | Delete) -> None:
+    """Write and remove rows of answer links. Raises `UsageError` inside a tool's process."""
+    refuse_inside_tool("make or revoke an answer link")
+    await store.commit(*changes)
 
 
 async def record_refusal(store: Store, session: str, refused: RefusedRequest) -> None:

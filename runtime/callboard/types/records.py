@@ -149,6 +149,9 @@ class Said(Value):
     what: Literal["asked", "approved", "rejected", "answered", "expired", "withdrawn", "escalated", "edited", "refused"]
     """Action. `refused`: an answer that was not accepted, with the reason."""
     reason: str = ""
+    user: str = ""
+    """Name of the person who answered on the web page, if it has several users, or of an answer link; empty: not
+    stated."""
 
 
 class Request(Value):
@@ -402,6 +405,22 @@ class RefusedRequest(Value):
     action: str
     """Method and path of the request."""
     why: str
+
+
+class AnswerLink(Value):
+    """Link that answers one request once, without a sign-in. Its secret is stored nowhere."""
+
+    id: str
+    """Begins with `link_`. Names the link in the record of its answer; it opens nothing."""
+    session: str
+    request: str
+    digest: str
+    """Digest of the request when the link was made. The link is void for other content."""
+    created_at: float
+    expires_at: float
+    user: str = ""
+    """Name of the person whom the link was made for; empty: not stated."""
+    revoked_at: float | None = None
 
 
 class HostRow(Value):

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from callboard.types.agent_spec import READ_AS, ModelFacts, ModelLimits, PermissionRules, StageSpec
 from callboard.types.errors import UnknownModel
@@ -23,23 +23,16 @@ from callboard.types.model_names import (
     resolve_alias,
     without_long,
 )
+from callboard.types.reaching_settings import NotifySettings, WebSettings
 from callboard.types.records import Budget, Json, PermissionMode
+from callboard.types.settings_section import Count, Positive, Seconds, Section
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _number(value: object) -> object:
     """Convert the text of an environment variable to a number."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
-
-
-class Section(BaseModel):
-    """A branch of the tree."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ModelSetting(Section):
@@ -244,7 +237,8 @@ class PlanSettings(Section):
     """Approval of plans: the approver, and the action if no one answers."""
 
     approver: Literal["person", "lead", "either"] = "person"
-    deadline: Seconds = 1_800.0
+    deadline: Seconds | None = 1_800.0
+    """Seconds that a plan waits; null: forever, if a person may answer."""
     on_deadline: Literal["escalate", "refuse"] = "escalate"
     """Action at a plan's deadline if a person is present: put it to the user as well, or reject it. An unattended run
     rejects it."""
@@ -441,6 +435,8 @@ class Settings(Section):
     memory: MemorySettings = MemorySettings()
     mcp: McpSettings = McpSettings()
     search: SearchSettings = SearchSettings()
+    web: WebSettings = WebSettings()
+    notify: NotifySettings = NotifySettings()
 
     def model_id(self, name: str) -> str:
         """Return the id that an alias stands for (`opus`, `sonnet[1m]`, an alias of `model_aliases`), or `name` itself.

@@ -24,6 +24,7 @@ from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.open_requests import OpenRequests
 from callboard.sessions.person_actions import record_refusal
 from callboard.sessions.places import Notice, find_places
+from callboard.sessions.running_page import announced
 from callboard.sessions.stores import open_store, own_settings
 from callboard.types.errors import CallboardError
 from callboard.types.lazy_dataclass import dataclass
@@ -31,8 +32,10 @@ from callboard.types.records import RefusedRequest
 from callboard.web.access import Access, TooManyTries
 from callboard.web.agent import agent_routes
 from callboard.web.cost import cost_routes
-from callboard.web.guard import SIGN_IN, Guard, Refusal, cookie_in, cookie_name, too_many, visit_of
+from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.html import sign_in_document
+from callboard.web.links import link_routes
+from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.policy import policy_routes
 from callboard.web.routes import PageServices, html_response, refused
 from callboard.web.schedules import schedule_routes
@@ -43,7 +46,12 @@ _MOST_REPORTED = 200
 """Refused requests of agents' processes that are reported, so that an agent cannot fill the log or the screen."""
 
 
-def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refusal], Awaitable[None]]) -> Guard:
+def page_app(
+    services: PageServices,
+    owner: OwnerLookup,
+    report: Callable[[Refusal], Awaitable[None]],
+    reach: Reach = LOOPBACK_ONLY,
+) -> Guard:
     """Return the page behind its guard. `report`: receives each request of an agent's process."""
     routes = Routes(services)
     app = Starlette(
@@ -51,6 +59,7 @@ def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refus
             Route("/", routes.entry),
             Route(SIGN_IN, routes.sign_in, methods=["POST"]),
             Route("/sign-out", routes.sign_out, methods=["POST"]),
+            *link_routes(services),
             *waiting_routes(services),
             *session_routes(services),
             *agent_routes(services),
@@ -61,7 +70,7 @@ def page_app(services: PageServices, owner: OwnerLookup, report: Callable[[Refus
         ],
         exception_handlers={CallboardError: _failed},
     )
-    return Guard(app, services.access, owner=owner, report=report, sign_in_page=_sign_in_page)
+    return Guard(app, services.access, owner=owner, report=report, sign_in_page=routes.sign_in_page, reach=reach)
 
 
 class Routes:
@@ -74,20 +83,38 @@ class Routes:
         """Show the sign-in, or lead a signed-in browser to the open requests."""
         if visit_of(request).browser is not None:
             return RedirectResponse(PATH, 303)
-        return html_response(sign_in_document())
+        return html_response(sign_in_document(users=bool(self._services.access.users)))
+
+    def sign_in_page(self) -> Response:
+        """Return the response to a request that needs a cookie and has none."""
+        return html_response(sign_in_document(users=bool(self._services.access.users)), 401)
 
     async def sign_in(self, request: Request) -> Response:
-        """Exchange the token for a cookie."""
+        """Exchange the token, or a password, for a cookie."""
+        visit = visit_of(request)
         try:
-            cookie = self._services.access.sign_in(visit_of(request).form.get("token", "").strip())
+            cookie, problem = await self._cookie_for(visit)
         except TooManyTries as many:
             return too_many(many)
         if cookie is None:
-            text = "This token is wrong or was used. The terminal of callboard web shows the current one."
-            return PlainTextResponse(f"{text}\n", 403)
+            return PlainTextResponse(f"{problem}\n", 403)
         response = RedirectResponse(PATH, 303)
-        response.set_cookie(_cookie_of(request), cookie, httponly=True, samesite="strict", path="/")
+        name = _cookie_of(request)
+        response.set_cookie(name, cookie, httponly=True, samesite="strict", path="/", secure=visit.secure)
         return response
+
+    async def _cookie_for(self, visit: Visit) -> tuple[str | None, str]:
+        """Return the cookie of a browser that may sign in, or None and the reason. Raises `TooManyTries`."""
+        access = self._services.access
+        token = visit.form.get("token", "").strip()
+        if not token:
+            password = visit.form.get("password", "")
+            cookie = await access.sign_in_user(visit.form.get("user", "").strip(), password, client=visit.client)
+            return cookie, "The name or the password is wrong."
+        if visit.client:
+            return None, "The token signs in a browser of its own machine. Sign in with your name and password."
+        text = "This token is wrong or was used. The terminal of callboard web shows the current one."
+        return access.sign_in(token), text
 
     async def sign_out(self, request: Request) -> Response:
         """Forget this browser."""
@@ -106,10 +133,6 @@ def _cookie_of(request: Request) -> str:
     return cookie_name(_port(request))
 
 
-def _sign_in_page() -> Response:
-    return html_response(sign_in_document(), 401)
-
-
 async def _failed(request: Request, error: Exception) -> Response:
     return refused(request, str(error), 409)
 
@@ -123,10 +146,15 @@ class PageServer:
     access: Access
 
     @property
+    def base(self) -> str:
+        """Return the address without a secret."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
     def address(self) -> str:
         """Return the address with the token that signs in the next browser."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/#{self.access.token}"
+        return f"{self.base}/#{self.access.token}"
 
 
 @asynccontextmanager
@@ -172,10 +200,9 @@ async def serving_page(
         app = page_app(services, ProcessLookup(), report)
         async with serving_app(app, host, port, lifespan="off") as bound, anyio.create_task_group() as group:
             group.start_soon(requests.follow, news.notify)
-            try:
-                yield PageServer(host, bound, access)
-            finally:
-                app.end_streams()
+            serving = PageServer(host, bound, access)
+            with app.ending_streams(), announced(places.state, serving.base):
+                yield serving
             group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):

@@ -1,17 +1,17 @@
 """Middleware in front of every route, streams included: it decides whether a request may reach the page.
 
-The checks, in order: a connection of this machine; a known host (against DNS rebinding); an origin and a fetch site of
-our own; a method and a content type that forms have; the process behind the connection, because an agent's command can
-reach the loopback; the cookie of a signed-in browser; the secret of its forms; and the code of the terminal, where the
+The checks, in order: a connection that may be (`peer.py`: of this machine, of the declared proxy, or with TLS); a known
+host (against DNS rebinding); an origin and a fetch site of our own; a method and a content type that forms have; the
+process behind a connection of this machine, because an agent's command can reach the loopback; the cookie of a
+signed-in browser, or the user whom the proxy names; the secret of its forms; and the code of the terminal, where the
 process cannot be determined. Every response has the headers that keep scripts, frames, and other pages out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
-from typing import Any
 from urllib.parse import parse_qsl
 
 import anyio
@@ -20,13 +20,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from callboard.adapters.processes.connection_owner import Address, ConnectionOwner, OwnerLookup
+from callboard.adapters.processes.connection_owner import ConnectionOwner, OwnerLookup
+from callboard.sessions.answer_links import LINK_PATH
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access, Browser, TooManyTries
+from callboard.web.peer import LOOPBACK_ONLY, Peer, PeerRefused, Reach, peer_of, server_of
 
 ACCESS = "callboard.web"
 """Key in the scope of a request with its `Visit`."""
 SIGN_IN = "/sign-in"
+LINK = LINK_PATH
+LINK_ANSWER = f"{LINK}/answer"
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 CODE = "code"
 EVENTS = "/events"
@@ -36,6 +40,8 @@ _FORM = "application/x-www-form-urlencoded"
 _LARGEST = 1_000_000
 """Most bytes of a form."""
 _FIELDS = 100
+_WITH_SECRET = (SIGN_IN, LINK, LINK_ANSWER)
+"""Changes whose form has a secret of its own in place of that of a signed-in browser."""
 _OWN_SITES = ("same-origin", "none")
 _HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -61,6 +67,10 @@ class Visit:
     needs_code: bool
     """True if a change from this connection needs the code of the terminal."""
     form: Mapping[str, str]
+    client: str = ""
+    """Address of the other machine; empty: this machine."""
+    secure: bool = False
+    """True if the browser's connection is encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +101,10 @@ class Guard:
         owner: OwnerLookup,
         report: Callable[[Refusal], Awaitable[None]],
         sign_in_page: Callable[[], Response],
+        reach: Reach = LOOPBACK_ONLY,
     ) -> None:
         self._app = app
+        self._reach = reach
         self._access = access
         self._owner = owner
         self._report = report
@@ -129,10 +141,14 @@ class Guard:
         else:
             await self._app(scope, receive, send_safely)
 
-    def end_streams(self) -> None:
-        """End all streams, which would otherwise last until their browsers leave. For the end of the server."""
-        for stream in self._streams:
-            stream.cancel()
+    @contextmanager
+    def ending_streams(self) -> Generator[None]:
+        """End all streams after the block. They would otherwise last until their browsers leave."""
+        try:
+            yield
+        finally:
+            for stream in self._streams:
+                stream.cancel()
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         with anyio.CancelScope() as stream:
@@ -145,29 +161,34 @@ class Guard:
             await send({"type": "http.response.body", "body": b""})
 
     async def _admit(self, request: Request) -> Visit:
-        client, server = _ends(request.scope)
+        path = request.url.path
         changes = request.method == "POST"
-        _check_host(request.headers, server)
-        _check_origin(request, needed=changes or request.url.path.endswith(EVENTS))
+        try:
+            peer = await peer_of(request.scope, request.headers, self._reach, self._owner, again=changes)
+        except PeerRefused as refused:
+            raise _Refused(403, str(refused)) from refused
+        _check_host(request, peer, self._reach)
+        _check_origin(request, peer, needed=changes or path.endswith(EVENTS))
         _check_method(request)
-        owner = await self._owner(client, server, again=changes)
-        if owner.origin == "tool":
-            await self._report(Refusal(request.url.path, request.method, owner))
-            raise _Refused(403, f"an agent's tool may not use this page: {owner.reason}")
-        browser = self._access.browser_of(cookie_in(request.headers, server[1]))
+        if peer.owner.origin == "tool":
+            await self._report(Refusal(path, request.method, peer.owner))
+            raise _Refused(403, f"an agent's tool may not use this page: {peer.owner.reason}")
+        browser = self._browser_of(request, peer)
         if browser is None and not _is_public(request):
             raise _Refused(401, "sign in first: open the address that `callboard web` prints")
         form = await _form_of(request) if changes else {}
-        needs_code = owner.origin == "unknown"
-        if changes and browser is not None and request.url.path != SIGN_IN:
-            self._check_form(browser, form, owner)
-        return Visit(browser, needs_code, form)
-
-    def _check_form(self, browser: Browser, form: Mapping[str, str], owner: ConnectionOwner) -> None:
-        if form.get(FORM_TOKEN) != browser.form_token:
+        if changes and browser is not None and path not in _WITH_SECRET and form.get(FORM_TOKEN) != browser.form_token:
             raise _Refused(403, "this form is not of this page, or the page is old: reload it")
-        if owner.origin == "unknown" and not self._access.is_code(form.get(CODE, "")):
-            raise _Refused(403, f"type the code that `callboard web` shows in its terminal, because {owner.reason}")
+        if changes and peer.in_doubt and path not in (SIGN_IN, LINK) and not self._access.is_code(form.get(CODE, "")):
+            reason = peer.owner.reason
+            raise _Refused(403, f"type the code that `callboard web` shows in its terminal, because {reason}")
+        return Visit(browser, peer.in_doubt, form, peer.client, peer.secure)
+
+    def _browser_of(self, request: Request, peer: Peer) -> Browser | None:
+        """Return the signed-in browser of a request; None if it has to sign in. A user of the proxy need not."""
+        if peer.user is not None:
+            return self._access.named(peer.user) if peer.user else None
+        return self._access.browser_of(cookie_in(request.headers, server_of(request.scope)[1]))
 
 
 def too_many(tries: TooManyTries) -> Response:
@@ -195,25 +216,20 @@ def cookie_in(headers: Headers, port: int) -> str:
     return "" if morsel is None else morsel.value
 
 
-def _ends(scope: Scope) -> tuple[Address, Address]:
-    """Return both ends of the connection. Raises `_Refused` for one that comes from another machine."""
-    client: Any = scope.get("client")
-    server: Any = scope.get("server")
-    if not client or not server or not ip_address(client[0]).is_loopback:
-        raise _Refused(403, "this page is for this machine only")
-    return (client[0], client[1]), (server[0], server[1])
+def _check_host(request: Request, peer: Peer, reach: Reach) -> None:
+    port = server_of(request.scope)[1]
+    host = request.headers.get("host", "").lower()
+    own = set[str]() if peer.proxied else {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+    if host not in own | reach.names(port):
+        raise _Refused(421, f"unknown host: open {'its own address' if peer.proxied else f'http://127.0.0.1:{port}/'}")
 
 
-def _check_host(headers: Headers, server: Address) -> None:
-    if headers.get("host") not in {f"{name}:{server[1]}" for name in ("127.0.0.1", "localhost", "[::1]")}:
-        raise _Refused(421, f"unknown host: open http://127.0.0.1:{server[1]}/")
-
-
-def _check_origin(request: Request, *, needed: bool) -> None:
+def _check_origin(request: Request, peer: Peer, *, needed: bool) -> None:
     """Refuse requests that another page causes. `needed`: the request must prove that our own page made it."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
-    if origin is not None and origin != f"http://{request.headers['host']}":
+    own = f"{'https' if peer.secure else 'http'}://{request.headers['host']}"
+    if origin is not None and origin.lower() != own.lower():
         raise _Refused(403, "another page may not use this one")
     if site is not None and site not in _OWN_SITES and not _is_entry(request):
         raise _Refused(403, "another page may not use this one: open its address yourself")
@@ -230,13 +246,15 @@ def _check_method(request: Request) -> None:
 
 
 def _is_entry(request: Request) -> bool:
-    """Return True for the page of the sign-in, which a link or a file may open. It shows nothing of a session."""
-    return request.method == "GET" and request.url.path == "/"
+    """Return True for the pages that a link or a file may open. They show nothing of a session."""
+    return request.method in ("GET", "HEAD") and request.url.path in ("/", LINK)
 
 
 def _is_public(request: Request) -> bool:
     path = request.url.path
-    return path == "/" or path.startswith("/static/") or (path == SIGN_IN and request.method == "POST")
+    if path in _WITH_SECRET and request.method == "POST":
+        return True
+    return path in ("/", LINK) or path.startswith("/static/")
 
 
 async def _form_of(request: Request) -> dict[str, str]:

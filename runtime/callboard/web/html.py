@@ -118,27 +118,40 @@ def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
     ]
 
 
-def sign_in_document() -> Element:
-    """Return the page on which a browser signs in. It shows nothing of a session."""
+def sign_in_document(*, users: bool = False) -> Element:
+    """Return the page on which a browser signs in. It shows nothing of a session. `users`: some have passwords."""
+    by_name = h.form(method="post", action="/sign-in", aria_label="Name and password")[
+        h.label(for_="user")["Name"],
+        h.input("#user", name="user", required=True, autocomplete="username"),
+        h.label(for_="password")["Password"],
+        h.input("#password", name="password", type="password", required=True, autocomplete="current-password"),
+        h.button(".primary", type="submit")["Sign in"],
+    ]
+    return bare_document(
+        "Sign in",
+        by_name if users else None,
+        h.p[
+            "On the machine itself, open the address that " if users else "Open the address that ",
+            h.code["callboard web"],
+            " prints in its terminal, or paste the token from its end here. Each token signs in one browser.",
+        ],
+        h.form(method="post", action="/sign-in", autocomplete="off")[
+            h.label(for_="token")["Token"],
+            h.input("#token", name="token", type="password", required=True, autocomplete="off"),
+            h.button(type="submit", class_=None if users else "primary")["Sign in"],
+        ],
+        h.p(f"#{REPLY}", role="alert"),
+        h.p[h.a(href="/waiting")["Already signed in? Continue"]],
+    )
+
+
+def bare_document(title: str, *content: Node) -> Element:
+    """Return a page without navigation, for a browser that has not signed in."""
     return h.html(lang="en")[
-        _head("Sign in · Callboard"),
+        _head(f"{spelled(title)} · Callboard"),
         h.body[
             h.header[h.span(".brand")["Callboard"]],
-            h.main("#main.sign-in")[
-                h.h1["Sign in"],
-                h.p[
-                    "Open the address that ",
-                    h.code["callboard web"],
-                    " prints in its terminal, or paste the token from its end here. Each token signs in one browser.",
-                ],
-                h.form(method="post", action="/sign-in", autocomplete="off")[
-                    h.label(for_="token")["Token"],
-                    h.input("#token", name="token", type="password", required=True, autocomplete="off"),
-                    h.button(".primary", type="submit")["Sign in"],
-                ],
-                h.p(f"#{REPLY}", role="alert"),
-                h.p[h.a(href="/waiting")["Already signed in? Continue"]],
-            ],
+            h.main("#main.sign-in")[h.h1[spelled(title)], *content],
             _scripts(),
         ],
     ]

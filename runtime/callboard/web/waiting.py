@@ -28,7 +28,7 @@ from callboard.sessions.inspect.inspector import handle_of
 from callboard.sessions.inspect.open_requests import OpenRequest
 from callboard.types.errors import UsageError
 from callboard.types.records import Request
-from callboard.web.guard import EVENTS, visit_of
+from callboard.web.guard import EVENTS, Visit, visit_of
 from callboard.web.html import Viewer, WebPage, form, moment, path_of, shown_lines
 from callboard.web.routes import EventStream, PageServices, changed_fragments, done, viewer_of
 
@@ -215,7 +215,7 @@ def waiting_routes(services: PageServices) -> list[Route]:
         row = next((row for row in handle.requests(pending_only=False) if row.id == name), None)
         if row is None:
             raise UsageError(f"there is no request {name} in session {handle.id}")
-        return done(request, await _answer(handle, row, visit_of(request).form), PATH)
+        return done(request, await _answer(handle, row, visit_of(request)), PATH)
 
     return [
         Route(PATH, show),
@@ -224,12 +224,13 @@ def waiting_routes(services: PageServices) -> list[Route]:
     ]
 
 
-async def _answer(handle: SessionHandle, row: Request, form_fields: Mapping[str, str]) -> str:
+async def _answer(handle: SessionHandle, row: Request, visit: Visit) -> str:
     """Answer as the form says, and return the result in a line. Raises `UsageError` if the answer is not accepted."""
+    form_fields = visit.form
     if form_fields.get(DIGEST, "") != row.digest:
         raise UsageError(f"the content of {row.id} has changed since the page showed it: read it again")
     answer = answer_in(row, form_fields)
-    details = replace(answer.word, seen=row.digest)
+    details = replace(answer.word, seen=row.digest, user=visit.browser.user if visit.browser else "")
     refusal = await handle.answer(row.id, answer.status, answer.reason, word=details, always=answer.always)
     if refusal is not None:
         raise UsageError(refusal)

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "edit": ("requests", "Edit a plan and approve it."),
     "reject": ("requests", "Reject a plan or deny a tool call."),
     "answer": ("requests", "Answer an agent's question."),
+    "link": ("link", "Make a link that answers one request once, without a sign-in."),
     "web": ("web", "Show the open requests and the sessions of this workspace in a browser."),
     "policy": ("policy", "Explain, test and lint permissions; list decisions."),
     "trust": ("trust", "Decide whether to trust the content of this workspace."),
@@ -73,7 +74,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Work": ("run", "resume", "attach", "send", "workflow", "demo"),
     "Watch": ("sessions", "hosts", "team", "tasks", "inbox", "trace", "context", "cost", "memory", "worktrees"),
-    "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "web", "policy", "trust"),
+    "Decide": ("plans", "show", "approve", "edit", "reject", "answer", "link", "web", "policy", "trust"),
     "Extend": ("agents", "skills", "mcp", "plugin"),
     "Schedule": ("cron", "serve", "service"),
     "Set up": (),

@@ -17,6 +17,7 @@ import click
 
 from callboard.cli.commands.options import Invocation, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, terminal_of
+from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import Terminal, block, plain
 from callboard.sessions.places import find_places
 from callboard.types.errors import UsageError
@@ -32,20 +33,21 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @click.option(
     "--port", type=click.IntRange(0, 65_535), metavar="N", default=_PORT, show_default=True, help="0: any free port."
 )
+@click.option("--qr", is_flag=True, help="Also show the address as a QR code.")
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="An address of this machine.")
 @everywhere
 @click.pass_obj
-def web(invocation: Invocation, /, *, open_: bool, port: int, bind: str) -> int:
+def web(invocation: Invocation, /, *, open_: bool, qr: bool, port: int, bind: str) -> int:
     """Show the open requests and the sessions of this workspace in a browser.
 
     Prints an address that signs in one browser, then the next one, until Ctrl-C. The page hosts no session: it reads
     what hosts write, and your answers go the same way as those of `callboard approve`. Only this machine reaches it,
     and processes of agents are refused.
     """
-    refuse_tools("PageServer the page")
+    refuse_tools("Serving the page")
     _check_address(bind)
     with terminal_of(invocation) as terminal:
-        return anyio.run(_Web(invocation, terminal, open_=open_).run, bind, port)
+        return anyio.run(_Web(invocation, terminal, open_=open_, qr=qr).run, bind, port)
 
 
 def _check_address(bind: str) -> None:
@@ -63,10 +65,11 @@ def _check_address(bind: str) -> None:
 class _Web:
     """One `callboard web`, from its start to a signal."""
 
-    def __init__(self, invocation: Invocation, terminal: Terminal, *, open_: bool) -> None:
+    def __init__(self, invocation: Invocation, terminal: Terminal, *, open_: bool, qr: bool) -> None:
         self._invocation = invocation
         self._terminal = terminal
         self._open = open_
+        self._qr = qr
         self._serving: PageServer | None = None
 
     async def run(self, bind: str, port: int) -> int:
@@ -95,6 +98,8 @@ class _Web:
     def _tell_address(self) -> None:
         if self._serving is not None:
             self._terminal.rows(block(f"open {self._serving.address}", "strong"))
+            if self._qr:
+                self._terminal.rows(qr_block(self._serving.address))
 
     def _tell_code(self, serving: PageServer) -> None:
         text = f"code for changes from a browser in a sandbox: {serving.access.code}. Ctrl-C ends the page"

@@ -81,7 +81,8 @@ def _history(request: Request) -> Sequence[Said]:
 
 def _history_line(entry: Said) -> Line:
     reason = f": {visible(entry.reason)}".replace("\n", "\\n") if entry.reason else ""
-    return Line(f"    {f'{when(entry.at)} ' if entry.at else ''}{entry.what}{by_words(entry.by)}{reason}")
+    user = f" ({visible(entry.user)})" if entry.user else ""
+    return Line(f"    {f'{when(entry.at)} ' if entry.at else ''}{entry.what}{by_words(entry.by)}{user}{reason}")
 
 
 def _ending(request: Request) -> Iterator[Line]:

@@ -35,6 +35,8 @@ class AnswerDetails:
     """Digest of the content that was read; empty: unknown."""
     mode: str = ""
     """Permission mode for carrying out the approved plan (`PLAN_MODES`); empty: the default."""
+    user: str = ""
+    """Name of the person who answers, for the history of the request; empty: not stated."""
 
 
 AS_IT_STANDS = AnswerDetails()

@@ -132,6 +132,14 @@ def answer(
     return _with_entry(request, entry, {"status": status, "answered_by": by, "reason": reason})
 
 
+def signed(request: Request, user: str) -> Request:
+    """Return an answered request whose history names the person who answered."""
+    if not user:
+        return request
+    *earlier, answer_entry = request.history
+    return request.model_copy(update={"history": (*earlier, answer_entry.model_copy(update={"user": user}))})
+
+
 def refused(request: Request, by: str, refusal: AnswerRefusal, now: float) -> Request | None:
     """Return the request with a rejected answer in its history; None if the history has enough of them."""
     if sum(entry.what == "refused" for entry in request.history) >= MOST_REFUSED:

@@ -49,6 +49,7 @@ async def answer_request(
             request, request.kind, by=answer.by, status=answer.status, reason=answer.reason, now=now
         )
         if isinstance(answered, Request):
+            answered = rules.signed(answered, answer.word.user)
             answered = with_word(request, answered, answer.word, by=answer.by, now=now)
         if isinstance(answered, Request) and _edits(answered, answer):
             answered = answered.model_copy(update={"input": answer.input})

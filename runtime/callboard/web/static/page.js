@@ -18,6 +18,16 @@
   }
 })();
 
+// Send the secret of an answer link, which follows `#`, and remove it from the address and the history at once.
+(() => {
+  const secret = location.hash.slice(1);
+  const form = document.getElementById("open-link");
+  if (!form || secret.length < 20) return;
+  history.replaceState(null, "", location.pathname);
+  document.getElementById("secret").value = secret;
+  form.submit();
+})();
+
 // Show times in the reader's time zone, and how long ago they were or how much time is left.
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
