@@ -32,8 +32,8 @@ Changed = TypeVar("Changed")
 
 HIDDEN = "(hidden: it looks like a secret)"
 _BOM = "\ufeff"
-_PRIVATE = frozenset({"env", "headers"})
-"""Members of hooks whose values are not displayed, because many of them are credentials."""
+_PRIVATE = frozenset({"env", "headers", "secret", "url", "users"})
+"""Members of hooks, of `notify`, and of `web` whose values are not displayed, because many of them are credentials."""
 
 
 def settings_here(workspace: Path, config: Path, *, trust: bool = False) -> tuple[LoadedSettings, Trust]:

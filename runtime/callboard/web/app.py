@@ -5,10 +5,12 @@ The page hosts nothing: it reads the store, and follows what hosts write to it.
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
 
 import anyio
@@ -19,15 +21,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from callboard.adapters.processes.connection_owner import OwnerLookup, ProcessLookup
-from callboard.adapters.system.http_server import serving_app
+from callboard.adapters.system.http_server import TlsFiles, serving_app
 from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.open_requests import OpenRequests
 from callboard.sessions.person_actions import record_refusal
 from callboard.sessions.places import Notice, find_places
 from callboard.sessions.running_page import announced
 from callboard.sessions.stores import open_store, own_settings
-from callboard.types.errors import CallboardError
+from callboard.types.errors import CallboardError, SettingsError
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.reaching_settings import WebSettings
 from callboard.types.records import RefusedRequest
 from callboard.web.access import Access, TooManyTries
 from callboard.web.agent import agent_routes
@@ -35,6 +38,7 @@ from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.html import sign_in_document
 from callboard.web.links import link_routes
+from callboard.web.passwords import check_hash
 from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.policy import policy_routes
 from callboard.web.routes import PageServices, html_response, refused
@@ -138,18 +142,75 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
+class PageOptions:
+    """Address of a server, and the settings that say who reaches it."""
+
+    host: str = "127.0.0.1"
+    port: int = 7333
+    """0: any free one."""
+    web: WebSettings = WebSettings()
+
+    @property
+    def beyond(self) -> bool:
+        """Return True if other machines reach the address."""
+        return not ip_address(self.host).is_loopback
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """Return the files for TLS; None if the server does not encrypt."""
+        return TlsFiles(self.web.certificate, self.web.key) if self.web.certificate else None
+
+    @property
+    def reach(self) -> Reach:
+        """Return the limits on connections."""
+        address = ip_address(self.host)
+        host = f"[{address}]" if ":" in self.host else self.host
+        own = () if address.is_unspecified else (host,)
+        return Reach((*self.web.hosts, *own), self.beyond, self.web.proxy)
+
+    def check(self) -> None:
+        """Raise `SettingsError` unless everybody whom the server reaches is encrypted and has to sign in."""
+        web = self.web
+        proxy = web.proxy
+        if bool(web.certificate) != bool(web.key):
+            raise SettingsError("web.certificate and web.key belong together: set both, or none")
+        for name, stored in web.users.items():
+            check_hash(name, stored)
+        if not self.beyond:
+            return
+        if not web.certificate and not proxy.secret:
+            raise SettingsError(
+                f"{self.host} is reached by other machines: set web.certificate and web.key, or declare a proxy in "
+                "web.proxy. Or use 127.0.0.1 and SSH: ssh -L 7333:127.0.0.1:7333 HOST"
+            )
+        if not web.users and not (proxy.secret and proxy.user_header):
+            raise SettingsError(
+                "nobody can sign in from another machine: callboard web --add-user NAME, or name the header of a proxy "
+                "that signs users in, in web.proxy.user_header"
+            )
+        if not web.hosts and ip_address(self.host).is_unspecified:
+            raise SettingsError("say under which names browsers open the page: web.hosts")
+
+
+@dataclass(frozen=True, slots=True)
 class PageServer:
     """A running server."""
 
-    host: str
+    options: PageOptions
     port: int
     access: Access
 
     @property
     def base(self) -> str:
-        """Return the address without a secret."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        """Return the address without a secret, for a browser of this machine."""
+        host = self.options.host
+        if self.options.tls is not None and self.options.web.hosts:
+            host = self.options.web.hosts[0]
+            return f"https://{host}" if ":" in host else f"https://{host}:{self.port}"
+        if ip_address(host).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"
+        host = f"[{host}]" if ":" in host else host
+        return f"http{'' if self.options.tls is None else 's'}://{host}:{self.port}"
 
     @property
     def address(self) -> str:
@@ -160,8 +221,7 @@ class PageServer:
 @asynccontextmanager
 async def serving_page(
     workspace: Path,
-    host: str,
-    port: int,
+    options: PageOptions,
     *,
     signed_in: Callable[[], None],
     refused: Callable[[Refusal], None],
@@ -170,13 +230,16 @@ async def serving_page(
     """Serve the page of a workspace while the block runs.
 
     `signed_in` is called after each sign-in, when the token is a new one; `refused` for each request of an agent's
-    process. Raises `OSError` for an address in use, and the errors of `open_store`.
+    process. Raises `OSError` for an address in use, `SettingsError` as `PageOptions.check` does, and the errors of
+    `open_store`.
     """
+    options.check()
     places = find_places(workspace, writable=False)
     store = await open_store(places, own_settings(), notice)
     news = Notifier()
     requests = OpenRequests(store)
-    access = Access(signed_in)
+    users = options.web.users
+    access = Access(signed_in, users=users, own_name=getpass.getuser() if users else "")
     reported = 0
 
     async def report(refusal: Refusal) -> None:
@@ -197,11 +260,12 @@ async def serving_page(
     try:
         await requests.read()
         services = PageServices(store, places, access, requests, news)
-        app = page_app(services, ProcessLookup(), report)
-        async with serving_app(app, host, port, lifespan="off") as bound, anyio.create_task_group() as group:
+        app = page_app(services, ProcessLookup(), report, options.reach)
+        running = serving_app(app, options.host, options.port, lifespan="off", tls=options.tls)
+        async with running as bound, anyio.create_task_group() as group:
             group.start_soon(requests.follow, news.notify)
-            serving = PageServer(host, bound, access)
-            with app.ending_streams(), announced(places.state, serving.base):
+            serving = PageServer(options, bound, access)
+            with app.ending_streams(), announced(places.state, options.web.address or serving.base):
                 yield serving
             group.cancel_scope.cancel()
     finally:

@@ -10,15 +10,31 @@ from typing import Any, Literal
 import anyio
 import uvicorn
 
+from callboard.types.errors import SettingsError
+from callboard.types.lazy_dataclass import dataclass
+
 _GRACE = 2
 """Seconds that connections have to end."""
 
 
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files of an encrypted server."""
+
+    certificate: str
+    """The certificate and its chain."""
+    key: str
+    """Its private key, without a password."""
+
+
 @asynccontextmanager
-async def serving_app(app: Any, host: str, port: int, *, lifespan: Literal["on", "off"]) -> AsyncGenerator[int]:
+async def serving_app(
+    app: Any, host: str, port: int, *, lifespan: Literal["on", "off"], tls: TlsFiles | None = None
+) -> AsyncGenerator[int]:
     """Serve an ASGI application while the block runs; yield the port. Port 0 chooses a free one.
 
-    Logs no requests, and names no server in responses. Raises `OSError` for an address in use.
+    Logs no requests, and names no server in responses. Raises `OSError` for an address in use, and `SettingsError` for
+    files of `tls` that cannot be used.
     """
     config = uvicorn.Config(
         app,
@@ -30,7 +46,13 @@ async def serving_app(app: Any, host: str, port: int, *, lifespan: Literal["on",
         server_header=False,
         lifespan=lifespan,
         timeout_graceful_shutdown=_GRACE,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
     )
+    try:
+        config.load()
+    except OSError as failed:  # `ssl.SSLError` is one
+        raise SettingsError(f"the TLS files cannot be used: {failed}", str(tls and tls.certificate)) from failed
     # uvicorn ends the process if the address is in use. It also listens late: a client may know the port before.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=config.backlog)

@@ -7,7 +7,9 @@ command a background command, or a person who moves a running one there; its tex
 `task_output` reads a background command's output so far or waits for its end, and `task_stop` ends the command.
 `bash_output` reads what is new since its last call: a file next to the output holds the part that each call got, so
 that a call that runs again after a crash gets the same part. They accept only the agent's own background tasks, which
-may also be subagents (`background_agents.py`). The engine sends the notification at the end.
+may also be subagents. The engine sends the notification at the end. A subagent's report reaches the caller once: as
+mail, or as the result of the call of `task_output` that was the first to see the end. That call records the end, and
+then no mail is sent.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from pydantic import Field
 
 from callboard.adapters.processes.launcher import exit_code, find_process, was_moved
 from callboard.adapters.processes.pids import is_same
-from callboard.adapters.tools.background_agents import agent_output, agent_stop
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed
 from callboard.core.keys import short_id
 from callboard.core.team.exit_status import LOST, exit_words, process_of
+from callboard.core.team.subagents import report_status, report_text
 from callboard.ports.tool import BackgroundTask, CallContext, Finished, Tool, ToolOutcome
 from callboard.types.choices import unknown
 from callboard.types.errors import ToolRefused
@@ -47,6 +49,7 @@ notification follows at the end, and `task_output` reads the output meanwhile. N
 command leaves behind is ended with it. For files prefer read_file, edit_file, glob and grep."""
 PART = 50_000
 """Most bytes that one call returns."""
+_OVER = ("stopped", "crashed")
 
 
 class BashInput(ToolInput):
@@ -245,7 +248,7 @@ class TaskOutput(TypedTool[TaskOutputInput]):
         task = _task_named(arguments.id, context)
         wait_s = arguments.timeout_s if arguments.block else 0
         if task.agent:
-            return await agent_output(task, wait_s, context)
+            return await _agent_output(task, wait_s, context)
         if wait_s and task.status == "running":
             process = process_of(task.pid, task.started, task.boot, context.launcher.boot)
             with anyio.move_on_after(wait_s):
@@ -299,7 +302,7 @@ class BashOutput(TypedTool[BashOutputInput]):
     async def act(self, arguments: BashOutputInput, context: CallContext) -> ToolOutcome:
         task = _task_named(arguments.id, context)
         if task.agent:
-            return await agent_output(task, 0, context)
+            return await _agent_output(task, 0, context)
         output = Path(task.output)
         status = _status(task, context.launcher.boot)
         part = await anyio.to_thread.run_sync(partial(_new_part, output, context.call, status, bool(arguments.filter)))
@@ -371,7 +374,7 @@ class TaskStop(TypedTool[TaskStopInput]):
     async def act(self, arguments: TaskStopInput, context: CallContext) -> ToolOutcome:
         task = _task_named(arguments.id, context)
         if task.agent:
-            return agent_stop(task, context)
+            return _agent_stop(task, context)
         boot = context.launcher.boot
         if task.status != "running":
             return ToolOutcome(f"{task.id} has ended already: {_status(task, boot)}.")
@@ -436,3 +439,41 @@ def _part(
         text += decoder.decode(b"", final=True)
         held_back = 0
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}"), start, start + len(data) - held_back, size
+
+
+# Subagents in the background
+
+
+async def _agent_output(task: BackgroundTask, wait_s: float, context: CallContext) -> ToolOutcome:
+    """Return the report of a subagent, or its state. Waits up to `wait_s` seconds for its end; 0: not at all."""
+    ended: tuple[str, str] | None = None
+    if _is_over(task, context):
+        ended = await context.spawner.ended(task.agent)
+    elif wait_s:
+        with anyio.move_on_after(wait_s):
+            ended = await context.spawner.ended(task.agent)
+    if ended is None:
+        state = "running" if task.status == "running" else f"{task.status}, and about to end"
+        return ToolOutcome(f"[{task.id}: {state}]", data={"status": task.status})
+    outcome, text = ended
+    status = report_status(outcome) if task.status == "running" else task.status
+    seen = BackgroundEnded(at=context.now, id=task.id, status=report_status(outcome), agent=task.agent)
+    events = (seen,) if task.status == "running" else ()
+    report = f"[{task.id}: {status}]\n{report_text(outcome, text)}"
+    return ToolOutcome(report, events=events, data={"status": status, "outcome": outcome})
+
+
+def _agent_stop(task: BackgroundTask, context: CallContext) -> ToolOutcome:
+    """Order a subagent to stop, in the commit of the result. No report follows."""
+    if task.status != "running":
+        return ToolOutcome(f"{task.id} has ended already: {task.status}.")
+    if _is_over(task, context):
+        return ToolOutcome(f"{task.id} had just ended by itself. Its report follows as a message.")
+    event = BackgroundEnded(at=context.now, id=task.id, status="stopped", agent=task.agent)
+    writes = context.spawner.stop_writes(task.agent)
+    return ToolOutcome(f"{task.id} was stopped.", writes=writes, events=(event,), data={"id": task.id})
+
+
+def _is_over(task: BackgroundTask, context: CallContext) -> bool:
+    match = context.board.agent(task.agent)
+    return match is not None and match[0].life in _OVER

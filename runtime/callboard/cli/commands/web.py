@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import hashlib
 import html
 import os
+import secrets
 import signal
+import sys
 import webbrowser
 from collections.abc import Generator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -19,47 +24,84 @@ from callboard.cli.commands.options import Invocation, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import Terminal, block, plain
+from callboard.cli.views.settings import SettingsEditor
 from callboard.sessions.places import find_places
+from callboard.sessions.stores import own_settings
 from callboard.types.errors import UsageError
-from callboard.web.app import PageServer, serving_page
+from callboard.types.late_pattern import late_pattern
+from callboard.web.app import PageOptions, PageServer, serving_page
 from callboard.web.guard import Refusal
+from callboard.web.passwords import LEAST_LENGTH, password_hash
+from callboard.web.peer import PROXY_HEADER
 
 _PORT = 7333
+_NAME = late_pattern(r"[A-Za-z0-9_-]{1,40}")
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @click.command()
 @click.option("--open", "open_", is_flag=True, help="Open the page in your browser.")
+@click.option("--qr", is_flag=True, help="Also show the address as a QR code.")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), metavar="N", default=_PORT, show_default=True, help="0: any free port."
 )
-@click.option("--qr", is_flag=True, help="Also show the address as a QR code.")
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="An address of this machine.")
+@click.option("--add-user", metavar="NAME", help="Ask for a password, and let this user sign in with it.")
+@click.option("--new-proxy-secret", is_flag=True, help="Make the secret of a reverse proxy, and print its header.")
 @everywhere
 @click.pass_obj
-def web(invocation: Invocation, /, *, open_: bool, qr: bool, port: int, bind: str) -> int:
+def web(invocation: Invocation, /, *, port: int, bind: str, **values: Any) -> int:
     """Show the open requests and the sessions of this workspace in a browser.
 
     Prints an address that signs in one browser, then the next one, until Ctrl-C. The page hosts no session: it reads
-    what hosts write, and your answers go the same way as those of `callboard approve`. Only this machine reaches it,
-    and processes of agents are refused.
+    what hosts write, and your answers go the same way as those of `callboard approve`. Processes of agents are refused.
+
+    Only this machine reaches the page, unless --bind names another address. That needs TLS or a reverse proxy, and
+    users that sign in, all in your own settings (`web`).
     """
     refuse_tools("Serving the page")
-    _check_address(bind)
     with terminal_of(invocation) as terminal:
-        return anyio.run(_Web(invocation, terminal, open_=open_, qr=qr).run, bind, port)
+        if values["add_user"]:
+            return _add_user(terminal, values["add_user"])
+        if values["new_proxy_secret"]:
+            return _make_proxy_secret(terminal)
+        options = PageOptions(_address(bind), port, own_settings().web)
+        running = _Web(invocation, terminal, open_=values["open_"], qr=values["qr"])
+        return anyio.run(running.run, options)
 
 
-def _check_address(bind: str) -> None:
+def _address(bind: str) -> str:
     try:
-        local = ip_address(bind).is_loopback
+        return str(ip_address(bind))
     except ValueError:
         raise UsageError(f"--bind {bind}: give an IP address, such as 127.0.0.1 or ::1") from None
-    if not local:
-        raise UsageError(
-            f"--bind {bind}: the page has no TLS yet, so that other machines could read what you send. Use 127.0.0.1, "
-            "and reach it from another machine through SSH: ssh -L 7333:127.0.0.1:7333 HOST"
-        )
+
+
+def _add_user(terminal: Terminal, name: str) -> int:
+    """Ask for a password, and write its hash to the person's settings."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--add-user {name}: use letters, digits, `_`, and `-`")
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"Password of {name}: ")
+        if getpass.getpass("Again: ") != password:
+            raise UsageError("the passwords differ: nothing was changed")
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    if len(password) < LEAST_LENGTH:
+        raise UsageError(f"a password has at least {LEAST_LENGTH} characters: nothing was changed")
+    SettingsEditor(Path(), own=True).set(f"web.users.{name}", password_hash(password))
+    terminal.rows(block(f"{name} can sign in with this password, once `callboard web` starts again", "good"))
+    return 0
+
+
+def _make_proxy_secret(terminal: Terminal) -> int:
+    """Make a secret, write its digest to the person's settings, and print the header with it."""
+    secret = secrets.token_urlsafe(32)
+    SettingsEditor(Path(), own=True).set("web.proxy.secret", hashlib.sha256(secret.encode()).hexdigest())
+    terminal.rows(block(f"{PROXY_HEADER}: {secret}"))
+    note = "let the proxy send this header with every request, and keep it where agents cannot read it"
+    terminal.terminal_print(block(note, "dim"))
+    return 0
 
 
 class _Web:
@@ -72,12 +114,11 @@ class _Web:
         self._qr = qr
         self._serving: PageServer | None = None
 
-    async def run(self, bind: str, port: int) -> int:
+    async def run(self, options: PageOptions) -> int:
         """Serve until a signal, and return the exit code."""
         page = serving_page(
             self._invocation.workspace,
-            bind,
-            port,
+            options,
             signed_in=self._tell_address,
             refused=self._tell_refusal,
             notice=notice_of(self._invocation),
@@ -93,7 +134,7 @@ class _Web:
                     await anyio.to_thread.run_sync(webbrowser.open, file.as_uri())
                     return await _next_signal()
         except OSError as failed:
-            raise UsageError(f"--port {port}: {failed.strerror}: choose another port, or 0 for any") from failed
+            raise UsageError(f"--port {options.port}: {failed.strerror}: choose another port, or 0 for any") from failed
 
     def _tell_address(self) -> None:
         if self._serving is not None:
