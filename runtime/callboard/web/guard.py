@@ -164,7 +164,7 @@ class Guard:
         path = request.url.path
         changes = request.method == "POST"
         try:
-            peer = await peer_of(request.scope, request.headers, self._reach, self._owner, again=changes)
+            peer = await peer_of(request.scope, request.headers, self._reach, self._owner, fresh=changes)
         except PeerRefused as refused:
             raise _Refused(403, str(refused)) from refused
         _check_host(request, peer, self._reach)

@@ -49,9 +49,9 @@ def _said_document(title: str, text: str) -> Element:
     return bare_document(title, h.p[spelled(text)], h.p["You can close this page."])
 
 
-def request_document(found: LinkedRequest, handle: SessionHandle, secret: str, *, needs_code: bool) -> Element:
+def request_document(linked: LinkedRequest, handle: SessionHandle, secret: str, *, needs_code: bool) -> Element:
     """Return the request of a link with the form that answers it."""
-    request = found.request
+    request = linked.request
     earlier = handle.requests(pending_only=False)
     frame = frame_of(request, home=handle.row.workspace, changes=revision_lines(request, earlier))
     choices = [
@@ -63,7 +63,7 @@ def request_document(found: LinkedRequest, handle: SessionHandle, secret: str, *
     return bare_document(
         frame.title,
         h.p(".about")[h.span(".kind")[request.kind], " ", h.code[request.id], ", asked ", moment(request.created_at)],
-        h.p(".about")["The link is valid until ", moment(found.link.expires_at), ", for one answer."],
+        h.p(".about")["The link is valid until ", moment(linked.link.expires_at), ", for one answer."],
         shown_lines(frame.body) if frame.body else None,
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in frame.about if line.text.strip()],
         h.form(method="post", action=LINK_ANSWER, autocomplete="off", aria_label="Answer")[
@@ -108,51 +108,51 @@ class _LinkRoutes:
         """Show the request of a link. Changes nothing."""
         secret = visit_of(request).form.get(SECRET, "").strip()
         try:
-            found = await self._found(request, secret)
+            linked = await self._found(request, secret)
         except TooManyTries as many:
             return too_many(many)
         except UsageError as void:
             return _refused(void)
-        handle = await handle_of(self._services.store, found.link.session)
-        return html_response(request_document(found, handle, secret, needs_code=visit_of(request).needs_code))
+        handle = await handle_of(self._services.store, linked.link.session)
+        return html_response(request_document(linked, handle, secret, needs_code=visit_of(request).needs_code))
 
     async def answer(self, request: WebRequest) -> Response:
         """Answer the request of a link."""
         form = visit_of(request).form
         try:
-            found = await self._found(request, form.get(SECRET, "").strip())
-            handle = await handle_of(self._services.store, found.link.session)
-            status = await _answer(found, handle, dict(form))
+            linked = await self._found(request, form.get(SECRET, "").strip())
+            handle = await handle_of(self._services.store, linked.link.session)
+            status = await _answer(linked, handle, dict(form))
         except TooManyTries as many:
             return too_many(many)
         except UsageError as void:
             return _refused(void)
-        return html_response(_said_document("Thank you", f"{found.request.id} {status}"))
+        return html_response(_said_document("Thank you", f"{linked.request.id} {status}"))
 
     async def _found(self, request: WebRequest, secret: str) -> LinkedRequest:
         """Return the request of a link. Raises `TooManyTries`, and `UsageError` for a link that is not valid."""
         tries = self._services.access.tries_of(visit_of(request).client)
         tries.check()
-        found = await find_link(self._services.store, secret)
-        if found is None:
+        linked = await find_link(self._services.store, secret)
+        if linked is None:
             tries.count_wrong()
             raise UsageError("there is no such answer link: ask for a new one")
-        return found
+        return linked
 
 
 def _refused(reason: UsageError) -> Response:
     return html_response(_said_document("Not done", str(reason)), 403)
 
 
-async def _answer(found: LinkedRequest, handle: SessionHandle, form: dict[str, str]) -> str:
+async def _answer(linked: LinkedRequest, handle: SessionHandle, form: dict[str, str]) -> str:
     """Answer as the form says; return the new status. Raises `UsageError` if the answer is not accepted."""
-    request = found.request
+    request = linked.request
     if form.get(DIGEST) != request.digest:
         raise UsageError(f"the content of {request.id} has changed since the page showed it: open the link again")
     if form.get(CHOICE) == _ALWAYS and request.kind == "permission":
         raise UsageError("an answer link allows one call, and makes no rule")
     answer = answer_in(request, form)
-    details = replace(answer.word, seen=request.digest, user=found.link.user or found.link.id)
+    details = replace(answer.word, seen=request.digest, user=linked.link.user or linked.link.id)
     refusal = await handle.answer(request.id, answer.status, answer.reason, word=details)
     if refusal is not None:
         raise UsageError(refusal)

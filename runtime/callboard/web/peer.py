@@ -66,14 +66,14 @@ class PeerRefused(Exception):
     """A connection that may not use the page. The text is the reason."""
 
 
-async def peer_of(scope: Scope, headers: Headers, reach: Reach, owner: OwnerLookup, *, again: bool) -> Peer:
+async def peer_of(scope: Scope, headers: Headers, reach: Reach, owner: OwnerLookup, *, fresh: bool) -> Peer:
     """Return the other end of a connection. Raises `PeerRefused`."""
     client, server = ends_of(scope)
     local = _is_local(client[0], server[0])
     secure = scope["scheme"] == "https"
     if not local and not reach.beyond:
         raise PeerRefused("this page is for this machine only")
-    process = await owner(client, server, again=again)
+    process = await owner(client, server, again=fresh)
     if process.origin == "tool":
         return Peer(process, "", secure)
     if PROXY_HEADER in headers:
@@ -108,8 +108,8 @@ def _is_local(client: str, server: str) -> bool:
 
 def _check_proxy(client: str, headers: Headers, proxy: ProxySetting) -> None:
     digest = hashlib.sha256(headers[PROXY_HEADER].encode()).hexdigest()
-    known = client.removeprefix("::ffff:") in proxy.addresses
-    if not proxy.secret or not known or not secrets.compare_digest(digest, proxy.secret.lower()):
+    expected = client.removeprefix("::ffff:") in proxy.addresses
+    if not proxy.secret or not expected or not secrets.compare_digest(digest, proxy.secret.lower()):
         raise PeerRefused(f"{PROXY_HEADER} is not that of the proxy in web.proxy of the settings")
 
 
