@@ -6,7 +6,7 @@ import contextlib
 import selectors
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -23,6 +23,13 @@ class Proxy:
         """Passes the first message to the server that contains this, waits for the server's answer, and closes the
         connection instead of passing the answer on. Only once."""
         self.broken = 0
+        self.lose = b""
+        """Drops the first message to the server that contains this, calls `after_loss` before anything else
+        passes, and closes the connection. Only once."""
+        self.after_loss: Callable[[], object] = object
+        self.round_trips = 0
+        """Times that a server was sent something after it had answered, or first."""
+        self._asked: set[socket.socket] = set()
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._doomed: set[socket.socket] = set()
         self._selector = selectors.DefaultSelector()
@@ -73,6 +80,13 @@ class Proxy:
             self.broken += source in self._doomed
             self._end(source, target)
             return
+        if self.lose and self.lose in data and target.family == socket.AF_UNIX:
+            self.lose = b""
+            self.broken += 1
+            self.after_loss()
+            self._end(source, target)
+            return
+        self._count(source, target)
         if self.break_after and self.break_after in data and target.family == socket.AF_UNIX:
             self.break_after = b""
             self._doomed.add(target)
@@ -80,6 +94,13 @@ class Proxy:
             target.sendall(data)
         except OSError:
             self._end(source, target)
+
+    def _count(self, source: socket.socket, target: socket.socket) -> None:
+        if target.family != socket.AF_UNIX:
+            self._asked.discard(source)
+        elif target not in self._asked:
+            self._asked.add(target)
+            self.round_trips += 1
 
     def _end(self, *pair: socket.socket) -> None:
         for one in pair:

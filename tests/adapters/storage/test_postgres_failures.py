@@ -19,13 +19,21 @@ import pytest
 from tests.postgres_proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer, running
 
-from callboard.ports.store import Append, LeaseHolder, Put, Row
+from callboard.adapters.storage.draft import CommitDraft
+from callboard.ports.store import Append, Delete, Expect, LeaseHolder, Put, Row
 from callboard.types.errors import Conflict, Fenced, SettingsError, StoreBusy, ValueDamaged, WorkspaceUnusable
 
 psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
 from callboard.adapters.storage.postgres import presence, queries, schema, store as store_module  # noqa: E402, I001 - only with the extra
 from callboard.adapters.storage.postgres.address import parse_address  # noqa: E402 - only with the extra
+from callboard.adapters.storage.postgres.assumptions import (  # noqa: E402 - only with the extra
+    GroupNames,
+    NamedState,
+    NumberedCommits,
+    commit_if,
+)
+from callboard.adapters.storage.postgres.faults import may_repeat  # noqa: E402 - only with the extra
 from callboard.adapters.storage.postgres.store import PostgresStore, open_store  # noqa: E402 - only with the extra
 
 pytestmark = pytest.mark.anyio
@@ -49,8 +57,10 @@ def proxy(server: PostgresServer) -> Iterator[Proxy]:
 
 
 @asynccontextmanager
-async def opened(url: str, space: str = "", notes: list[str] | None = None) -> AsyncGenerator[PostgresStore]:
-    store = await open_store(parse_address(url), space or os.urandom(8).hex(), notice=(notes or []).append)
+async def opened(
+    url: str, space: str = "", notes: list[str] | None = None, *, direct: str = ""
+) -> AsyncGenerator[PostgresStore]:
+    store = await open_store(parse_address(url, direct), space or os.urandom(8).hex(), notice=(notes or []).append)
     try:
         with anyio.fail_after(120):
             yield store
@@ -66,20 +76,137 @@ def through(proxy: Proxy) -> str:
 async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(server: PostgresServer, proxy: Proxy) -> None:
     """The server has committed, and the connection breaks before its answer arrives: the server is asked."""
     async with opened(through(proxy)) as store:
-        assert await store.commit(Append("s", b"1"), Put("k", b"1")) == (1, 1)
-        proxy.break_after = b"COMMIT"
-        assert await store.commit(Append("s", b"2"), Put("k", b"2", expected=1)) == (2, 2)
-        assert proxy.broken == 1
+        for number in range(1, 3):  # with names that this process does not know yet: in two round trips
+            proxy.break_after = b"COMMIT"
+            assert await store.commit(Append("s", b"%d" % number), Append(str(number), b"1"), Put("k", b"1")) == (
+                number,
+                1,
+                number,
+            )
+        assert proxy.broken == 2
         assert [record.data for record in await store.read("s")] == [b"1", b"2"]
 
 
 async def test_a_commit_that_the_server_never_got_is_repeated(server: PostgresServer, proxy: Proxy) -> None:
     async with opened(through(proxy)) as store:
-        assert await store.commit(Append("s", b"1")) == (1,)
         proxy.break_after = b"BEGIN"
-        assert await store.commit(Append("s", b"2", expected=1)) == (2,)
-        assert proxy.broken == 1
+        assert await store.commit(Append("s", b"1")) == (1,)
+        proxy.lose = b"COMMIT"
+        assert await store.commit(Append("s", b"2"), Append("t", b"1")) == (2, 1)
+        assert proxy.broken == 2
         assert await store.last("s") == 2
+
+
+async def test_a_commit_of_what_this_process_wrote_last_takes_one_round_trip(
+    server: PostgresServer, proxy: Proxy
+) -> None:
+    async with opened(through(proxy), direct=server.url) as store:
+        lease = await store.acquire("host")
+        assert not isinstance(lease, LeaseHolder)
+        before = 0
+        for number in range(1, 21):
+            before = proxy.round_trips if number == 11 else before  # the driver has prepared the statement
+            writes = (Append("s", b"2", id=str(number)), Put("k", b"2", expected=number - 1), Append("s", b"3"))
+            numbers = await store.commit(*writes, Expect("s", 2 * number), Delete("l"), fence=lease.fence)
+            assert numbers == (2 * number - 1, number, 2 * number, 0, 0)
+        assert proxy.round_trips - before == 10
+
+
+async def test_a_commit_of_one_round_trip_whose_answer_is_lost_is_neither_lost_nor_repeated(
+    server: PostgresServer, proxy: Proxy
+) -> None:
+    async with opened(through(proxy)) as store:
+        for _ in range(2):
+            await store.commit(Append("s", b"1"))
+        for number in range(3, 6):
+            proxy.break_after = b"late"
+            assert await store.commit(Append("s", b"too late"), Put("k", b"late", expected=number - 3)) == (
+                number,
+                number - 2,
+            )
+            assert await store.commit(Append("t", b"1")) == (number - 2,)
+        assert proxy.broken == 3
+        assert [record.data for record in await store.read("s")] == [b"1", b"1", *3 * [b"too late"]]
+
+
+async def test_a_commit_of_one_round_trip_that_the_server_gets_late_does_not_take_place_twice(
+    server: PostgresServer, proxy: Proxy
+) -> None:
+    """The network held the message back; meanwhile the server was asked, and the commit was repeated."""
+    async with opened(through(proxy)) as store:
+        for _ in range(2):
+            await store.commit(Append("s", b"1"))
+        with psycopg.connect(server.url, autocommit=True) as other:
+            numbers = NumberedCommits()
+            names, state = GroupNames(["s"], [], [], []), NamedState({"s": 2})
+            draft = CommitDraft(state)
+            draft.commit([Append("s", b"late")], None)
+            number = numbers.next()
+            assert numbers.took_place(other, number) is False
+            assert numbers.done
+            place = {"space": store.space, "durable": True, "host": 0, "writer": numbers.writer}
+            with pytest.raises(psycopg.Error) as barred:
+                commit_if(other, names, state, draft, numbers={**place, "done": 0, "number": number})
+            assert may_repeat(barred.value)
+            number = numbers.next()
+            commit_if(other, names, state, draft, numbers={**place, "done": numbers.done, "number": number})
+            assert numbers.took_place(other, number) is True
+            other.execute("DELETE FROM callboard.writer WHERE id = %s", (numbers.writer,))
+            assert numbers.took_place(other, number) is None
+        proxy.lose = b"held back"
+        assert await store.commit(Append("s", b"held back")) == (4,)
+        assert proxy.broken == 1
+        assert [record.data for record in await store.read("s")] == [b"1", b"1", b"late", b"held back"]
+
+
+async def test_a_process_whose_row_was_removed_commits_on(server: PostgresServer) -> None:
+    async with opened(server.url) as store:
+        for number in range(1, 7):
+            assert await store.commit(Append("s", b"1", expected=number - 1)) == (number,)
+            if number == 3:
+                with psycopg.connect(server.url, autocommit=True) as other:
+                    other.execute("DELETE FROM callboard.writer")
+
+
+AS_BEFORE_VERSION_3 = (
+    "DROP TABLE callboard.writer",
+    "DROP FUNCTION callboard.commit_if",
+    "DROP FUNCTION callboard.number_commit",
+    "UPDATE callboard.version SET number = 2",
+)
+
+
+async def test_tables_of_version_2_are_upgraded_with_their_content(server: PostgresServer) -> None:
+    with psycopg.connect(server.url, autocommit=True) as other:
+        other.execute("CREATE DATABASE older")
+    url = server.url.replace("/postgres?", "/older?")
+    async with opened(url, "w") as store:
+        assert await store.commit(Append("s", b"1"), Put("k", b"1")) == (1, 1)
+    with psycopg.connect(url, autocommit=True) as other:
+        for statement in AS_BEFORE_VERSION_3:
+            other.execute(statement)
+    async with opened(url, "w") as store:
+        for number in range(2, 6):
+            assert await store.commit(Append("s", b"1"), Put("k", b"1")) == (number, number)
+
+
+async def test_a_commit_that_a_crash_undid_is_not_taken_for_another_transaction_of_the_same_number() -> None:
+    """A server that crashes forgets the numbers of transactions that had written nothing, and gives them out again."""
+    with running(durable=True) as server, proxied(server.socket) as proxy:
+
+        def crash() -> None:
+            server.stop("immediate")
+            server.start()
+            with psycopg.connect(server.url, autocommit=True) as other:
+                for _ in range(50):
+                    other.execute("SELECT pg_current_xact_id()")
+
+        async with opened(through(proxy)) as store:
+            proxy.lose, proxy.after_loss = b"COMMIT", crash
+            with store.patience.lasting(lambda text: None):
+                assert await store.commit(Append("s", b"1")) == (1,)
+            assert proxy.broken == 1
+            assert await store.last("s") == 1
 
 
 class CrashingServer:
@@ -284,6 +411,8 @@ async def test_a_store_of_version_1_is_upgraded_while_its_hosts_live(server: Pos
         assert not isinstance(lease, LeaseHolder)
         with psycopg.connect(url, autocommit=True) as other:
             # What version 1 had, and what a process of version 1 goes on to use.
+            for statement in AS_BEFORE_VERSION_3:
+                other.execute(statement)
             other.execute("ALTER TABLE callboard.host DROP COLUMN about")
             other.execute("UPDATE callboard.version SET number = 1")
         async with opened(url, "w") as newer:

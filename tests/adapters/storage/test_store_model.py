@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.storage.sqlite import open_store
-from callboard.ports.store import Append, Delete, Fence, LeaseHolder, Put, Store, Write
+from callboard.ports.store import Append, Delete, Expect, Fence, Lease, LeaseHolder, Put, Store, Write
 from callboard.types.errors import Conflict, Fenced
 
 NAMES = st.sampled_from(["a", "a/b", "a/", "b", "\U0010ffff"])
@@ -28,6 +28,13 @@ EXPECTED = st.none() | st.integers(0, 6)
 class Commit:
     writes: tuple[Write, ...]
     fence: Fence | None
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A commit of another process that has the store open, too."""
+
+    commit: Commit
 
 
 @dataclass(frozen=True)
@@ -49,16 +56,20 @@ WRITES = (
     st.builds(Append, NAMES, DATA, id=st.none() | st.sampled_from(["x", "y", ""]), expected=EXPECTED)
     | st.builds(Put, NAMES, DATA, expected=EXPECTED)
     | st.builds(Delete, NAMES, expected=EXPECTED)
+    | st.builds(Expect, NAMES, st.integers(0, 3))
 )
 FENCES = st.none() | st.builds(Fence, st.sampled_from(["l", "m"]), st.integers(0, 3))
-STEPS = st.lists(
-    st.builds(Commit, st.lists(WRITES, max_size=4).map(tuple), FENCES)
-    | st.builds(Commit, st.lists(WRITES, min_size=1, max_size=3).map(tuple), st.none())
+COMMITS = st.builds(Commit, st.lists(WRITES, max_size=4).map(tuple), FENCES) | st.builds(
+    Commit, st.lists(WRITES, min_size=1, max_size=3).map(tuple), st.none()
+)
+STEP = (
+    COMMITS
     | st.builds(Take, st.sampled_from(["l", "m"]))
     | st.builds(Release, st.sampled_from(["l", "m"]))
-    | st.just(Reopen()),
-    max_size=12,
+    | st.just(Reopen())
 )
+STEPS = st.lists(STEP, max_size=12)
+STEPS_OF_TWO = st.lists(STEP | COMMITS | st.builds(Elsewhere, COMMITS), max_size=20)
 
 
 async def outcome(store: Store, step: Commit) -> object:
@@ -79,35 +90,51 @@ async def contents_of(store: Store) -> object:
 Open = Callable[[], Awaitable[Store]]
 
 
+class Leases:
+    """Leases that two stores hold for the same steps."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int], Lease] = {}
+
+    async def take(self, lease: str, stores: Sequence[Store]) -> None:
+        taken = [await store.acquire(lease) for store in stores]
+        assert len({isinstance(one, LeaseHolder) for one in taken}) == 1
+        for index, one in enumerate(taken):
+            if not isinstance(one, LeaseHolder):
+                self._held[lease, index] = one
+        assert len({one.fence for one in taken if not isinstance(one, LeaseHolder)}) <= 1
+
+    async def release(self, lease: str) -> None:
+        for index in range(2):
+            if (lease, index) in self._held:
+                await self._held.pop((lease, index)).release()
+
+
 async def run_steps(open_other: Open, steps: Sequence[object]) -> None:
     """Take the steps in memory and in another store, and compare every answer and the contents after each step."""
     memory: MemoryStore = MemoryStore()
     other = await open_other()
-    leases: dict[tuple[str, int], object] = {}
+    elsewhere = await open_other() if any(isinstance(step, Elsewhere) for step in steps) else other
+    leases = Leases()
     for step in steps:
-        stores: tuple[Store, ...] = (memory, other)
         match step:
             case Commit():
                 assert await outcome(memory, step) == await outcome(other, step)
+            case Elsewhere(commit):
+                assert await outcome(memory, commit) == await outcome(elsewhere, commit)
             case Take(lease):
-                taken = [await store.acquire(lease) for store in stores]
-                assert len({isinstance(one, LeaseHolder) for one in taken}) == 1
-                for index, one in enumerate(taken):
-                    if not isinstance(one, LeaseHolder):
-                        leases[lease, index] = one
-                        assert one.fence == taken[0].fence
+                await leases.take(lease, (memory, other))
             case Release(lease):
-                for index in range(2):
-                    if (lease, index) in leases:
-                        await leases.pop((lease, index)).release()
+                await leases.release(lease)
             case _:
                 await other.aclose()
                 memory = memory.reopen()
                 other = await open_other()
-                leases.clear()
+                leases = Leases()
         assert await contents_of(memory) == await contents_of(other)
     assert other.damage == ()
-    await other.aclose()
+    for store in (other, elsewhere):
+        await store.aclose()
 
 
 def check_steps(steps: Sequence[object]) -> None:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
-from tests.adapters.storage.test_store_model import STEPS, run_steps
+from tests.adapters.storage.test_store_model import STEPS_OF_TWO, run_steps
 from tests.postgres_server import PostgresServer, running
 
 from callboard.ports.store import Store
@@ -46,13 +46,13 @@ def check_steps(server: PostgresServer, steps: Sequence[object]) -> None:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=HEALTH, derandomize=True)
-@given(steps=STEPS)
+@given(steps=STEPS_OF_TWO)
 def test_postgres_answers_as_memory_does(server: PostgresServer, steps: Sequence[object]) -> None:
     check_steps(server, steps)
 
 
 @pytest.mark.soak
 @settings(max_examples=300 * int(os.environ.get("SOAK", "1")), deadline=None, suppress_health_check=HEALTH)
-@given(steps=STEPS)
+@given(steps=STEPS_OF_TWO)
 def test_postgres_answers_as_memory_does_for_long(server: PostgresServer, steps: Sequence[object]) -> None:
     check_steps(server, steps)

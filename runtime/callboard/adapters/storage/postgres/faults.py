@@ -9,9 +9,11 @@ import psycopg
 from psycopg import errors
 
 from callboard.adapters.storage.postgres.address import ServerAddress
+from callboard.adapters.storage.postgres.assumptions import SUPERSEDED, WRONG_ASSUMPTION
 from callboard.types.errors import CallboardError, StoreBusy, StoreDamaged, StoreFull, WorkspaceUnusable
 
 _AGAIN = (errors.UniqueViolation, errors.SerializationFailure, errors.DeadlockDetected)
+_OURS = (WRONG_ASSUMPTION, SUPERSEDED)
 _STARTING = ("57P", "08", "53300")  # shutdown or start, a lost connection, too many connections
 _REFUSALS = (
     "password authentication failed",
@@ -26,8 +28,8 @@ _REFUSALS = (
 
 
 def may_repeat(error: psycopg.Error) -> bool:
-    """Return True if another process was faster: the same transaction may succeed at once."""
-    return isinstance(error, _AGAIN)
+    """Return True if another process was faster: the same transaction, or its longer form, may succeed at once."""
+    return isinstance(error, _AGAIN) or error.sqlstate in _OURS
 
 
 def is_away(error: psycopg.Error) -> bool:

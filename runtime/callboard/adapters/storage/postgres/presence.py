@@ -192,6 +192,11 @@ class Presence:
             _nothing,
         )
 
+    @property
+    def host(self) -> int:
+        """Return the number of this process's row in `host`, 0 if it has none."""
+        return self._state.row.number
+
     def cut_off_in(self) -> float:
         """Return the seconds until this process must have ended its work, unless the server answers before."""
         renewed = self._state.row.renewed

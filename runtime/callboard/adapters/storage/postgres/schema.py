@@ -15,12 +15,103 @@ from typing import LiteralString
 from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run
 from callboard.types.errors import WorkspaceUnusable
 
-VERSION = 2
+VERSION = 3
 OLDEST_SERVER = 140_000
 """PostgreSQL 14, as the server counts."""
 CREATING = 7_310_001
 """Number of the advisory lock under which tables are created and upgraded."""
 BLOB_PART_BYTES = 1 << 20
+
+WRITER: tuple[LiteralString, ...] = (
+    # Number of the last transaction of each process that writes (`assumptions.NumberedCommits`).
+    """CREATE TABLE callboard.writer (
+        id uuid PRIMARY KEY,
+        commits bigint NOT NULL,
+        used timestamptz NOT NULL DEFAULT now()) WITH (fillfactor = 50)""",
+    """CREATE FUNCTION callboard.number_commit(p_writer uuid, p_done bigint, p_number bigint) RETURNS void
+    LANGUAGE plpgsql AS $$
+    BEGIN
+        IF p_done = 0 THEN
+            INSERT INTO callboard.writer (id, commits) VALUES (p_writer, p_number);
+            RETURN;
+        END IF;
+        UPDATE callboard.writer w SET commits = p_number, used = now() WHERE w.id = p_writer AND w.commits = p_done;
+        IF NOT FOUND THEN RAISE SQLSTATE 'CB002'; END IF;
+    END $$""",
+    # Locks are taken in the order of the arrays, as in `writer`. Compares before it writes, and raises an error for the
+    # first difference, which undoes everything. Returns whether another host listens.
+    """CREATE FUNCTION callboard.commit_if(
+        p_space int, p_durable boolean, p_host int, p_writer uuid, p_done bigint, p_number bigint,
+        p_leases text[], p_fences bigint[],
+        p_streams text[], p_lasts bigint[], p_ends bigint[],
+        p_places int[], p_seqs bigint[], p_ids text[], p_crcs bigint[], p_data bytea[],
+        p_keys text[], p_before bigint[], p_present boolean[],
+        p_revisions bigint[], p_row_crcs bigint[], p_values bytea[]) RETURNS boolean LANGUAGE plpgsql AS $$
+    DECLARE
+        v_streams bigint[];
+        v_stream bigint;
+        v_name text;
+    BEGIN
+        PERFORM set_config('synchronous_commit', CASE WHEN p_durable THEN 'on' ELSE 'off' END, true);
+        FOR i IN 1 .. cardinality(p_leases) LOOP
+            v_name := p_leases[i];
+            PERFORM 1 FROM callboard.lease l
+                WHERE l.space = p_space AND l.name = v_name AND l.number = p_fences[i] FOR SHARE;
+            IF NOT FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+        END LOOP;
+        FOR i IN 1 .. cardinality(p_streams) LOOP
+            v_name := p_streams[i];
+            IF p_lasts[i] = 0 AND p_ends[i] > 0 THEN
+                INSERT INTO callboard.stream (space, name, last) VALUES (p_space, v_name, p_ends[i])
+                    RETURNING number INTO v_stream;
+            ELSIF p_lasts[i] = 0 THEN
+                PERFORM 1 FROM callboard.stream s WHERE s.space = p_space AND s.name = v_name;
+                IF FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+            ELSIF p_lasts[i] = p_ends[i] THEN
+                PERFORM 1 FROM callboard.stream s
+                    WHERE s.space = p_space AND s.name = v_name AND s.last = p_lasts[i] FOR UPDATE;
+                IF NOT FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+            ELSE
+                UPDATE callboard.stream s SET last = p_ends[i]
+                    WHERE s.space = p_space AND s.name = v_name AND s.last = p_lasts[i]
+                    RETURNING s.number INTO v_stream;
+                IF NOT FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+            END IF;
+            v_streams[i] := v_stream;
+        END LOOP;
+        FOR i IN 1 .. cardinality(p_keys) LOOP
+            v_name := p_keys[i];
+            IF p_before[i] = 0 AND p_revisions[i] > 0 THEN
+                INSERT INTO callboard.row (space, key, revision, crc, value)
+                    VALUES (p_space, v_name, p_revisions[i], p_row_crcs[i], p_values[i]);
+            ELSIF p_before[i] = 0 THEN
+                PERFORM 1 FROM callboard.row r WHERE r.space = p_space AND r.key = v_name;
+                IF FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+            ELSIF p_before[i] = p_revisions[i] THEN
+                PERFORM 1 FROM callboard.row r
+                    WHERE r.space = p_space AND r.key = v_name AND r.revision = p_before[i]
+                    AND (r.value IS NOT NULL) = p_present[i] FOR UPDATE;
+                IF NOT FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+            ELSE
+                UPDATE callboard.row r SET revision = p_revisions[i], crc = p_row_crcs[i], value = p_values[i],
+                    changed = pg_current_xact_id()
+                    WHERE r.space = p_space AND r.key = v_name AND r.revision = p_before[i]
+                    AND (r.value IS NOT NULL) = p_present[i];
+                IF NOT FOUND THEN RAISE SQLSTATE 'CB001' USING DETAIL = v_name; END IF;
+            END IF;
+        END LOOP;
+        IF cardinality(p_seqs) > 0 THEN
+            INSERT INTO callboard.record (stream, seq, id, crc, data)
+                SELECT v_streams[w.place], w.seq, w.id, w.crc, w.data
+                FROM unnest(p_places, p_seqs, p_ids, p_crcs, p_data) AS w (place, seq, id, crc, data);
+        END IF;
+        PERFORM callboard.number_commit(p_writer, p_done, p_number);
+        RETURN EXISTS (
+            SELECT FROM callboard.host h WHERE h.space = p_space AND h.listening AND h.number <> p_host
+            AND h.seen > clock_timestamp() - interval '60 seconds');
+    END $$""",
+)
+"""Since version 3."""
 
 TABLES: tuple[LiteralString, ...] = (
     "CREATE SCHEMA IF NOT EXISTS callboard",
@@ -85,10 +176,11 @@ TABLES: tuple[LiteralString, ...] = (
         what text NOT NULL,
         found timestamptz NOT NULL DEFAULT clock_timestamp(),
         data bytea)""",
+    *WRITER,
 )
 
 UPGRADES: Mapping[int, tuple[LiteralString, ...]] = MappingProxyType(
-    {1: ("ALTER TABLE callboard.host ADD COLUMN about bytea",)}
+    {1: ("ALTER TABLE callboard.host ADD COLUMN about bytea",), 2: WRITER}
 )
 """Statements from each older version to the next one, run in one transaction under the lock `CREATING`."""
 

@@ -30,7 +30,7 @@ from callboard.adapters.storage.postgres.address import AnswerWatch, ServerAddre
 from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
-from callboard.adapters.storage.postgres.writer import PostgresWriter
+from callboard.adapters.storage.postgres.writer import CommitHooks, PostgresWriter
 from callboard.adapters.storage.threads import Soon, run_soon, soon_here
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import ValueDamaged
@@ -101,7 +101,14 @@ class PostgresStore(DurableStore):
         self._presence = Presence(
             address, space, patience, self._watch, callbacks=Callbacks(self._wakeups.rung, self._wakeups.look)
         )
-        self._writer = PostgresWriter(address, space, patience, self._watch, changed=self._committed, durable=durable)
+        self._writer = PostgresWriter(
+            address,
+            space,
+            patience,
+            self._watch,
+            hooks=CommitHooks(self._committed, lambda: self._presence.host),
+            durable=durable,
+        )
 
     @property
     def damage(self) -> tuple[DamageReport, ...]:
@@ -303,9 +310,11 @@ class PostgresStore(DurableStore):
             if not self._wakeups.sleepers:
                 self._presence.listen(False)
 
-    def _committed(self, streams: Collection[str], keys: Collection[str]) -> None:
+    def _committed(self, streams: Collection[str], keys: Collection[str], ring: bool = True) -> None:
         """Wake the waiting readers, here and elsewhere. Called in the writer's thread, after each transaction."""
-        self._wakeups.committed(streams, keys, self._presence)
+        self._wakeups.wake(self._wakeups.sleepers.touched(streams, keys))
+        if ring:
+            self._wakeups.ring(streams, keys, self._presence)
 
 
 _DIGEST = late_pattern(r"[0-9a-f]{64}")
@@ -355,13 +364,12 @@ class Wakeups:
         self._asked = 0
         self._position = 0
 
-    def committed(self, streams: Collection[str], keys: Collection[str], presence: Presence) -> None:
-        """Wake the readers of these streams and keys, here and in other processes.
+    def ring(self, streams: Collection[str], keys: Collection[str], presence: Presence) -> None:
+        """Wake the readers of these streams and keys in other processes.
 
         A ring is one statement for everything that was committed until a thread takes it, so many commits cost few
         rings, and none waits for one.
         """
-        self.wake(self.sleepers.touched(streams, keys))
         with self._lock:
             self._streams.update(streams)
             self._keys.update(keys)

@@ -1,11 +1,14 @@
 """The single thread that commits: it takes the queued commits of all agents, and makes one transaction of them.
 
-A transaction takes two round trips, whatever the number of commits. The first locks and reads the streams, keys and
-leases that the commits name; `storage.draft` then decides each commit; the second writes what they changed, and
-commits. Locks are taken in the order of the names, so that two hosts never wait for each other in a circle.
+Most transactions take one round trip: this process knows the state of the names that it wrote last, and the server
+compares it (`assumptions`). Other transactions take two, whatever the number of commits. The first locks and reads the
+streams, keys and leases that the commits name; `storage.draft` then decides each commit; the second writes what they
+changed, and commits. Locks are taken in the order of the names, so that two hosts never wait for each other in a
+circle.
 
-The connection can break after COMMIT was sent. Then only the server knows the outcome, and it is asked for the status
-of the transaction (`pg_xact_status`) before anything is tried again.
+The connection can break after the commit was sent. Then only the server knows the outcome, and it is asked before
+anything is tried again. Each transaction writes a number of its own into the row of this process. The server's own
+number of the transaction cannot be used: a server that crashes gives it to another one.
 """
 
 from __future__ import annotations
@@ -18,21 +21,50 @@ from dataclasses import field
 from typing import Any
 
 import psycopg
+from psycopg.types.numeric import Int8Dumper
 
 from callboard.adapters.storage.draft import CommitDraft
-from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
-from callboard.adapters.storage.postgres.faults import away, is_away, may_repeat, translated
+from callboard.adapters.storage.postgres.assumptions import (
+    PRESENT,
+    SUPERSEDED,
+    WRONG_ASSUMPTION,
+    Assumptions,
+    GroupNames,
+    NamedState,
+    NumberedCommits,
+    StoredRow,
+    commit_if,
+    stored_records,
+    stored_row,
+)
+from callboard.adapters.storage.postgres.faults import (
+    away,
+    is_away,
+    may_repeat,
+    translated,
+)
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
-from callboard.ports.store import Append, Delete, Expect, Fence, Put, Row, Write
+from callboard.ports.store import Fence, Row, Write
 from callboard.types.errors import Conflict, Fenced, StoreBusy, StoreFull
 from callboard.types.lazy_dataclass import dataclass
 
 BATCH = 256
 """Most commits in one transaction. Limits how long the first waits for the last."""
+LEAVING_SECONDS = 2.0
+"""Most seconds that a process waits at its end for the server to remove its row."""
 Cursor = psycopg.Cursor[tuple[Any, ...]]
-_PRESENT = b""  # marks a key that has a value; no decision needs its bytes
+
+
+@dataclass(frozen=True)
+class CommitHooks:
+    """Functions of the store that the thread calls."""
+
+    changed: Callable[[Collection[str], Collection[str], bool], None]
+    """Called with the streams and keys of each finished transaction, and whether another host may listen."""
+    host: Callable[[], int]
+    """Returns the number of this process in the table `host`, 0 if it has none."""
 
 
 @dataclass(eq=False)
@@ -45,61 +77,24 @@ class CommitJob:
 
 
 @dataclass(slots=True)
-class _Names:
-    """Names in the commits of a group, sorted: the order in which rows are locked."""
-
-    streams: list[str]
-    keys: list[str]
-    leases: list[str]
-    ids: list[tuple[str, str]]
-
-    @classmethod
-    def of(cls, jobs: Sequence[CommitJob]) -> _Names:
-        writes = [write for job in jobs for write in job.writes]
-        appends = [write for write in writes if isinstance(write, Append)]
-        expects = [write for write in writes if isinstance(write, Expect)]
-        return cls(
-            streams=sorted({write.stream for write in (*appends, *expects)}),
-            keys=sorted({write.key for write in writes if isinstance(write, Put | Delete)}),
-            leases=sorted({job.fence.lease for job in jobs if job.fence is not None}),
-            ids=[(write.stream, write.id) for write in appends if write.id is not None],
-        )
-
-
-@dataclass(slots=True)
-class _LockedState:
-    """State of these names under their locks (`draft.Current`)."""
-
-    lasts: dict[str, int] = field(default_factory=dict[str, int])
-    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    rows: dict[str, Row] = field(default_factory=dict[str, Row])
-    fences: dict[str, int] = field(default_factory=dict[str, int])
-
-    def last(self, stream: str) -> int:
-        return self.lasts.get(stream, 0)
-
-    def seen(self, stream: str, record_id: str) -> int:
-        return self.ids.get((stream, record_id), 0)
-
-    def row(self, key: str) -> Row | None:
-        return self.rows.get(key)
-
-    def fence(self, lease: str) -> int:
-        return self.fences.get(lease, 0)
-
-
-@dataclass(slots=True)
 class _Attempt:
     """One try of a group."""
 
-    transaction: str = ""
-    """Number of the transaction, once it has one."""
-    committing: bool = False
-    """True from the moment that COMMIT may have reached the server."""
+    number: int = 0
+    """Number of the transaction in this process's row. Not 0 from the moment that the commit may have been sent."""
+    unknown: bool = False
+    """True if nobody knows whether it has committed."""
     outcomes: list[tuple[int, ...] | Exception] = field(default_factory=list[tuple[int, ...] | Exception])
     """Result of each job, valid if the transaction commits."""
     streams: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    ring: bool = True
+    """False if no other host listens."""
+
+    def take(self, draft: CommitDraft) -> None:
+        """Store what the draft changes."""
+        self.streams = tuple(draft.records)
+        self.keys = tuple(draft.rows)
 
 
 class _Waits:
@@ -132,17 +127,19 @@ class PostgresWriter:
         patience: Patience,
         watch: AnswerWatch,
         *,
-        changed: Callable[[Collection[str], Collection[str]], None],
+        hooks: CommitHooks,
         durable: bool,
     ) -> None:
-        """Start the thread. `changed` is called in it with the streams and keys of each finished transaction."""
+        """Start the thread."""
         self._address = address
         self._space = space
         self._patience = patience
         self._watch = watch
-        self._changed = changed
+        self._hooks = hooks
         self._durable = durable
         self._connection: Connection | None = None
+        self._assumptions = Assumptions()
+        self._numbers = NumberedCommits()
         self._queue = ClosableQueue[CommitJob | None]()
         self._thread = threading.Thread(target=self._run, name="callboard-store-writer", daemon=True)
         self._thread.start()
@@ -165,6 +162,7 @@ class PostgresWriter:
             if jobs:
                 self._commit(jobs)
                 wake(job.waiter for job in jobs)
+        self._leave()
         self._drop()
 
     def _take(self) -> tuple[list[CommitJob], bool]:
@@ -188,7 +186,14 @@ class PostgresWriter:
             failure = self._failure_of(jobs, attempt, waits)
             if failure is None:
                 break
+            self._assumptions = Assumptions()
+            if attempt.unknown:
+                error = translated(failure, self._address) if isinstance(failure, psycopg.Error) else failure
+                _answer(jobs, [error] * len(jobs))
+                return
             if isinstance(failure, psycopg.Error) and may_repeat(failure):
+                if failure.sqlstate == SUPERSEDED:
+                    self._numbers = NumberedCommits()
                 continue
             gone = isinstance(failure, psycopg.Error) and is_away(failure)
             if len(jobs) > 1 and not gone:
@@ -203,7 +208,7 @@ class PostgresWriter:
         waits.end()
         _answer(jobs, attempt.outcomes)
         if attempt.streams or attempt.keys:
-            self._changed(attempt.streams, attempt.keys)
+            self._hooks.changed(attempt.streams, attempt.keys, attempt.ring)
 
     def _failure_of(self, jobs: list[CommitJob], attempt: _Attempt, waits: _Waits) -> Exception | None:
         """Try once. Return None if the transaction is committed, else why it is not."""
@@ -226,49 +231,106 @@ class PostgresWriter:
             self._drop()
         elif self._connection is not None:
             self._roll_back()
-        if not attempt.committing:
+        if not attempt.number or may_repeat(error):
             return False
         while True:
             try:
                 connection = self._connected()
                 with self._watch.answered(connection):
-                    status = run(connection, "SELECT pg_xact_status(%s::text::xid8)", (attempt.transaction,))[0][0]
+                    took_place = self._numbers.took_place(connection, attempt.number)
             except psycopg.Error as unanswered:
                 self._drop()
-                if not is_away(unanswered) or not waits.go_on(away(unanswered, self._address)):
-                    return False
-            else:
-                if status != "in progress":
-                    return status == "committed"
-                if not waits.go_on(StoreBusy(f"the server {self._address} has not ended the last transaction yet")):
-                    return False
+                took_place = None
+                if is_away(unanswered) and waits.go_on(away(unanswered, self._address)):
+                    continue
+            attempt.unknown = took_place is None
+            return bool(took_place)
 
     def _try(self, jobs: list[CommitJob], attempt: _Attempt) -> None:
         """Run one transaction. Raises `psycopg.Error`."""
         connection = self._connected()
+        names = GroupNames.of((job.writes, job.fence) for job in jobs)
         with self._watch.answered(connection):
-            self._transact(connection, jobs, attempt)
+            if not self._commit_at_once(connection, jobs, names, attempt):
+                self._transact(connection, jobs, names, attempt)
 
-    def _transact(self, connection: Connection, jobs: list[CommitJob], attempt: _Attempt) -> None:
-        names = _Names.of(jobs)
-        state = self._lock(connection, names, attempt)
+    def _commit_at_once(
+        self, connection: Connection, jobs: list[CommitJob], names: GroupNames, attempt: _Attempt
+    ) -> bool:
+        """Commit with what is assumed. Return False if nothing was done: the state has to be read first."""
+        commits = [(job.writes, job.fence) for job in jobs]
+        state = self._assumptions.state_for(commits, names)
+        if state is None:
+            return False
         draft = CommitDraft(state)
+        try:
+            attempt.outcomes = [draft.commit(*commit) for commit in commits]
+        except (Conflict, Fenced):  # perhaps only because of a wrong assumption
+            return False
+        attempt.take(draft)
+        if not (attempt.streams or attempt.keys):
+            return False
+        attempt.number = self._numbers.next()
+        try:
+            attempt.ring = commit_if(
+                connection,
+                names,
+                state,
+                draft,
+                numbers={
+                    "space": self._space,
+                    "durable": self._durable,
+                    "host": self._hooks.host(),
+                    "writer": self._numbers.writer,
+                    "done": self._numbers.done,
+                    "number": attempt.number,
+                },
+            )
+        except psycopg.Error as error:
+            if not self._was_refused(error):
+                raise
+            attempt.number = 0
+            return False
+        self._numbers.done = attempt.number
+        self._assumptions.learn(names, state, draft)
+        return True
+
+    def _was_refused(self, error: psycopg.Error) -> bool:
+        """Return True if the server has compared, and has written nothing."""
+        if error.sqlstate == WRONG_ASSUMPTION:
+            self._assumptions.doubt(error.diag.message_detail or "")
+            return True
+        return may_repeat(error)
+
+    def _transact(self, connection: Connection, jobs: list[CommitJob], names: GroupNames, attempt: _Attempt) -> None:
+        """Read the state, decide, and write. Two round trips."""
+        state = self._lock(connection, names)
+        draft = CommitDraft(state)
+        attempt.outcomes = []
         for job in jobs:
             try:
                 attempt.outcomes.append(draft.commit(job.writes, job.fence))
             except (Conflict, Fenced) as refused:
                 attempt.outcomes.append(refused)
-        attempt.streams = tuple(draft.records)
-        attempt.keys = tuple(draft.rows)
-        attempt.committing = bool(attempt.streams or attempt.keys)
+        attempt.take(draft)
+        if attempt.streams or attempt.keys:
+            attempt.number = self._numbers.next()
         with connection.pipeline():
-            self._write_records(connection, draft, state)
-            self._write_rows(connection, draft, state)
+            if attempt.number:
+                self._write_records(connection, draft, state)
+                self._write_rows(connection, draft, state)
+                connection.execute(
+                    "SELECT callboard.number_commit(%s::uuid, %s::bigint, %s::bigint)",
+                    (self._numbers.writer, self._numbers.done, attempt.number),
+                )
             connection.execute("COMMIT")
+        if attempt.number:
+            self._numbers.done = attempt.number
+        self._assumptions.learn(names, state, draft)
 
-    def _lock(self, connection: Connection, names: _Names, attempt: _Attempt) -> _LockedState:
+    def _lock(self, connection: Connection, names: GroupNames) -> NamedState:
         """Begin a transaction, and lock and read what the commits name. One round trip."""
-        state = _LockedState()
+        state = NamedState()
         with connection.pipeline():
             connection.execute("BEGIN")
             # The server may be configured otherwise, and a pooler keeps no setting of a session.
@@ -276,7 +338,6 @@ class PostgresWriter:
                 connection.execute("SET LOCAL synchronous_commit = on")
             else:
                 connection.execute("SET LOCAL synchronous_commit = off")
-            number = connection.execute("SELECT pg_current_xact_id()::text")
             leases: Cursor | None = None
             streams: Cursor | None = None
             ids: Cursor | None = None
@@ -307,21 +368,15 @@ class PostgresWriter:
                     "ORDER BY key FOR UPDATE",
                     (self._space, names.keys),
                 )
-        attempt.transaction = str(number.fetchall()[0][0])
         state.fences = dict(leases.fetchall()) if leases else {}
         state.lasts = dict(streams.fetchall()) if streams else {}
         state.ids = {(stream, record_id): seq for stream, record_id, seq in (ids.fetchall() if ids else ())}
         found: list[tuple[str, int, bool]] = rows.fetchall() if rows else []
-        state.rows = {key: Row(key, _PRESENT if present else None, revision) for key, revision, present in found}
+        state.rows = {key: Row(key, PRESENT if present else None, revision) for key, revision, present in found}
         return state
 
-    def _write_records(self, connection: Connection, draft: CommitDraft, state: _LockedState) -> None:
-        records: list[tuple[str, int, str | None, int, bytes]] = []
-        for stream, appended in draft.records.items():
-            for record, record_id in appended:
-                crc = record_crc(stream, record.seq, record_id, record.data)
-                stored, stored_crc = pack(record.data, crc, SMALLEST_RECORD)
-                records.append((stream, record.seq, record_id, stored_crc, stored))
+    def _write_records(self, connection: Connection, draft: CommitDraft, state: NamedState) -> None:
+        records = stored_records(draft)
         lasts = {stream: appended[-1][0].seq for stream, appended in sorted(draft.records.items())}
         new = {stream: last for stream, last in lasts.items() if stream not in state.lasts}
         old = {stream: last for stream, last in lasts.items() if stream in state.lasts}
@@ -348,15 +403,11 @@ class PostgresWriter:
                 (list(streams), list(seqs), list(ids), list(crcs), list(data), self._space),
             )
 
-    def _write_rows(self, connection: Connection, draft: CommitDraft, state: _LockedState) -> None:
-        new: list[tuple[str, int, int, bytes | None]] = []
-        old: list[tuple[str, int, int, bytes | None]] = []
+    def _write_rows(self, connection: Connection, draft: CommitDraft, state: NamedState) -> None:
+        new: list[StoredRow] = []
+        old: list[StoredRow] = []
         for key, row in sorted(draft.rows.items()):
-            stored: bytes | None = None
-            crc = 0
-            if row.value is not None:
-                stored, crc = pack(row.value, row_crc(key, row.revision, row.value), SMALLEST_ROW)
-            (old if key in state.rows else new).append((key, row.revision, crc, stored))
+            (old if key in state.rows else new).append(stored_row(row))
         if new:  # fails if another host has created the same key: the group is then tried again
             connection.execute(
                 "INSERT INTO callboard.row (space, key, revision, crc, value) "
@@ -375,6 +426,8 @@ class PostgresWriter:
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = self._watch.connect(self._address.url)
+            # Numbers of all sizes have one type, so that a statement is prepared once.
+            self._connection.adapters.register_dumper(int, Int8Dumper)
         return self._connection
 
     def _roll_back(self) -> None:
@@ -383,6 +436,17 @@ class PostgresWriter:
                 self._connection.execute("ROLLBACK")
             except psycopg.Error:
                 self._drop()
+
+    def _leave(self) -> None:
+        """Remove this process's row, and those of processes that were killed long ago."""
+        if self._numbers.done and self._connection is not None and not self._watch.silent:
+            # The row matters no more.
+            with suppress(psycopg.Error), self._watch.limited(self._connection, LEAVING_SECONDS):
+                run(
+                    self._connection,
+                    "DELETE FROM callboard.writer WHERE id = %s::uuid OR used < now() - interval '7 days'",
+                    (self._numbers.writer,),
+                )
 
     def _drop(self) -> None:
         if self._connection is not None:
