@@ -25,8 +25,8 @@ def finished_demo(folder: Path) -> tuple[Command, str]:
     done = command.run("demo", "--yes", "--keep", timeout=300)
     assert done.code == 0, done.err
     (command.workspace,) = folder.glob("callboard-demo-*/tally")
-    for words in SCHEDULES:
-        ran = command.run_inline("cron", *words)
+    for arguments in SCHEDULES:
+        ran = command.run_inline("cron", *arguments)
         assert ran.code == 0, ran.err
     listed = re.search(r'"id": "([^"]+)"', command.run_inline("sessions", "--json").out)
     assert listed is not None

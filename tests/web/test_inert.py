@@ -7,7 +7,7 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -27,6 +27,7 @@ from callboard.core.keys import (
     session_key,
     task_key,
 )
+from callboard.core.team.waits import WaitEdge, deadlocks
 from callboard.ports.store import Append, Put
 from callboard.types.events import Event
 from callboard.types.records import AgentRow, RefusedRequest, Request, SessionRow, SessionRule, Task
@@ -34,6 +35,7 @@ from callboard.types.schedules import Fire, Schedule, ScheduleRights
 from callboard.web.agent import Calls, agent_path, shown_event
 from callboard.web.html import path_of
 from callboard.web.routes import StreamMessage, encoded
+from callboard.web.sessions import waits_section
 
 GOLDEN = Path(__file__).parents[1] / "core" / "golden" / "v1.jsonl"
 BASES = (
@@ -58,60 +60,12 @@ BASES = (
 )
 WRAPS = ("{}", "ok {} ok", '"{}"', "'{}' x='", '<p title="{}">', "a" * 300 + "{}", "{}\n{}", "[{}]({})")
 HOSTILE = [wrap.replace("{}", base) for base in BASES for wrap in WRAPS]
-TAGS = frozenset(
-    {
-        *(
-            "html",
-            "head",
-            "meta",
-            "title",
-            "link",
-            "body",
-            "header",
-            "footer",
-            "nav",
-            "main",
-            "section",
-            "article",
-            "h1",
-            "h2",
-        ),
-        *(
-            "h3",
-            "div",
-            "p",
-            "span",
-            "pre",
-            "b",
-            "code",
-            "time",
-            "a",
-            "ul",
-            "li",
-            "details",
-            "summary",
-            "table",
-            "thead",
-        ),
-        *(
-            "tbody",
-            "tr",
-            "th",
-            "td",
-            "dl",
-            "dt",
-            "dd",
-            "form",
-            "input",
-            "label",
-            "textarea",
-            "button",
-            "select",
-            "option",
-            "script",
-        ),
-    }
-)
+_TAGS = """
+    html head meta title link body header footer nav main section article h1 h2 h3 div p span pre b code time a ul li
+    details summary table thead tbody tr th td dl dt dd form input label textarea button select option script meter
+    svg g rect path text
+"""
+TAGS = frozenset(_TAGS.split())
 HIDDEN = ("Cc", "Cf", "Zl", "Zp")
 """Categories of characters that a person does not see."""
 ADDRESSES = frozenset({"href", "src", "action", "hx-get", "hx-post", "hx-sse:connect", "formaction"})
@@ -288,6 +242,13 @@ async def test_every_row_is_inert_on_every_screen(tmp_path: Path) -> None:
         unknown = await page.get(path_of("sessions", "<!--\u202e"))
         assert unknown.status == 409
         check_inert(unknown.text)
+
+
+def test_names_in_the_drawing_of_waits_are_inert() -> None:
+    for at in range(0, len(HOSTILE), 20):
+        part = HOSTILE[at : at + 20]
+        graph = {who: [WaitEdge(who, (frozenset({whom}),), whom, who)] for who, whom in pairwise(part)}
+        check_inert(str(waits_section("s1", graph, deadlocks({**graph, part[-1]: graph[part[0]]}, ()))))
 
 
 def test_no_text_ends_an_event_of_a_stream() -> None:

@@ -33,8 +33,8 @@ def judged(count: int) -> Life:
     life = prompted().asked().replied(calls=calls)
     for number, call in enumerate(calls):
         verdict = "deny" if number % 2 else "allow"
-        words = {"call": call.id, "verdict": verdict, "by": "mode default", "why": "", "mode": "default", "level": 0}
-        life = life.on(ev.CallJudged, **words)
+        fields = {"call": call.id, "verdict": verdict, "by": "mode default", "why": "", "mode": "default", "level": 0}
+        life = life.on(ev.CallJudged, **fields)
     return life
 
 

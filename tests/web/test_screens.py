@@ -63,7 +63,7 @@ def test_axe_finds_no_serious_violation(demo: tuple[PageProcess, str], tabs: dic
     page, session = demo
     script = (npm_folder("axe", f"axe-core@{AXE}") / "node_modules/axe-core/axe.min.js").read_text("utf-8")
     tab = tabs[scheme].tab
-    found: list[str] = []
+    violations_found: list[str] = []
     for width in (1280, PHONE["width"]):
         tab.set_viewport_size({"width": width, "height": 800})
         for name, path in screens(session).items():
@@ -71,9 +71,9 @@ def test_axe_finds_no_serious_violation(demo: tuple[PageProcess, str], tabs: dic
             tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
             tab.evaluate(script)
             violations = tab.evaluate("axe.run().then((done) => done.violations)")
-            found += [
+            violations_found += [
                 f"{name} at {width}: {each['id']}: {each['nodes'][0]['html']}: {each['nodes'][0]['failureSummary']}"
                 for each in violations
                 if each["impact"] in ("serious", "critical")
             ]
-    assert found == []
+    assert violations_found == []

@@ -7,7 +7,7 @@ those of the terminal (`cli/views/events.py`); inputs and results of calls are c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import htpy as h
 from htpy import Element, Node
@@ -33,7 +33,7 @@ from callboard.types.events import EnvelopeReceived, Event, ModelReplied, ToolFi
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Json, ToolCall
 from callboard.web.guard import EVENTS
-from callboard.web.html import Viewer, WebPage, form, moment, partial, path_of, shown_lines
+from callboard.web.html import Viewer, WebPage, field, form, moment, partial, path_of, shown_lines
 from callboard.web.routes import EventStream, Messages, PageServices, StreamMessage, html_response, next_news, viewer_of
 
 _PAGE = 200
@@ -54,8 +54,22 @@ def agent_path(session: str, agent: str) -> str:
     return path_of("sessions", session, "agents", agent)
 
 
+ACTIONS = ("say", "interrupt", "stop", "kill", "budget")
+"""Actions on an agent: the ends of their paths, and values of the button that was pressed."""
+_ENDS: Mapping[str, tuple[str, str, str]] = {
+    "stop": ("Stop it for good …", "Its calls are settled, and it reports.", "Stop"),
+    "kill": ("Kill it …", "It ends at once, with its processes, subagents, and requests.", "Kill"),
+}
+"""Actions that end an agent: summary, effect, and the text of the button."""
+LIMITS = (("cost_usd", "Dollars"), ("tokens", "Tokens"), ("steps", "Model calls"), ("seconds", "Seconds"))
+"""Kinds of a limit, as fields of a form, and their names."""
+
+
 def agent_controls(session: str, agent: str, viewer: Viewer) -> Node:
-    """Return the forms that talk to an agent, interrupt its turn, and stop it. The lead ends with its session."""
+    """Return the forms that talk to an agent, interrupt its turn, end it, and raise its budget.
+
+    The lead ends with its session.
+    """
     path = agent_path(session, agent)
     return h.section(".controls", aria_label=f"Talk to {spelled(agent)}")[
         form(
@@ -67,19 +81,41 @@ def agent_controls(session: str, agent: str, viewer: Viewer) -> Node:
         ),
         h.div(".buttons")[
             form(viewer, f"{path}/interrupt", h.button(type="submit")["Interrupt its turn"], label="Interrupt"),
-            None
-            if agent == "lead"
-            else h.details[
-                h.summary["Stop it for good …"],
+            h.details[
+                h.summary["Raise its budget …"],
                 form(
                     viewer,
-                    f"{path}/stop",
-                    h.label[h.span["Reason (optional)"], h.input(name="text")],
-                    h.button(".danger", type="submit")[f"Stop {spelled(agent)}"],
-                    label="Stop",
+                    f"{path}/budget",
+                    budget_fields(),
+                    h.button(type="submit")["Raise the budget"],
+                    label="Raise the budget",
                 ),
             ],
+            None if agent == "lead" else [_end(viewer, path, action) for action in _ENDS],
         ],
+    ]
+
+
+def budget_fields() -> Node:
+    """Return the fields of a new budget."""
+    return [
+        h.p(".about")["The new total, of one or several kinds. Only a limit that it already has can be raised."],
+        h.div(".row")[[field(label, h.input(name=kind, size="8", inputmode="decimal")) for kind, label in LIMITS]],
+    ]
+
+
+def _end(viewer: Viewer, path: str, action: str) -> Element:
+    summary, about, verb = _ENDS[action]
+    return h.details[
+        h.summary[summary],
+        h.p(".about")[about],
+        form(
+            viewer,
+            f"{path}/{action}",
+            h.label[h.span["Reason (optional)"], h.input(name="text")],
+            h.button(".danger", type="submit")[verb],
+            label=verb,
+        ),
     ]
 
 

@@ -94,17 +94,17 @@ def _read(services: PageServices, question: CallQuestion) -> _InForce:
     return _InForce(force, written_rules(force), lint(every, judge), list(tried(every, judge)), answer, refused)
 
 
-def _policy_page(found: _InForce, question: CallQuestion) -> WebPage:
+def _policy_page(in_use: _InForce, question: CallQuestion) -> WebPage:
     fragments = {
-        "explain": _explain_section(found, question),
-        "rules": _rules_section(found),
-        "findings": _findings_section(found),
+        "explain": _explain_section(in_use, question),
+        "rules": _rules_section(in_use),
+        "findings": _findings_section(in_use),
     }
     return WebPage("Policy", PATH, fragments, follows=False)
 
 
-def _explain_section(found: _InForce, question: CallQuestion) -> Element:
-    types = [(name, spelled(name)) for name in found.settings.agents]
+def _explain_section(in_use: _InForce, question: CallQuestion) -> Element:
+    types = [(name, spelled(name)) for name in in_use.settings.agents]
     modes = [("", "that of the agent type"), *((mode, mode) for mode in MODES)]
     return h.section("#explain")[
         h.h2["How would a call be decided?"],
@@ -122,18 +122,18 @@ def _explain_section(found: _InForce, question: CallQuestion) -> Element:
             ],
             h.div(".buttons")[h.button(".primary", type="submit")["Explain"]],
         ],
-        h.p(".about.bad")[spelled(found.refused)] if found.refused else None,
-        shown_lines(_answer_lines(found, question, found.answer)) if found.answer is not None else None,
+        h.p(".about.bad")[spelled(in_use.refused)] if in_use.refused else None,
+        shown_lines(_answer_lines(in_use, question, in_use.answer)) if in_use.answer is not None else None,
     ]
 
 
-def _answer_lines(found: _InForce, question: CallQuestion, answer: ExplainedCall) -> Sequence[Line]:
+def _answer_lines(in_use: _InForce, question: CallQuestion, answer: ExplainedCall) -> Sequence[Line]:
     whose = f"agent type {question.agent_type}, {answer.rules} rules in force"
-    return call_block(answer.report, question.text, whose=whose, hooks=answer.hooks, inert=found.settings.inert).lines
+    return call_block(answer.report, question.text, whose=whose, hooks=answer.hooks, inert=in_use.settings.inert).lines
 
 
-def _rules_section(found: _InForce) -> Element:
-    force = found.settings
+def _rules_section(in_use: _InForce) -> Element:
+    force = in_use.settings
     rows = [
         (
             h.span(class_=f"state {_STYLES[rule.kind]}")[rule.kind],
@@ -141,7 +141,7 @@ def _rules_section(found: _InForce) -> Element:
             spelled(rule.scope) or "every agent",
             spelled(rule.place),
         )
-        for rule in found.rules
+        for rule in in_use.rules
     ]
     mode = force.agents["lead"][0] if "lead" in force.agents else force.loaded.settings.permission.mode
     return h.section("#rules")[
@@ -152,11 +152,11 @@ def _rules_section(found: _InForce) -> Element:
     ]
 
 
-def _findings_section(found: _InForce) -> Element:
+def _findings_section(in_use: _InForce) -> Element:
     return h.section("#findings")[
         h.h2["Check of rules and hooks"],
-        shown_lines(lint_block(found.findings).lines),
-        shown_lines(tried_block(found.examples).lines) if found.examples else None,
+        shown_lines(lint_block(in_use.findings).lines),
+        shown_lines(tried_block(in_use.examples).lines) if in_use.examples else None,
     ]
 
 
@@ -278,15 +278,15 @@ class _PolicyRoutes:
 
     async def policy(self, request: Request) -> Response:
         """Show the policy of the workspace, and explain the call of the query."""
-        given = request.query_params
+        query = request.query_params
         question = CallQuestion(
-            given.get("call", "").strip(),
-            given.get("tool", "").strip() or "bash",
-            given.get("mode", ""),
-            given.get("agent_type", "") or "lead",
+            query.get("call", "").strip(),
+            query.get("tool", "").strip() or "bash",
+            query.get("mode", ""),
+            query.get("agent_type", "") or "lead",
         )
-        found = await anyio.to_thread.run_sync(_read, self._services, question)
-        return self._services.page(request, _policy_page(found, question))
+        in_use = await anyio.to_thread.run_sync(_read, self._services, question)
+        return self._services.page(request, _policy_page(in_use, question))
 
     async def decisions(self, request: Request) -> Response:
         """Show the decisions of a session, the newest first."""
@@ -308,11 +308,11 @@ class _PolicyRoutes:
         """Return the function that makes the page. It reads each event once."""
         store = self._services.store
         readers: dict[str, DecisionReader] = {}
-        given = request.query_params
-        skip = given.get("skip", "")
+        query = request.query_params
+        skip = query.get("skip", "")
         if skip and not skip.isdecimal():
             raise UsageError(f"skip: {skip!r} is not a number")
-        choice = _Filter(given.get("agent", ""), bool(given.get("denied")), int(skip or 0))
+        choice = _Filter(query.get("agent", ""), bool(query.get("denied")), int(skip or 0))
 
         async def page() -> WebPage:
             handle = await handle_of(store, request.path_params["session"])

@@ -164,16 +164,16 @@ def calendar(rows: Sequence[ScheduleStatus], viewer: Viewer, days: int) -> Node:
 
 
 def _days_of(row: ScheduleStatus, viewer: Viewer) -> dict[date, list[float]]:
-    found: dict[date, list[float]] = {}
+    days: dict[date, list[float]] = {}
     try:
         times = upcoming(row.schedule, row.now, _MOST_TIMES)
     except CronInvalid:
         return {}
     for at in times:
-        found.setdefault(viewer.local(at).date(), []).append(at)
+        days.setdefault(viewer.local(at).date(), []).append(at)
     if len(times) == _MOST_TIMES:
-        found.pop(max(found))  # its times are not all read
-    return found
+        days.pop(max(days))  # its times are not all read
+    return days
 
 
 def _due(row: ScheduleStatus, times: Sequence[float], viewer: Viewer) -> Element:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -30,9 +29,7 @@ from callboard.ports.notifier import Notifier
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import list_sessions, open_handle
 from callboard.sessions.inspect.resources import SESSIONS, agent_record
-from callboard.sessions.inspect.team import TeamOverview
-from callboard.types.choices import unknown
-from callboard.types.errors import UsageError
+from callboard.sessions.inspect.team import TeamOverview, limits_given
 from callboard.types.records import Budget
 
 Row = TypeVar("Row")
@@ -268,23 +265,3 @@ def _changes(color: bool) -> Callable[[TeamOverview], None]:
 
 def _columns(terminal: Terminal) -> int:
     return shutil.get_terminal_size((_WIDTH, 24)).columns if terminal.out_is_tty else _WIDTH
-
-
-_KINDS = ("cost_usd", "tokens", "steps", "seconds")
-
-
-def limits_given(texts: Sequence[str], option: str) -> Budget:
-    """Parse limits such as `cost_usd=1.5`. Raises `UsageError` that names the error."""
-    limits: dict[str, float] = {}
-    for text in texts:
-        kind, _, number = text.partition("=")
-        if kind not in _KINDS:
-            raise UsageError(f"{option} {text}: {unknown('kind', kind, _KINDS)}, as in cost_usd=1.5")
-        whole = kind in ("tokens", "steps")
-        try:
-            limits[kind] = int(number) if whole else float(number)
-        except ValueError:
-            limits[kind] = math.nan
-        if not 0 <= limits[kind] < math.inf:
-            raise UsageError(f"{option} {text}: {kind} is a {'whole ' if whole else ''}number from 0 on")
-    return Budget.model_validate(limits)

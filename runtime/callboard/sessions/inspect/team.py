@@ -7,6 +7,7 @@ usage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
@@ -21,6 +22,7 @@ from callboard.core.decoding import read_event, read_value
 from callboard.core.keys import RATES, agent_key, host_key, host_lease, journal, rows_prefix
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.activity import Activity, doing
+from callboard.core.team.waits import NOBODY, Deadlock, WaitEdge, deadlocks, waits_of
 from callboard.engine.commands import AgentCommand
 from callboard.engine.rate_limits.limiter import rates_of
 from callboard.engine.recall import lost_words, recall_readable
@@ -287,6 +289,19 @@ class TeamInspector:
         await self.look_around()
         return raised(budget, raise_to)
 
+    def waits(self) -> tuple[dict[str, Sequence[WaitEdge]], tuple[Deadlock, ...]]:
+        """Return the waits of each living agent that has any, and the agents of which none can continue."""
+        tasks = self.board.at_stake()
+        requests = self.board.requests()
+        graph: dict[str, Sequence[WaitEdge]] = {}
+        for row in self.board.living_agents():
+            known = self._known_agents.get((row.name, row.incarnation))
+            edges = waits_of(known.state, requests, tasks) if known is not None else ()
+            if edges:
+                graph[row.name] = edges
+        gone = {row.name for row in self.board.agents() if row.life in ("stopped", "crashed")}
+        return graph, deadlocks(graph, gone | {NOBODY})
+
     def _living(self, name: str, action: str) -> AgentRow:
         """Return the row of a living agent.
 
@@ -379,3 +394,23 @@ class _Watching:
                 if recalled.state.lifecycle.ended is not None:
                     recalled.state = without_history(recalled.state)
                     return
+
+
+_KINDS = ("cost_usd", "tokens", "steps", "seconds")
+
+
+def limits_given(texts: Sequence[str], option: str) -> Budget:
+    """Parse limits such as `cost_usd=1.5`. `option`: named in errors. Raises `UsageError`."""
+    limits: dict[str, float] = {}
+    for text in texts:
+        kind, _, number = text.partition("=")
+        if kind not in _KINDS:
+            raise UsageError(f"{option} {text}: {unknown('kind', kind, _KINDS)}, as in cost_usd=1.5")
+        whole = kind in ("tokens", "steps")
+        try:
+            limits[kind] = int(number) if whole else float(number)
+        except ValueError:
+            limits[kind] = math.nan
+        if not 0 <= limits[kind] < math.inf:
+            raise UsageError(f"{option} {text}: {kind} is a {'whole ' if whole else ''}number from 0 on")
+    return Budget.model_validate(limits)
