@@ -20,6 +20,7 @@ from callboard.sessions.places import WorkspacePaths
 from callboard.web.access import Access
 from callboard.web.app import page_app
 from callboard.web.guard import Refusal, cookie_name
+from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.routes import PageServices
 
 PORT = 7333
@@ -46,6 +47,9 @@ class Page:
     owner: ConnectionOwner = ConnectionOwner("person")
     refusals: list[Refusal] = field(default_factory=list)
     cookie: str = ""
+    client: str = "127.0.0.1"
+    server: str = "127.0.0.1"
+    scheme: str = "http"
 
     async def get(self, path: str, headers: Mapping[str, str] = OWN) -> PageResponse:
         return await self.send("GET", path, headers)
@@ -88,14 +92,14 @@ class Page:
             "type": "http",
             "http_version": "1.1",
             "method": method,
-            "scheme": "http",
+            "scheme": self.scheme,
             "path": unquote(bare),
             "raw_path": bare.encode(),
             "query_string": query.encode(),
             "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
-            "client": ("127.0.0.1", 50_000),
-            "server": ("127.0.0.1", PORT),
+            "client": (self.client, 50_000),
+            "server": (self.server, PORT),
         }
         await self.app(scope, receive, send)
         start = next(message for message in messages if message["type"] == "http.response.start")
@@ -110,10 +114,16 @@ class Page:
 
 
 @asynccontextmanager
-async def opened_page(workspace: Path = Path("/work/roof"), store: Store | None = None) -> AsyncIterator[Page]:
+async def opened_page(
+    workspace: Path = Path("/work/roof"),
+    store: Store | None = None,
+    *,
+    reach: Reach = LOOPBACK_ONLY,
+    users: Mapping[str, str] | None = None,
+) -> AsyncIterator[Page]:
     """Open the page of a store, signed in."""
     store = store or MemoryStore()
-    access = Access(lambda: None)
+    access = Access(lambda: None, users=users, own_name="root" if users else "")
     pending = OpenRequests(store)
     news = Notifier()
     own = workspace / ".test"
@@ -126,7 +136,7 @@ async def opened_page(workspace: Path = Path("/work/roof"), store: Store | None 
     async def report(refusal: Refusal) -> None:
         page.refusals.append(refusal)
 
-    page.app = page_app(PageServices(store, places, access, pending, news), owner, report)
+    page.app = page_app(PageServices(store, places, access, pending, news), owner, report, reach)
     await pending.read()
     await page.sign_in()
     async with anyio.create_task_group() as group:

@@ -23,11 +23,8 @@ class PageProcess:
     port: int
     token: str
     code: str
+    address: str
     cookie: str = ""
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def request(self, method: str, path: str, form: Mapping[str, str] | None = None) -> tuple[int, str, str]:
         """Return status, cookie, and text of a response to the page's own request."""
@@ -78,10 +75,10 @@ def serving(command: Command, *args: str) -> Iterator[PageProcess]:
     assert process.stderr is not None
     try:
         code = re.search(r"[A-Z2-9]{4}-[A-Z2-9]{4}", process.stderr.readline())
-        address = re.search(r"http://127\.0\.0\.1:(\d+)/#(\S+)", process.stdout.readline())
+        address = re.search(r"(https?://[\w.]+:(\d+))/#(\S+)", process.stdout.readline())
         assert code is not None
         assert address is not None
-        yield PageProcess(process, int(address[1]), address[2], code[0])
+        yield PageProcess(process, int(address[2]), address[3], code[0], address[1])
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
