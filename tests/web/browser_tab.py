@@ -53,6 +53,12 @@ class Tab:
         tab.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         return tab
 
+    def show(self, path: str) -> None:
+        """Open a screen, and wait until it follows, if it does."""
+        self.tab.goto(self.address + path)
+        if self.tab.locator("#live").count():
+            self.tab.locator("#live.on").wait_for()
+
     def close(self) -> None:
         self.context.close()
         assert self.errors == []

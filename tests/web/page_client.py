@@ -117,17 +117,18 @@ class Page:
 async def opened_page(
     workspace: Path = Path("/work/roof"),
     store: Store | None = None,
+    data: Path | None = None,
     *,
     reach: Reach = LOOPBACK_ONLY,
     users: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Page]:
-    """Open the page of a store, signed in."""
+    """Open the page of a store, signed in. `data`: the folder with the worktrees."""
     store = store or MemoryStore()
     access = Access(lambda: None, users=users, own_name="root" if users else "")
     pending = OpenRequests(store)
     news = Notifier()
     own = workspace / ".test"
-    places = WorkspacePaths(workspace, own / "state", own / "data", own / "config")
+    places = WorkspacePaths(workspace, own / "state", data or own / "data", own / "config")
     page = Page(None, access, store)
 
     async def owner(client: Address, server: Address, *, again: bool) -> ConnectionOwner:

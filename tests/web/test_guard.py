@@ -20,7 +20,7 @@ from callboard.web.access import Access, TooManyTries
 
 TOOL = ConnectionOwner("tool", "it was started by a tool", 42, "curl")
 UNKNOWN = ConnectionOwner("unknown", "it has a system call filter, as the commands of tools", 43, "firefox")
-NAMES = {"session": "s1", "request": "req_1", "agent": "lead", "schedule": "cron_1"}
+NAMES = {"session": "s1", "request": "req_1", "agent": "lead", "schedule": "cron_1", "worktree": "parser"}
 LINKS = {("POST", "/link"), ("POST", "/link/answer")}
 """Routes of answer links, whose forms have the secret of the link in place of that of a browser."""
 OPEN = {("GET", "/"), ("GET", "/link"), ("POST", "/sign-in"), ("GET", "/static/page.css"), *LINKS}

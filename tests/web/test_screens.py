@@ -42,32 +42,25 @@ def tabs(demo: tuple[PageProcess, str], chromium: Any) -> Iterator[dict[str, Tab
         tab.close()
 
 
-def show(tab: Any, page: PageProcess, path: str) -> None:
-    """Open a screen, and wait until it follows, if it does."""
-    tab.goto(page.address + path)
-    if tab.locator("#live").count():
-        tab.locator("#live.on").wait_for()
-
-
 def test_every_screen_fits_a_phone_and_follows(demo: tuple[PageProcess, str], tabs: dict[str, Tab]) -> None:
-    page, session = demo
+    _, session = demo
     tab = tabs["light"].tab
     for name, path in screens(session).items():
-        show(tab, page, path)
+        tabs["light"].show(path)
         assert tab.evaluate("document.documentElement.scrollWidth") == PHONE["width"], name
         assert tab.locator("h1").count() == 1, name
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_axe_finds_no_serious_violation(demo: tuple[PageProcess, str], tabs: dict[str, Tab], scheme: str) -> None:
-    page, session = demo
+    _, session = demo
     script = (npm_folder("axe", f"axe-core@{AXE}") / "node_modules/axe-core/axe.min.js").read_text("utf-8")
     tab = tabs[scheme].tab
     violations_found: list[str] = []
     for width in (1280, PHONE["width"]):
         tab.set_viewport_size({"width": width, "height": 800})
         for name, path in screens(session).items():
-            show(tab, page, path)
+            tabs[scheme].show(path)
             tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
             tab.evaluate(script)
             violations = tab.evaluate("axe.run().then((done) => done.violations)")

@@ -113,6 +113,44 @@ class WorktreeFacts:
     bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """One line of a change. `sign`: `+`, `-`, or a blank; `number`: of the old text if it was removed, else the new."""
+
+    sign: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiffHunk:
+    """Lines of a change that follow each other. `title`: the function around them, if git names it."""
+
+    title: str
+    lines: tuple[DiffLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """Change of one file. `cut`: it has more lines; `binary`: it is not shown as text."""
+
+    path: str
+    state: str
+    """`added`, `changed`, `deleted`, or `new` for a file that git does not track yet."""
+    hunks: tuple[DiffHunk, ...]
+    binary: bool = False
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeDiff:
+    """Changes of a worktree since the commit `base`. `omitted`: number of files that are left out."""
+
+    base: str
+    files: tuple[FileDiff, ...]
+    omitted: int = 0
+
+
 class WorktreeKeeper(Protocol):
     """Manager of worktrees. Every method raises `ToolRefused` with advice on the next step."""
 

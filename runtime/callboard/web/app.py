@@ -34,6 +34,7 @@ from callboard.types.reaching_settings import WebSettings
 from callboard.types.records import RefusedRequest
 from callboard.web.access import Access, TooManyTries
 from callboard.web.agent import agent_routes
+from callboard.web.changes import changes_routes
 from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.html import sign_in_document
@@ -70,6 +71,7 @@ def page_app(
             *schedule_routes(services),
             *cost_routes(services),
             *policy_routes(services),
+            *changes_routes(services),
             Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
         ],
         exception_handlers={CallboardError: _failed},

@@ -37,6 +37,7 @@ REPLY = "reply"
 SCREENS: Sequence[tuple[str, str]] = (
     ("/waiting", "Waiting"),
     ("/sessions", "Sessions"),
+    ("/changes", "Changes"),
     ("/schedules", "Schedules"),
     ("/cost", "Cost"),
     ("/policy", "Policy"),

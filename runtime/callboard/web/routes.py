@@ -176,11 +176,17 @@ async def changed_fragments(
 
 
 def row_stream(
-    store: Store, prefixes: Mapping[str, str], screen: Callable[[], Awaitable[WebPage]], *, rest: float = _REST
+    store: Store,
+    prefixes: Mapping[str, str],
+    screen: Callable[[], Awaitable[WebPage]],
+    *,
+    rest: float = _REST,
+    log: str = "",
 ) -> EventStream:
     """Return the stream of a screen that is derived from rows, sent again after their changes.
 
-    `prefixes`: prefixes of keys, each with a text that the keys contain. `rest`: seconds between two messages.
+    `prefixes`: prefixes of keys, each with a text that the keys contain. `rest`: seconds between two messages. `log`:
+    a stream of the store whose new records change the screen, too.
     """
     news = Notifier()
 
@@ -188,8 +194,16 @@ def row_stream(
         async with anyio.create_task_group() as group:
             for prefix, part in prefixes.items():
                 group.start_soon(_watch, store, prefix, part, news)
+            if log:
+                group.start_soon(_follow_log, store, log, news)
 
     return EventStream(lambda: changed_fragments(news, screen, rest=rest), follow)
+
+
+async def _follow_log(store: Store, log: str, news: Notifier) -> None:
+    async with store.follow(log, await store.last(log)) as records:
+        async for _ in records:
+            news.notify()
 
 
 async def _watch(store: Store, prefix: str, part: str, news: Notifier) -> None:

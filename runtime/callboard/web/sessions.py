@@ -35,6 +35,7 @@ from callboard.sessions.inspect.team import TeamOverview, limits_given
 from callboard.types.errors import UsageError
 from callboard.types.records import Task
 from callboard.web.agent import ACTIONS, LIMITS, agent_path, budget_fields
+from callboard.web.changes import PATH as CHANGES
 from callboard.web.cost import cost_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, shown_lines, table
@@ -191,7 +192,7 @@ def waits_section(session: str, graph: Mapping[str, Sequence[WaitEdge]], stuck: 
         h.h2["Who waits for whom"],
         [h.p(".about.bad")[spelled(each.text())] for each in stuck],
         _drawing(edges, {name for each in stuck for name in each.names}),
-        h.ul(".plain")[
+        h.ul(".bullets")[
             [
                 h.li[
                     h.a(href=agent_path(session, edge.who))[spelled(edge.who)],
@@ -270,7 +271,9 @@ def _state_section(seen: TeamOverview, budgets: Sequence[Line]) -> Element:
     return h.section("#state")[
         _host(seen),
         h.nav(".links", aria_label="More about this session")[
-            h.a(href=cost_path(seen.session))["Cost"], h.a(href=decisions_path(seen.session))["Decisions"]
+            h.a(href=cost_path(seen.session))["Cost"],
+            h.a(href=decisions_path(seen.session))["Decisions"],
+            h.a(href=CHANGES)["Changes"],
         ],
         [h.p(".about")[spelled(text)] for text in texts[1:]],
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in budgets],

@@ -55,6 +55,7 @@ def test_a_person_lists_merges_and_removes_what_a_session_left(command: Command)
         "ahead": 0,
         "behind": 0,
         "dirty": 1,
+        "check": "",
     }
     assert session
     assert (folder / "new.txt").read_text() == "new"

@@ -13,14 +13,13 @@ import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of
-from callboard.cli.terminal.terminal import Block, block
-from callboard.cli.views.listings import table
+from callboard.cli.terminal.terminal import block
+from callboard.cli.views.worktrees import merged_words, worktrees_table
 from callboard.ports.worktrees import MergeEnd, Removed
-from callboard.sessions.inspect.worktrees import WorktreeInspector, WorktreeLine, open_worktrees
+from callboard.sessions.inspect.worktrees import WorktreeInspector, open_worktrees
 from callboard.types.errors import UsageError
 
 Found = TypeVar("Found")
-_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 @click.group(invoke_without_command=True)
@@ -62,10 +61,8 @@ def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
 
     end = _at(invocation, merging)
     if end.how in ("failed", "conflict"):
-        raise UsageError(_why_not(name, end))
-    message = (
-        f"merged wt/{name} into {end.onto} ({end.commit[:10]})" if end.commit else f"{end.onto} already contains it"
-    )
+        raise UsageError(merged_words(name, end))
+    message = merged_words(name, end)
     with terminal_of(invocation) as terminal:
         terminal.rows(block("\n".join([message, *(f"  {file}" for file in end.files)]), "good"))
 
@@ -96,41 +93,6 @@ def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
     lines += [f"  {task} is no longer bound to it" for task in removed.tasks]
     with terminal_of(invocation) as terminal:
         terminal.rows(block("\n".join(lines), "good"))
-
-
-def worktrees_table(rows: Sequence[WorktreeLine]) -> Block:
-    """Return a table: name, branch, agents, tasks, distance from the workspace's branch, size."""
-    cells = [
-        [
-            row.name,
-            row.branch,
-            row.owner,
-            " ".join(row.tasks),
-            f"+{row.ahead} -{row.behind}",
-            "?" if row.dirty < 0 else str(row.dirty),
-            size_words(row.bytes),
-            row.state,
-        ]
-        for row in rows
-    ]
-    heads = ["WORKTREE", "BRANCH", "OWNER", "TASKS", "COMMITS", "DIRTY", "SIZE", "STATE"]
-    return table(heads, cells, "no worktrees")
-
-
-def size_words(size: float) -> str:
-    """Return bytes in the largest unit with a number of at least 1: `1.5 MB`."""
-    unit = 0
-    while size >= 1_000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1_000, unit + 1
-    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
-
-
-def _why_not(name: str, end: MergeEnd) -> str:
-    if end.how == "failed":
-        return f"the test command failed on the merged result, nothing was merged:\n{end.output}"
-    listed = "\n".join(f"  {file}" for file in end.files)
-    advice = f"resolve the conflicts in the worktree {name}, and merge again"
-    return f"both sides changed the same lines, nothing was merged; {advice}:\n{listed}"
 
 
 def _at(invocation: Invocation, work: Callable[[WorktreeInspector], Awaitable[Found]]) -> Found:

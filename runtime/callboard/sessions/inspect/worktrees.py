@@ -5,21 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
 
+from callboard.adapters.git.diffs import worktree_diff
+from callboard.adapters.git.git import Git
 from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.scratch import scratch_folder
 from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
+from callboard.core.team.worktrees import branch_of
 from callboard.ports.store import Row, Store
 from callboard.ports.store_reading import rows_of
-from callboard.ports.worktrees import Check, MergeCheck, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
+from callboard.ports.worktrees import (
+    Check,
+    MergeCheck,
+    MergeEnd,
+    Removed,
+    WorktreeActor,
+    WorktreeDiff,
+    WorktreeFacts,
+    WorktreeKeeper,
+)
 from callboard.sessions.person_actions import as_person, refuse_inside_tool
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import launcher_of, serve_way_out
@@ -51,6 +64,8 @@ class WorktreeLine:
     dirty: int
     """Number of changed files; -1 if git did not report it."""
     bytes: int
+    check: str = ""
+    """Check of a task that is bound to it."""
 
 
 _V = TypeVar("_V", bound=Value)
@@ -78,6 +93,7 @@ class WorktreeInspector:
             facts = await self._keeper.facts()
         owners: dict[str, str] = {}
         tasks: dict[str, list[str]] = {}
+        checks: dict[str, str] = {}
         for row in await rows_of(self._store, "s/") if facts else ():
             parts = row.key.split("/")
             if len(parts) != 4 or row.value is None:
@@ -88,9 +104,19 @@ class WorktreeInspector:
                     owners |= {agent.worktree: agent.name} if agent.worktree else {}
             elif parts[2] == "task":
                 task = _readable(Task, row)
-                if task is not None and task.worktree and task.status not in ("completed", "cancelled"):
+                if task is None or not task.worktree:
+                    continue
+                checks |= {task.worktree: task.check} if task.check else {}
+                if task.status not in ("completed", "cancelled"):
                     tasks.setdefault(task.worktree, []).append(task.id)
-        return [_line(facts_of_tree, owners, tuple(tasks.get(facts_of_tree.tree.name, ()))) for facts_of_tree in facts]
+        lines = (_line(each, owners, tuple(tasks.get(each.tree.name, ()))) for each in facts)
+        return [replace(line, check=checks.get(line.name, "")) for line in lines]
+
+    async def diff(self, name: str) -> WorktreeDiff:
+        """Return the changes of a worktree, committed or not. Raises `UsageError` if git cannot tell."""
+        git = Git(self._places.workspace, os.environ)
+        with as_person():
+            return await worktree_diff(git, self._keeper.path(name), branch_of(name))
 
     async def losses(self, name: str) -> tuple[str, ...]:
         """Return a line for each item of work that would be lost with a worktree.
@@ -143,10 +169,15 @@ async def open_worktrees(workspace: Path, notice: Notice) -> AsyncGenerator[Work
         raise UsageError(f"there is no session in {places.workspace} yet, so there are no worktrees")
     store = await open_store(places, settings, notice)
     try:
-        keeper = worktrees_of(places.workspace, places.worktrees, store, environment=os.environ, clock=SystemClock())
-        yield WorktreeInspector(places, store, keeper)
+        yield worktrees_in(places, store)
     finally:
         await store.aclose()
+
+
+def worktrees_in(places: WorkspacePaths, store: Store) -> WorktreeInspector:
+    """Return the worktrees of a workspace whose store is open."""
+    keeper = worktrees_of(places.workspace, places.worktrees, store, environment=os.environ, clock=SystemClock())
+    return WorktreeInspector(places, store, keeper)
 
 
 async def _serve_way_out(launcher: ShellLauncher, *, task_status: TaskStatus[None]) -> None:
