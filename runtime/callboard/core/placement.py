@@ -29,6 +29,8 @@ class HostChoice:
     limit: int = 0
     """Most sessions that it hosts; 0: no limit."""
     draining: bool = False
+    key: str = ""
+    """Name that no other process has, not even one with an equal pid in a container of the same machine."""
     silent: bool = False
     """True if it has not renewed its row for a while, and may be about to lose its leases."""
 
@@ -64,7 +66,9 @@ def ranked(session: str, placement: Mapping[str, str], hosts: Iterable[HostChoic
         for host in hosts
         if not host.draining and not host.silent and host.has_room and not lacking(placement, host.labels)
     ]
-    return sorted(able, key=lambda host: (host.load, hashlib.sha256(f"{session}\n{host.name}".encode()).digest()))
+    return sorted(
+        able, key=lambda host: (host.load, hashlib.sha256(f"{session}\n{host.name}\n{host.key}".encode()).digest())
+    )
 
 
 def why_waiting(placement: Mapping[str, str], hosts: Sequence[HostChoice]) -> str:

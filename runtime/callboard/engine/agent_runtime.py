@@ -156,6 +156,8 @@ class AgentRuntime:
                 await self.record(WaitBegan(at=self.host.clock.now(), what=held, until=step.until))
                 return
             await self._wait(step.until)
+        elif self.host.pausing:
+            await self._wait(None)  # the next host decides on the same step
         else:
             await self._begin(self, step)
 

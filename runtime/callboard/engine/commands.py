@@ -10,7 +10,16 @@ from typing import Literal
 
 from callboard import __version__
 from callboard.core.decoding import read_event, read_value, with_version
-from callboard.core.keys import agent_key, by_beginning, journal, one_by_id, session_key, session_of, short_id
+from callboard.core.keys import (
+    agent_key,
+    by_beginning,
+    journal,
+    one_by_id,
+    queue_key,
+    session_key,
+    session_of,
+    short_id,
+)
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
 from callboard.engine.recall import spec_digest, spec_key
 from callboard.ports.store import Fence, Put, Store, Write
@@ -20,12 +29,16 @@ from callboard.types.choices import unknown
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.events import AgentStarted
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import AgentRow, Envelope, Json, SessionRow
+from callboard.types.records import AgentRow, Envelope, Json, QueuedSession, SessionRow
 
 _LONGEST_NAME = 200
 """Most characters of a session's name."""
 SERVES = "serve"
 """Key in `SessionRow.settings` that is true for the session that `callboard serve` keeps for schedule files."""
+DETACHED = "detached"
+"""Key in `SessionRow.settings` that is true for a session that serving hosts run whenever it has work."""
+PLACEMENT = "placement"
+"""Key in `SessionRow.settings` of the labels that a serving host of the session must have."""
 Action = Literal[
     "interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode", "asking", "limits", "thinking"
 ]
@@ -191,8 +204,23 @@ async def send_prompt(
             "metadata": metadata,
         }
     )
-    await store.commit(sending(session, envelope))
+    await store.commit(sending(session, envelope), *await _queueing(store, session, now))
     return envelope.id
+
+
+async def _queueing(store: Store, session: str, now: float) -> Sequence[Write]:
+    """Return the write by which a detached session gets a host for a new prompt; none for another session.
+
+    It is also written while the session has a host, which may be about to leave: the changed row keeps it.
+    """
+    row = await store.get(session_key(session))
+    settings = read_value(SessionRow, row.value, row.key).settings if row is not None and row.value is not None else {}
+    return [queueing(session, settings, now)] if settings.get(DETACHED) else []
+
+
+def queueing(session: str, settings: Json, now: float) -> Write:
+    """Return the write by which a session gets a serving host. `settings`: those of its row."""
+    return Put(queue_key(session), QueuedSession(since=now, placement=settings.get(PLACEMENT) or {}).encode())
 
 
 def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envelope:

@@ -190,6 +190,8 @@ class SessionRuntime:
         default_factory=dict[tuple[str, int], dict[str, tuple[ToolCall, str]]]
     )
     """(name, incarnation) -> call id -> the call and the path that it reads or changes, for the newest reply."""
+    pausing: bool = False
+    """True if no agent begins another step, because another process is to host the session."""
     prompt_bytes: SharedBytes = field(init=False, default_factory=SharedBytes)
     """Prompts and tool lists, which agents of a type have in common."""
     listeners: Listeners = field(init=False, default=Listeners())

@@ -36,7 +36,8 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
-from callboard.sessions.lease import host_died
+from callboard.sessions.inspect.hosts import waiting_reason
+from callboard.sessions.lease import host_died, process_words
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
 from callboard.sessions.places import WorkspacePaths, find_places
@@ -49,6 +50,8 @@ from callboard.types.skills import PersonCommand
 
 TAKEN_OVER_WITHIN = 30.0
 """Seconds from the exit of the old host until the new host has written its row."""
+REPLACED_WITHIN = 30.0
+"""Seconds until a serving host has replaced one that died or handed the session over."""
 
 
 class AttachedSession(OpenSession):
@@ -67,6 +70,7 @@ class AttachedSession(OpenSession):
         model = str(row.settings.get("model", row.model))
         super().__init__(row, places, store, board=board, clock=SystemClock(), model=model)
         self.pid = 0
+        self._machine = ""
         self._observers = observers
         self._broker = ApproverBroker(self._board, approvers, self._give)
         self._states: dict[tuple[str, int], AgentState] = {}
@@ -78,8 +82,14 @@ class AttachedSession(OpenSession):
         self._skills: SkillLibrary | None = None
         self._host: HostRow | None = None
         """Row of the host; None: the host has left, or has written nothing yet."""
-        self._seen: set[LeaseHolder] = set()
-        self._asked_to_leave: set[LeaseHolder] = set()
+        self._seen: set[tuple[int, float]] = set()
+        """Pid and start time of each host that has announced itself."""
+        self._asked_to_leave: set[tuple[int, float]] = set()
+
+    @property
+    def where(self) -> str:
+        """Return which process hosts the session: `process 4711`, and its machine if that is another one."""
+        return process_words(LeaseHolder(self.pid, 0.0, self._machine))
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         if incarnation is not None:
@@ -126,9 +136,7 @@ class AttachedSession(OpenSession):
         row = self._board.agent("lead")
         text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
         if self._died:
-            reason = (
-                f"process {self.pid}, which hosted the session, has died: `callboard resume {self.id}` continues it"
-            )
+            reason = f"{self.where}, which hosted the session, has died: `callboard resume {self.id}` continues it"
             return RunEnd(FAILED, text, reason, self.usage(), self.team(), self.open_work())
         code = await self._recorded_code()
         outcome = outcome_of(row[0] if row else None, lead, self.requests(pending_only=False))
@@ -162,6 +170,7 @@ class AttachedSession(OpenSession):
             else:
                 self._states[key] = await recall(self._store, self.id, *key)
         self.pid = holder.pid
+        self._machine = holder.machine
         async with anyio.create_task_group() as group:
             self._group = group
             for row in self._board.agents():
@@ -226,12 +235,13 @@ class AttachedSession(OpenSession):
         """Follow from one host to the next if another process takes over."""
         while True:
             self.pid = holder.pid
+            self._machine = holder.machine
             self._died = await self._host_gone(holder)
             following = await self._next_host(holder)
             if following is None:
                 break
             holder = following
-            message = f"process {holder.pid} takes over the session from process {self.pid}; this screen follows it"
+            message = f"{process_words(holder)} takes over the session from {self.where}; this screen follows it"
             for observer in self._observers:
                 observer.on_delta("lead", Delta("notice", message))
         self._gone.set()
@@ -252,20 +262,30 @@ class AttachedSession(OpenSession):
 
         async with anyio.create_task_group() as group:
             group.start_soon(dies)
-            await self._changed.until(lambda: holder in self._seen and not _hosts(self._host, holder))
+            await self._changed.until(
+                lambda: (holder.pid, holder.started) in self._seen and not _hosts(self._host, holder)
+            )
             group.cancel_scope.cancel()
         return any(died)
 
     async def _next_host(self, before: LeaseHolder) -> LeaseHolder | None:
         """Return the new host after one that was asked to leave, or seemed dead; None if no process took over."""
-        if before in self._asked_to_leave:
+        if (before.pid, before.started) in self._asked_to_leave:
             # For a moment between two hosts, no process holds the lease
             # (test_who_follows_a_session_follows_it_to_the_process_that_takes_over).
-            with anyio.move_on_after(TAKEN_OVER_WITHIN):
-                await self._changed.until(lambda: self._host is not None and not _hosts(self._host, before))
-        return (
-            LeaseHolder(self._host.pid, self._host.started) if self._host and not _hosts(self._host, before) else None
-        )
+            await self._until_other_host(before, TAKEN_OVER_WITHIN)
+        elif await waiting_reason(self._store, self.id) is not None:
+            await self._until_other_host(before, REPLACED_WITHIN)
+        host = self._host
+        if host is None or _hosts(host, before):
+            return None
+        holder = await self._store.holder(host_lease(self.id))
+        here = LeaseHolder(host.pid, host.started)
+        return holder if holder is not None and _hosts(host, holder) else here
+
+    async def _until_other_host(self, before: LeaseHolder, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._changed.until(lambda: self._host is not None and not _hosts(self._host, before))
 
     async def _follow_host(self) -> None:
         """Follow the row of the session's host."""
@@ -276,9 +296,8 @@ class AttachedSession(OpenSession):
                 host = None if row.value is None else read_value(HostRow, row.value, row.key)
                 self._host = None if host is None or host.left else host
                 if host is not None:
-                    holder = LeaseHolder(host.pid, host.started)
-                    self._seen.add(holder)
-                    self._asked_to_leave |= {holder} if host.asked_by else set()
+                    self._seen.add((host.pid, host.started))
+                    self._asked_to_leave |= {(host.pid, host.started)} if host.asked_by else set()
                 self._changed.notify()
 
 

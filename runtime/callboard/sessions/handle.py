@@ -37,9 +37,11 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.answer_links import MadeLink, make_link, revoke_links
 from callboard.sessions.compose import session_budget, stated_limits
 from callboard.sessions.inspect.decisions import DecisionReader
+from callboard.sessions.inspect.hosts import waiting_reason
 from callboard.sessions.inspect.schedules import ScheduleInspector
 from callboard.sessions.inspect.tasks import TaskInspector
 from callboard.sessions.inspect.team import TeamInspector
+from callboard.sessions.lease import process_words
 from callboard.sessions.person_actions import (
     answer_as_person,
     command_as_person,
@@ -202,6 +204,14 @@ class SessionHandle:
         """Return the process that hosts the session now; None if no process does."""
         holder = await self._store.holder(host_lease(self.id))
         return None if holder is None else holder.pid
+
+    async def hosting_words(self) -> str:
+        """Return which process hosts the session, what it waits for, or how to continue it."""
+        holder = await self._store.holder(host_lease(self.id))
+        if holder is not None:
+            return f"{process_words(holder)} hosts the session"
+        waits = await waiting_reason(self._store, self.id)
+        return f"no process hosts it: `callboard resume {self.id}`" if waits is None else waits
 
     async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
         """Send a command: `interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""

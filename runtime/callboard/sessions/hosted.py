@@ -272,6 +272,13 @@ class HostedSession(OpenSession):
         await self._quiet()
         return self.end(await unmerged(self._host.ports.worktrees, self.id))
 
+    async def pause(self) -> None:
+        """Let no agent begin another step, and return when none is in progress: another process can host the session.
+
+        Nothing of a step is lost then. Calls that wait for subagents are continued by the next host.
+        """
+        await self._team.pause()
+
     async def rested(self, at_rest: Callable[[], None]) -> RunEnd:
         """Wait until no turn is left that is to come by itself, and return the state at that moment.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 
@@ -62,7 +63,7 @@ async def take_lease(store: Store, session: str, take_over: TakeOver | None = No
             await _kill(lease, session)
             lease = await store.acquire(host_lease(session))
     if isinstance(lease, LeaseHolder):
-        raise SessionHosted(_hosted_words(session, lease, take_over), lease.pid)
+        raise SessionHosted(_hosted_words(session, lease, take_over), lease.pid, lease.machine)
     return lease
 
 
@@ -110,10 +111,12 @@ async def watch_take_over(store: Store, session: str, own_row: HostRow) -> None:
             # (test_a_host_whose_lease_is_gone_sees_the_next_one_and_leaves).
             if host.asked_by or not _same(host, own_row):
                 by = host.asked_by or host.pid
+                machine = host.asked_from if host.asked_by else host.machine
                 raise SessionTakenOver(
-                    f"process {by} takes over session {session}. The work that was in progress here continues there; "
-                    f"`callboard attach {session}` follows it",
+                    f"{process_at(by, machine)} takes over session {session}. The work that was in progress here "
+                    f"continues there; `callboard attach {session}` follows it",
                     by,
+                    machine,
                 )
 
 
@@ -146,20 +149,29 @@ def _open(holder: LeaseHolder) -> int | None:
     return open_pid(holder.pid, holder.started) if holder.pid > 0 and not holder.machine else None
 
 
+def process_at(pid: int, machine: str) -> str:
+    """Return `process 4711`, with the machine if it is named and another one."""
+    return process_words(LeaseHolder(pid, 0.0, "" if machine == socket.gethostname() else machine))
+
+
 def process_words(holder: LeaseHolder) -> str:
     """Return `process 4711`, with the machine if it is another one."""
     return f"process {holder.pid}" + (f" on {holder.machine}" if holder.machine else "")
 
 
-async def until_free(store: Store, session: str) -> None:
+Died = Callable[[Store, str, LeaseHolder], Awaitable[None]]
+
+
+async def until_free(store: Store, session: str, died: Died = host_died) -> None:
     """Return when a session is free: no process hosts it, and none is about to take it over at a person's request.
 
-    The host's row or its death wakes the waiting process; another process may still be faster.
+    The host's row or its death wakes the waiting process; another process may still be faster. `died`: function that
+    returns when a process no longer holds the lease of the session.
     """
     while (obstacle := await _in_the_way(store, session)) is not None:
         with anyio.move_on_after(PROMISED if obstacle.promised else None) as waiting:
             async with anyio.create_task_group() as group:
-                group.start_soon(_died, store, session, obstacle.holder, group.cancel_scope)
+                group.start_soon(_died, partial(died, store, session, obstacle.holder), obstacle, group.cancel_scope)
                 await _other_in_the_way(store, session, obstacle)
                 group.cancel_scope.cancel()
         if waiting.cancelled_caught:
@@ -180,13 +192,20 @@ async def _in_the_way(store: Store, session: str) -> _InTheWay | None:
     if holder is not None:
         return _InTheWay(holder)
     row = await store.get(host_key(session))
-    asked_by = read_value(HostRow, row.value, row.key).asked_by if row is not None and row.value is not None else 0
-    started = started_at(asked_by) if asked_by not in (0, os.getpid()) else None
-    return None if started is None else _InTheWay(LeaseHolder(asked_by, started), promised=True)
+    host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
+    if host is None or not host.asked_by:
+        return None
+    if host.asked_from not in ("", socket.gethostname()):
+        # A request of another machine holds only if the host has left for it. A host that died has left for nobody.
+        return _InTheWay(LeaseHolder(host.asked_by, 0.0, host.asked_from), promised=True) if host.left else None
+    started = started_at(host.asked_by) if host.asked_by != os.getpid() else None
+    return None if started is None else _InTheWay(LeaseHolder(host.asked_by, started), promised=True)
 
 
-async def _died(store: Store, session: str, holder: LeaseHolder, scope: anyio.CancelScope) -> None:
-    await host_died(store, session, holder)
+async def _died(until: Callable[[], Awaitable[None]], obstacle: _InTheWay, scope: anyio.CancelScope) -> None:
+    if obstacle.promised and obstacle.holder.machine:
+        return  # it holds no lease yet, and cannot be seen from here: the time limit ends the wait
+    await until()
     scope.cancel()
 
 
@@ -231,7 +250,7 @@ async def _request_release(store: Store, session: str, holder: LeaseHolder) -> N
                 return
             if host.asked_by:
                 continue
-            request = host.model_copy(update={"asked_by": os.getpid()})
+            request = host.model_copy(update={"asked_by": os.getpid(), "asked_from": socket.gethostname()})
             try:
                 await store.commit(Put(row.key, request.encode(), expected=row.revision))
             except Conflict:

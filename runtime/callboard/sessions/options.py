@@ -95,6 +95,8 @@ class IdentityOptions:
     """With `resume`: continue the conversation in a new session."""
     point: BranchPoint = BranchPoint()
     """With `resume`: the point of the conversation from which it continues."""
+    detached: bool = False
+    """True for a session that a serving host runs, whenever it has work."""
     serves: bool = False
     """True for the session that `callboard serve` keeps for schedule files. It is never a person's current session."""
 

@@ -27,7 +27,7 @@ from callboard.core.context.view.transcript import foreign_transcript
 from callboard.core.decoding import version_numbers
 from callboard.core.keys import UUID_PATTERN, host_lease, session_key
 from callboard.core.permissions.sensitive_paths import claude_folder
-from callboard.engine.commands import SERVES, find_session, named
+from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session, named
 from callboard.ports.store import Store
 from callboard.sessions.options import SessionOptions, WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
@@ -146,6 +146,10 @@ async def _new_row(
     settings["plan_model"] = loaded.settings.plan_model
     if options.identity.serves:
         settings[SERVES] = True
+    if options.identity.detached:
+        settings[DETACHED] = True
+    if loaded.settings.placement:
+        settings[PLACEMENT] = loaded.settings.placement
     if options.extensions.plugins:  # kept for a later resume
         settings["plugins"] = [str(plugin.resolve()) for plugin in options.extensions.plugins]
     now = SystemClock().now()
@@ -271,7 +275,7 @@ async def _forked(source: SessionRow, settings: Json, options: SessionOptions, s
         created_at=SystemClock().now(),
         prompt=source.prompt,
         model=str(settings["model"]),
-        settings={name: value for name, value in settings.items() if name != SERVES},
+        settings={name: value for name, value in settings.items() if name not in (SERVES, DETACHED)},
         callboard=__version__,
         by_tool=bool(started_by_tool()),
     )

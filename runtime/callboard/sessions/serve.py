@@ -31,8 +31,9 @@ from callboard.engine.commands import SERVES, sessions_of, stored_sessions
 from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.store import LeaseHolder, Store
 from callboard.sessions.compose import choose_model
+from callboard.sessions.fleet import Fleet, own_labels
 from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, sync_files
-from callboard.sessions.inspect.serving import announced_serving, fires_again, serving
+from callboard.sessions.inspect.serving import fires_again, serving
 from callboard.sessions.lease import holder_died
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -46,9 +47,18 @@ from callboard.sessions.options import (
 )
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
-from callboard.sessions.serve_sessions import LogLine, ServedSession, Server, Serving, Tell
-from callboard.sessions.stores import has_store, keep_patience, open_store, own_settings
-from callboard.types.errors import CredentialsMissing, PersonCanAct, SettingsError, StoreBusy, StoreFull, heart_of
+from callboard.sessions.serve_options import LogLine, Serving, Tell
+from callboard.sessions.serve_sessions import ServedSession, Server
+from callboard.sessions.stores import has_store, keep_patience, open_store, own_settings, reachable, until_cut_off
+from callboard.types.errors import (
+    CredentialsMissing,
+    Fenced,
+    PersonCanAct,
+    SettingsError,
+    StoreBusy,
+    StoreFull,
+    heart_of,
+)
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostAbout
 from callboard.types.schedules import Schedule
@@ -73,7 +83,8 @@ async def serve(serving: Serving, tell: Tell) -> int:
     """
     refuse_inside_tool("serve schedules", service=True)
     async with _opened(serving, partial(_patient_store, tell=tell)) as (places, loaded, shared):
-        server = Server(serving, shared, tell)
+        fleet = Fleet(shared.store, _about(serving, places))
+        server = Server(serving, shared, tell, fleet)
         await server.look()
         await _check_models(
             serving,
@@ -83,29 +94,29 @@ async def serve(serving: Serving, tell: Tell) -> int:
             store=shared.store,
         )
         with logging_to(places.state / "log" / "serve.jsonl"):
-            return await _served(serving, places, shared, server=server, tell=tell)
+            return await _served(serving, places, shared, fleet=fleet, server=server, tell=tell)
 
 
 async def _served(
-    serving: Serving, places: WorkspacePaths, shared: SharedResources, *, server: Server, tell: Tell
+    serving: Serving, places: WorkspacePaths, shared: SharedResources, *, fleet: Fleet, server: Server, tell: Tell
 ) -> int:
     async with _patience(shared.store, tell):
         if serving.once:
             await _sync_once(serving, places, shared, server=server, tell=tell)
             return await server.once()
-        async with announced_serving(shared.store, _about(serving)):
+        async with fleet.announced():
             tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
             await server.tell_lost()
             await server.run(partial(_keep_files, serving, places, shared, tell))
     return 0
 
 
-def _about(serving: Serving) -> HostAbout:
+def _about(serving: Serving, places: WorkspacePaths) -> HostAbout:
     """Return the statement of this process for the other hosts of the store."""
     return HostAbout(
         version=__version__,
         serves=True,
-        labels=dict(serving.labels),
+        labels=own_labels(places.workspace, serving.labels),
         sessions=serving.sessions,
         since=SystemClock().now(),
     )
@@ -167,7 +178,7 @@ async def would_host(serving: Serving, notice: Notice) -> list[HostCandidate]:
     Changes nothing.
     """
     async with _opened(serving, partial(open_store, notice=notice)) as (_, _, shared):
-        server = Server(serving, shared, lambda event: None)
+        server = Server(serving, shared, lambda event: None, Fleet(shared.store, HostAbout()))
         await server.look()
         hosts = list[HostCandidate]()
         for session in server.entries:
@@ -220,23 +231,33 @@ async def _keep_files(serving: Serving, places: WorkspacePaths, shared: SharedRe
     """
     store = shared.store
     session = partial(serve_session, _options(serving, shared), shared.store)
+    keeping = partial(
+        keep_file_schedules,
+        store,
+        session,
+        places,
+        shared.watches,
+        flag=serving.trust,
+        tell=lambda line: tell(LogLine("files", line)),
+    )
     while True:
-        lease = await store.acquire(FILES_LEASE)
-        if isinstance(lease, LeaseHolder):
-            await holder_died(store, FILES_LEASE, lease)
-            continue
         try:
-            await keep_file_schedules(
-                store,
-                session,
-                places,
-                shared.watches,
-                flag=serving.trust,
-                tell=lambda line: tell(LogLine("files", line)),
-            )
-        finally:
-            with anyio.CancelScope(shield=True):
-                await lease.release()
+            await _while_leased(store, keeping)
+        except (StoreBusy, Fenced):
+            await reachable(store)  # others may keep the files now
+
+
+async def _while_leased(store: Store, keeping: Callable[[], Awaitable[None]]) -> None:
+    """Keep the files under their lease, or wait for the end of the process that does."""
+    lease = await store.acquire(FILES_LEASE)
+    if isinstance(lease, LeaseHolder):
+        await holder_died(store, FILES_LEASE, lease)
+        return
+    try:
+        await until_cut_off(store, keeping)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await lease.release()
 
 
 async def _sync_once(

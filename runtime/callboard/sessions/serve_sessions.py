@@ -1,8 +1,8 @@
-"""Sessions that a `callboard serve` hosts: each session whose schedules fire, for as long as they do.
+"""Sessions that a `callboard serve` hosts: those whose schedules fire, and those that need a host to finish their work.
 
-Any number of such processes may share a workspace: the lease of each session decides which one hosts it. The others
-wait until it is free (`lease.until_free`), when that process dies or leaves. The store's doorbell reports new sessions
-and new schedules. Requests to a person are not answered here.
+Any number of such processes may share a store: the lease of each session decides which one hosts it. The others wait
+until it is free (`lease.until_free`), when that process dies or leaves, and until it is their turn (`fleet`). The
+store's doorbell reports new sessions and new schedules. Requests to a person are not answered here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from pathlib import Path
 
 import anyio
 import structlog
@@ -21,14 +20,18 @@ from anyio.abc import TaskGroup
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
 from callboard.core.decoding import in_words, read_value
-from callboard.core.keys import fires_prefix, session_of
+from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, session_key, session_of
 from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.core.scheduling.due import is_correction
+from callboard.engine.commands import PLACEMENT, queueing
 from callboard.ports.notifier import Notifier
-from callboard.ports.store import Row
+from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
+from callboard.sessions.fleet import Fleet
+from callboard.sessions.host_workspace import prepare_workspace
+from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.serving import fires_again
-from callboard.sessions.lease import until_free
+from callboard.sessions.lease import process_at, until_free
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
     HostingOptions,
@@ -36,24 +39,30 @@ from callboard.sessions.options import (
     PermissionOptions,
     SessionOptions,
     SharedResources,
-    WorkspaceOptions,
 )
 from callboard.sessions.result import BUG
-from callboard.sessions.stores import damaged_rows
+from callboard.sessions.serve_options import LogLine, Serving, Tell
+from callboard.sessions.stores import damaged_rows, reachable
 from callboard.types.errors import (
     CallboardError,
+    Conflict,
     Fenced,
     PersonCanAct,
     SessionHosted,
     SessionTakenOver,
     SessionUnreadable,
+    StoreBusy,
     StoreDamaged,
     ValueDamaged,
 )
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Json
+from callboard.types.records import HostRow, Json, QueuedSession, SessionRow
 from callboard.types.schedules import Fire, Schedule
 
+_FOLLOWED = ("s/", fires_prefix(), queue_key(), host_key(""))
+"""Prefixes of the rows that say which sessions need a host."""
+LEFT_WITHIN = 2.0
+"""Seconds that a host which leaves has to remove its row. Then it counts as dead."""
 RETRY = 60.0
 LONGEST_RETRY = 3_600.0
 """Longest time in seconds until a session that could not be opened is retried. The wait starts at `RETRY` and
@@ -61,47 +70,12 @@ doubles."""
 _OPEN = frozenset({"waiting", "running"})
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Options of a person for `callboard serve`."""
-
-    workspace: Path
-    trust: bool = False
-    """True to use the workspace's content for this run."""
-    model: str | None = None
-    """Model of the session that is kept for schedule files; None for that of the settings."""
-    once: bool = False
-    """True to fire due schedules now, wait for their end, and return."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Labels of this host, which a session may ask for."""
-    sessions: int = 0
-    """Most sessions to host at once; 0: as many as there are open files for."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of the log.
-
-    `kind`: serving, hosting, left, fire, retry, end, missed, paused, note, trouble, files.
-    """
-
-    kind: str
-    text: str
-    session: str = ""
-    schedule: str = ""
-    details: Json = field(default_factory=dict[str, object])
-    """Details of a fire: its `id`, `nominal`, `outcome`, `cost_usd` and seconds."""
-    at: float = field(default_factory=time.time)
-
-
 log = structlog.get_logger("callboard.serve")
-
-Tell = Callable[[LogLine], None]
 
 
 @dataclass(slots=True)
 class ServedSession:
-    """Session that has, or had, schedules, as this process sees it."""
+    """Session that has, or had, schedules, or that needs a host, as this process sees it."""
 
     session: str
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
@@ -109,11 +83,22 @@ class ServedSession:
     """Unfinished fires, by their keys, including those of a schedule that no longer fires."""
     changed: Notifier = field(default_factory=Notifier)
     """Notifier of changes of the schedules."""
+    queued: QueuedSession | None = None
+    """Its row among the sessions that need a host; None: it needs none, except for its schedules."""
+    host: HostRow | None = None
+    """Row of another process that hosts it, or has died."""
     hosted_here: bool = False
     """True if this process hosts it."""
 
+    def needs_host(self) -> bool:
+        """Return True if a serving host has to host the session while no other process does.
+
+        A process at which a person sits is not replaced, because the person decides how it continues.
+        """
+        return self.fires() or self.queued is not None or (self.host is not None and self.host.unattended)
+
     def fires(self) -> bool:
-        """Return True if a process has to host the session.
+        """Return True if a process has to host the session because of its schedules.
 
         A schedule that existed only for an earlier process does not count.
         """
@@ -139,8 +124,9 @@ def _is_due(schedule: Schedule, now: float) -> bool:
 class Server:
     """One `callboard serve`. `tell` receives its log lines."""
 
-    def __init__(self, serving: Serving, shared: SharedResources, tell: Tell) -> None:
+    def __init__(self, serving: Serving, shared: SharedResources, tell: Tell, fleet: Fleet) -> None:
         self._what = serving
+        self._fleet = fleet
         self._shared = shared
         self._tell = tell
         self._store = shared.store
@@ -153,14 +139,15 @@ class Server:
 
     @property
     def entries(self) -> Sequence[ServedSession]:
-        """Return every session that has or had schedules."""
+        """Return every session that has or had schedules, or needs a host."""
         return list(self._kept.values())
 
     async def look(self) -> None:
-        """Read the current schedules of all sessions, and their unfinished fires."""
-        for row in (*await rows_of(self._store, "s/"), *await rows_of(self._store, fires_prefix())):
-            self._take(row)
-            self._read[row.key] = row.revision
+        """Read the current schedules of all sessions, their unfinished fires, their hosts, and those without one."""
+        for prefix in _FOLLOWED:
+            for row in await rows_of(self._store, prefix):
+                self._take(row)
+                self._read[row.key] = row.revision
 
     async def tell_lost(self) -> None:
         """Report the damaged rows of schedules of sessions that are not hosted."""
@@ -184,8 +171,23 @@ class Server:
                 group.start_soon(work)
             for entry in self.entries:
                 group.start_soon(self._keep, entry)
-            group.start_soon(self._follow, fires_prefix(), group)
-            await self._follow("s/", group)
+            group.start_soon(self._fleet.run)
+            for prefix in _FOLLOWED:
+                group.start_soon(self._follow, prefix, group)
+            await self._until_handed_over()
+            group.cancel_scope.cancel()
+
+    async def _until_handed_over(self) -> None:
+        """Return when this host is to leave and hosts nothing any more."""
+        if self._what.leaving is None:
+            await anyio.sleep_forever()
+        else:
+            await self._what.leaving.wait()
+        try:
+            await self._fleet.drain()
+        except StoreBusy:  # it reaches nobody now; its sessions leave all the same
+            log.warning("the other hosts were not told that this one leaves")
+        await self._fleet.changed.until(lambda: not self._hosted)
 
     async def _follow(self, prefix: str, group: TaskGroup | None) -> None:
         """Process changes until cancelled. `group`: runs new sessions; None: they are not kept."""
@@ -196,6 +198,9 @@ class Server:
                 except ValueDamaged as damage:
                     self._tell(LogLine("trouble", str(damage), session_of(damage.where)))
                     continue  # the value was set aside; all other rows follow
+                except StoreBusy:
+                    await reachable(self._store)
+                    continue
                 if row is None:
                     return
                 self._apply_rows((row, *rows.at_hand()), group)
@@ -215,10 +220,10 @@ class Server:
         """
         codes: list[int] = []
         async with anyio.create_task_group() as following:
-            for prefix in ("s/", fires_prefix()):
+            for prefix in _FOLLOWED:
                 following.start_soon(self._follow, prefix, None)
             async with anyio.create_task_group() as group:
-                for entry in [entry for entry in self.entries if entry.due(self._began)]:
+                for entry in [entry for entry in self.entries if entry.queued or entry.due(self._began)]:
                     group.start_soon(self._host_once, entry, codes)
             following.cancel_scope.cancel()
         return next((code for code in codes if code), 0)
@@ -227,9 +232,9 @@ class Server:
         try:
             await self._host(entry, codes)
         except SessionHosted as hosted:
-            self._say(entry, "left", f"process {hosted.pid} hosts it, and fires its schedules")
+            self._say(entry, "left", f"{process_at(hosted.pid, hosted.machine)} hosts it, and fires its schedules")
         except SessionTakenOver as takeover:
-            self._say(entry, "left", f"process {takeover.pid} takes it over")
+            self._say(entry, "left", f"{process_at(takeover.pid, takeover.machine)} takes it over")
         except Exception as error:  # a fault of one session must not stop the others
             if _stops_all(error):
                 raise
@@ -237,14 +242,18 @@ class Server:
             codes.append(error.exit_code if isinstance(error, CallboardError) else BUG)
 
     def _take(self, row: Row) -> ServedSession | None:
-        """Process a changed row; return its session, if it was not known to have schedules."""
+        """Process a changed row; return its session, if it was not known to need a host."""
         parts = row.key.split("/")
-        if parts[0] != "fires" and (len(parts) != 4 or parts[2] != "schedule"):
+        if parts[0] == "s" and (len(parts) != 4 or parts[2] != "schedule"):
+            return None
+        if parts[1] not in self._kept and parts[0] == "host" and row.value is None:
             return None
         new = parts[1] not in self._kept
         entry = self._kept.setdefault(parts[1], ServedSession(parts[1]))
         if parts[0] == "fires":
             self._take_fire(entry, row)
+        elif parts[0] in ("host", "queue"):
+            self._take_need(entry, row)
         elif row.value is None:
             entry.schedules.pop(parts[3], None)
         else:
@@ -259,6 +268,18 @@ class Server:
             entry.schedules[schedule.id] = schedule
         entry.changed.notify()
         return entry if new else None
+
+    def _take_need(self, entry: ServedSession, row: Row) -> None:
+        """Process the row of a session's host, or its row among the sessions that need one."""
+        try:
+            if row.key.startswith(queue_key()):
+                entry.queued = None if row.value is None else read_value(QueuedSession, row.value, row.key)
+                return
+            host = None if row.value is None else read_value(HostRow, row.value, row.key)
+        except SessionUnreadable as wrong:
+            self._tell(LogLine("trouble", str(wrong), wrong.session))
+            return
+        entry.host = None if host is None or self._fleet.is_own(host) else host
 
     def _take_fire(self, entry: ServedSession, row: Row) -> None:
         before = entry.open.pop(row.key, None)
@@ -289,27 +310,34 @@ class Server:
     # One session
 
     async def _keep(self, entry: ServedSession) -> None:
-        """Host a session whenever it has schedules that fire and no other process hosts it, until cancelled."""
+        """Host a session whenever it needs a host and this process is to be that, until cancelled."""
         wait = RETRY
         while True:
-            await entry.changed.until(entry.fires)
+            if not entry.needs_host() and not entry.schedules:
+                self._kept.pop(entry.session, None)  # a later row makes it known again
+                return
+            await entry.changed.until(entry.needs_host)
             # The lease of the session decides between the processes that serve a workspace
             # (test_four_processes_killed_at_random_fire_each_slot_exactly_once).
-            await self._first(entry, partial(until_free, self._store, entry.session), entry.fires)
-            if not entry.fires():
-                continue
             try:
+                await self._first(entry, partial(self._until_its_turn, entry), entry.needs_host)
+                if not entry.needs_host():
+                    continue
                 await self._host(entry, [])
             except SessionHosted:
                 continue  # another process was faster
+            except StoreBusy as away:
+                self._say(entry, "left", f"{away}. This host stays, and continues when the store can be reached")
+                await reachable(self._store)
             except SessionTakenOver as takeover:
                 self._say(
                     entry,
                     "left",
-                    f"process {takeover.pid} takes it over; it returns here when that one leaves",
+                    f"{process_at(takeover.pid, takeover.machine)} takes it over; it returns here when that one leaves",
                 )
-            except Fenced:
-                self._say(entry, "left", "another process hosts it: this one was presumed dead")
+            except Fenced as fenced:
+                self._say(entry, "left", str(fenced))
+                await reachable(self._store)
             except Exception as error:  # a fault of one session must not stop the others
                 if _stops_all(error):
                     raise
@@ -319,6 +347,38 @@ class Server:
                 wait = min(2 * wait, LONGEST_RETRY)
                 continue
             wait = RETRY
+
+    async def _until_its_turn(self, entry: ServedSession) -> None:
+        """Return when no process hosts the session and this one is to."""
+        while True:
+            await until_free(self._store, entry.session, self._fleet.died)
+            await self._until_left(entry)
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._taken, entry, scope)
+                    await self._fleet.until_chosen(entry.session, await self._placement(entry))
+                    group.cancel_scope.cancel()
+            if not scope.cancel_called and await self._store.holder(host_lease(entry.session)) is None:
+                return
+
+    async def _until_left(self, entry: ServedSession) -> None:
+        """Give a host that leaves in order the time to remove its row, which comes after the end of its lease."""
+        host = entry.host
+        if entry.queued is None and not entry.fires():
+            with anyio.move_on_after(LEFT_WITHIN):
+                await entry.changed.until(lambda: entry.host != host)
+
+    async def _taken(self, entry: ServedSession, scope: anyio.CancelScope) -> None:
+        """End the wait of the scope when another process hosts the session."""
+        before = entry.host
+        await entry.changed.until(lambda: entry.host is not None and entry.host != before)
+        scope.cancel()
+
+    async def _placement(self, entry: ServedSession) -> Mapping[str, str]:
+        if entry.queued is not None:
+            return entry.queued.placement
+        row = await row_of(self._store, session_key(entry.session))
+        return {} if row is None else read_value(SessionRow, row.value or b"", row.key).settings.get(PLACEMENT) or {}
 
     def _trouble(self, entry: ServedSession, error: Exception) -> str:
         """Return why a session cannot be hosted, as text."""
@@ -345,39 +405,87 @@ class Server:
             group.cancel_scope.cancel()
 
     async def _host(self, entry: ServedSession, codes: list[int]) -> None:
-        """Host a session until its schedules have fired for the last time and the work that they started is done."""
+        """Host a session until it needs no host any more, or until this host hands it over."""
         if self._hosted >= sessions_that_fit():
             raise PersonCanAct(too_many())  # the hosted sessions need the remaining open files
         self._hosted += 1
         try:
-            await self._host_now(entry, codes)
+            with self._fleet.hosting(entry.session):
+                await self._host_now(entry, codes)
         finally:
             self._hosted -= 1
+            self._fleet.changed.notify()
 
     async def _host_now(self, entry: ServedSession, codes: list[int]) -> None:
         serving = self._what
         options = SessionOptions(
-            WorkspaceOptions(serving.workspace, trust=serving.trust),
+            await prepare_workspace(serving, entry.session, self._store),
             identity=IdentityOptions(session=entry.session, resume=True),
             permissions=PermissionOptions(answerable=True),
             hosting=HostingOptions(shared=self._shared, commands_at_rest="end"),
         )
-        has_work = partial(entry.due, self._began) if serving.once else entry.fires
         async with open_session(options) as session:
             entry.hosted_here = True
             try:
-                self._say(entry, "hosting", _count(entry))
-                for note in session.notes:
-                    self._say(entry, "note", note)
-                while has_work():
-                    await entry.changed.until(lambda: not has_work())
-                    await session.finished()
-                for command in session.stopped():
-                    self._say(entry, "note", command.line())
-                codes.append(session.end().exit_code)
+                await self._take_up(entry, session)
+                text = await self._until_left_here(entry, session, codes)
             finally:
                 entry.hosted_here = False
-        self._say(entry, "left", "what was due is done" if serving.once else "none of its schedules fires again")
+        self._say(entry, "left", text or "handed over: another host continues it")
+
+    async def _until_left_here(self, entry: ServedSession, session: HostedSession, codes: list[int]) -> str:
+        """Return when the session needs no host any more, with the reason; empty if this host is to hand it over."""
+        text = ""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._hand_over, entry, session, group.cancel_scope)
+            text = await self._until_done(entry, session, codes)
+            group.cancel_scope.cancel()
+        for command in session.stopped():
+            self._say(entry, "note", command.line())
+        return text
+
+    async def _take_up(self, entry: ServedSession, session: HostedSession) -> None:
+        """Queue a session whose host died: should this process die too, the next one finds it."""
+        orphan = entry.host is not None and entry.host.unattended and not entry.fires()
+        if orphan and await row_of(self._store, queue_key(entry.session)) is None:
+            await session.commit(queueing(entry.session, session.row.settings, SystemClock().now()))
+        entry.host = None
+        self._say(entry, "hosting", _count(entry))
+        for note in session.notes:
+            self._say(entry, "note", note)
+
+    async def _until_done(self, entry: ServedSession, session: HostedSession, codes: list[int]) -> str:
+        """Return when the session needs no host any more, with the reason."""
+        has_work = partial(entry.due, self._began) if self._what.once else entry.fires
+        while True:
+            while has_work():
+                await entry.changed.until(lambda: not has_work())
+                await session.finished()
+            row = await row_of(self._store, queue_key(entry.session))
+            end = await session.finished()
+            if has_work():
+                continue
+            if row is None:
+                codes.append(session.end().exit_code)
+                return "what was due is done" if self._what.once else "none of its schedules fires again"
+            try:
+                await session.mark_ended(end.exit_code)
+                # A prompt that was sent meanwhile has changed the row.
+                await session.commit(Delete(row.key, expected=row.revision))
+            except Conflict:
+                continue
+            codes.append(end.exit_code)
+            return f"its work is done, exit code {end.exit_code}" + (f": {end.why}" if end.why else "")
+
+    async def _hand_over(self, entry: ServedSession, session: HostedSession, scope: anyio.CancelScope) -> None:
+        """When this host drains, end the hosting of a session at the end of its current step."""
+        await self._fleet.changed.until(lambda: self._fleet.draining)
+        with anyio.move_on_after(self._what.handing_over) as late:
+            await session.pause()
+        if late.cancelled_caught:
+            self._say(entry, "note", f"a step takes longer than {self._what.handing_over:g} s: it is cut off")
+        await session.end_commands()  # the next host may be another machine, which cannot see them
+        scope.cancel()
 
     def _report_fire(self, entry: ServedSession, fire: Fire) -> None:
         details: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
@@ -423,6 +531,8 @@ def _count(entry: ServedSession) -> str:
     firing = [schedule for schedule in entry.schedules.values() if fires_again(schedule)]
     wakes = [wake for schedule in firing if (wake := _wake(schedule)) is not None]
     first = f", next {_moment(min(wakes))}" if wakes else ""
+    if not entry.fires():
+        return "it has work, and no other host"
     return f"{len(firing)} schedule{'s' if len(firing) != 1 else ''}{first}"
 
 

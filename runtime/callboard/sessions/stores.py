@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from callboard.config.settings import load_settings
 from callboard.core.keys import DATABASE, session_of
 from callboard.ports.store import Store
 from callboard.sessions.places import Notice, WorkspacePaths
-from callboard.types.errors import Fenced, SettingsError
+from callboard.types.errors import Fenced, SettingsError, heart_of
 from callboard.types.settings import LOCAL_STORE, Settings
 
 
@@ -140,6 +140,23 @@ async def watch_cut_off(store: Store) -> None:
     """Watch whether this process can still rely on its leases. Raises `Fenced` when it cannot."""
     if isinstance(store, DurableStore):
         raise Fenced(await store.cut_off())
+
+
+async def until_cut_off(store: Store, work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` while this process can rely on its leases. Raises `Fenced` when it cannot."""
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch_cut_off, store)
+            await work()
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failed:
+        raise heart_of(failed) from failed
+
+
+async def reachable(store: Store) -> None:
+    """Return when the store can be reached, after it could not be."""
+    if isinstance(store, DurableStore):
+        await store.reachable()
 
 
 async def keep_patience(store: Store, tell: Callable[[str], None]) -> None:

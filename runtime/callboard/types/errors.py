@@ -112,9 +112,10 @@ class SessionHosted(PersonCanAct):
 
     exit_code = 3
 
-    def __init__(self, what: str, pid: int) -> None:
+    def __init__(self, what: str, pid: int, machine: str = "") -> None:
         super().__init__(what)
         self.pid = pid
+        self.machine = machine
 
 
 class SessionTakenOver(PersonCanAct):
@@ -122,9 +123,10 @@ class SessionTakenOver(PersonCanAct):
 
     exit_code = 3
 
-    def __init__(self, what: str, pid: int) -> None:
+    def __init__(self, what: str, pid: int, machine: str = "") -> None:
         super().__init__(what)
         self.pid = pid
+        self.machine = machine
 
 
 class ModelCanAct(CallboardError):

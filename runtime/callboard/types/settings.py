@@ -418,6 +418,8 @@ class Settings(Section):
     """Address of the server itself, if `store` leads to a connection pooler."""
     store_workspace: str = ""
     """Name of the workspace on the server, the same on all machines; empty: its path."""
+    placement: dict[str, str] = Field(default_factory=dict)
+    """Labels that the host of a new session must have, if a `callboard serve` hosts it (`gpu: a100`)."""
     output_style: str = ""
     """Style of the lead's answers: a built-in one, or the name of a file in a folder `output-styles`."""
     language: str = ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.patience import Patience
 from callboard.ports.store import Store
@@ -54,6 +55,10 @@ class DurableStore(Store):
     @abstractmethod
     async def describe(self) -> Mapping[str, str]:
         """Return facts for a person: `place`, `engine`, `size`, and others of the engine. Has no secret."""
+
+    async def reachable(self) -> None:
+        """Return when the store can be reached. One on this machine always can."""
+        await checkpoint()
 
     async def cut_off(self) -> str:
         """Wait until this process must end the work under its leases, and return the reason.

@@ -20,6 +20,7 @@ TELL_AFTER = 2.0
 """Seconds after which a wait for a lock is reported. Shorter waits are usual on a busy disk."""
 LOCK_WAIT = 10.0
 """Seconds that a process that hosts nothing waits for a lock."""
+ENDLESS = float("inf")
 LEAVING = 0.5
 """Seconds that a process waits if it no longer hosts anything and is about to leave."""
 
@@ -32,7 +33,9 @@ class Patience:
         self._changed = threading.Condition()
         self._notice = notice
         self._listeners: list[Tell] = []
-        self._has_hosted = self._closing = False
+        self._has_hosted = False
+        self._closing = False
+        self._suspended = False
 
     @contextmanager
     def lasting(self, tell: Tell) -> Generator[None]:
@@ -46,6 +49,17 @@ class Patience:
             with self._changed:
                 self._listeners.remove(tell)
                 self._changed.notify_all()
+
+    def suspend(self) -> None:
+        """End all waiting until `resume`: what waits must fail now, because another process may act in its place."""
+        with self._changed:
+            self._suspended = True
+            self._changed.notify_all()
+
+    def resume(self) -> None:
+        """Let writes wait again: the obstacle is gone."""
+        with self._changed:
+            self._suspended = False
 
     def close(self) -> None:
         """End all waiting: the store is about to close."""
@@ -69,11 +83,11 @@ class Patience:
     def limit(self, alone: float) -> float:
         """Return the most seconds to wait; `alone`: the limit if nothing is hosted."""
         with self._changed:
-            if self._closing:
+            if self._closing or (self._suspended and alone != ENDLESS):
                 return 0.0
             if self._listeners:
                 return float("inf")
-            return min(alone, LEAVING) if self._has_hosted else alone
+            return min(alone, LEAVING) if self._has_hosted and alone != ENDLESS else alone
 
     def pause(self, seconds: float) -> None:
         """Wait for this time, or until hosting begins or ends."""
@@ -82,11 +96,11 @@ class Patience:
 
 
 class ObstacleWait:
-    """One wait for one obstacle. `alone`: seconds to wait if nothing is hosted."""
+    """One wait for one obstacle. `alone`: seconds to wait if nothing is hosted. `endless`: only closing ends it."""
 
-    def __init__(self, patience: Patience, *, alone: float, tell_after: float = 0.0) -> None:
+    def __init__(self, patience: Patience, *, alone: float, tell_after: float = 0.0, endless: bool = False) -> None:
         self._patience = patience
-        self._alone = alone
+        self._alone = ENDLESS if endless else alone
         self._tell_after = tell_after
         self._began = time.monotonic()
         self._told = False

@@ -61,20 +61,17 @@ def send(invocation: Invocation, /, text: str | None, to: str, session: str | No
     """Send TEXT to an agent of a session, whichever process hosts it.
 
     Piped input follows TEXT, or is the text if there is none. A working agent reads it at its next step. Without a host
-    it waits until the session is resumed.
+    it waits until the session is resumed; a detached session gets a serving host.
     """
     refuse_tools("Speaking as the person")
     message, note = read_prompt(text, required=True)
 
-    async def sending() -> tuple[str, int | None]:
+    async def sending() -> tuple[str, str]:
         async with open_handle(invocation.workspace, session, notice=notice_of(invocation)) as handle:
             await handle.say(message or "", to)
-            return handle.id, await handle.host()
+            return handle.id, await handle.hosting_words()
 
-    name, host = anyio.run(sending)
-    where = (
-        f"process {host} hosts the session" if host is not None else f"no process hosts it: `callboard resume {name}`"
-    )
+    name, where = anyio.run(sending)
     with terminal_of(invocation) as terminal:
         if note:
             terminal.terminal_print(block(f"callboard: {note}", "warn"))

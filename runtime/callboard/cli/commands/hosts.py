@@ -12,7 +12,7 @@ from callboard.cli.commands.options import Invocation, as_json, everywhere, refu
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, block
 from callboard.cli.views.listings import listing
-from callboard.sessions.hosts import drain_host, list_hosts
+from callboard.sessions.fleet import drain_host, list_hosts
 from callboard.sessions.inspect.hosts import StoreHosts
 from callboard.sessions.inspect.resources import HOSTS, WAITING_SESSIONS
 

@@ -15,6 +15,7 @@ import click
 
 from callboard import __version__
 from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.core.placement import read_labels
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
@@ -177,14 +178,29 @@ _SETTINGS = {
 """Options that are settings for this session, by their dotted names."""
 
 
+def detaching(command: Command) -> Command:
+    """Add `--detach` and `--placement`: the session runs in a serving host."""
+    where = click.option(
+        "--placement",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Label that a serving host of the session must have (`serve --label`). Repeatable.",
+    )
+    detach = click.option("--detach", is_flag=True, help="Let a `callboard serve` run the session; print its id.")
+    return detach(where(command))
+
+
 def flags_of(values: Mapping[str, Any]) -> dict[str, object]:
     """Return the settings that options set. Zero is a value; options that were not given are left out."""
     settings = {name: values.get(option) for option, name in _SETTINGS.items()}
-    return {
+    flags: dict[str, object] = {
         name: list(split_list(cast("tuple[str, ...]", value))) if isinstance(value, tuple) else value
         for name, value in settings.items()
         if value is not None and value != ()
     }
+    if values.get("placement"):
+        flags["placement"] = read_labels(values["placement"], "--placement")
+    return flags
 
 
 def split_list(texts: Iterable[str]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from callboard.adapters.extensions.hooks import HookEntry, load_hooks
 from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, json_object
 from callboard.cli.commands.options import (
     Invocation,
+    detaching,
     everywhere,
     flags_of,
     in_worktree,
@@ -98,6 +99,7 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ..
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @click.option("--with-schedules", is_flag=True, help="Keep running until the session's schedules have fired.")
+@detaching
 @with_plugins
 @with_servers
 @client_options
@@ -123,6 +125,11 @@ def run(invocation: Invocation, /, **values: Any) -> int:
             _print_notes(notes, terminal)
             return importlib.import_module("callboard.cli.headless.client_run").run_client(wishes, terminal)
     prompt, note = read_prompt(values["prompt"], required=not goes_on)
+    if values["detach"]:
+        with terminal_of(invocation) as terminal:
+            _print_notes([*notes, note] if note else notes, terminal)
+            detach = importlib.import_module("callboard.cli.headless.detach")
+            return detach.run_detached(options, prompt or "", values, terminal)
     return _headless(invocation, values, options, prompt, notes=[*notes, note] if note else notes)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -106,7 +107,10 @@ class _Serve:
     """One `callboard serve`, from its start to a signal."""
 
     def __init__(self, serving: Serving, lines: _Lines) -> None:
-        self._what = serving
+        self._leaving = anyio.Event()
+        self._handed_over: int | None = None
+        """Exit code once the sessions are handed over at a signal."""
+        self._what = replace(serving, leaving=self._leaving)
         self._lines = lines
         self._left: int | None = None
         self._again = True
@@ -127,13 +131,20 @@ class _Serve:
                     code = await serving(self._what, self._lines.tell)
                 self._scope = anyio.CancelScope()
             group.cancel_scope.cancel()
-        return code if self._left is None else self._left
+        codes = (self._left, self._handed_over, code)
+        return next(each for each in codes if each is not None)
 
     async def _take_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Leave at the first SIGINT or SIGTERM. A second one ends the process at once."""
+        """Hand the sessions over at the first SIGTERM. Leave at SIGINT or a second SIGTERM.
+
+        Any later signal ends the process at once.
+        """
         with anyio.open_signal_receiver(*_CODES) as signals:
             task_status.started()
             async for received in signals:
+                if received == signal.SIGTERM and self._handed_over is None and not self._what.once:
+                    self._hand_over()
+                    continue
                 self._leave(_CODES[received], received.name)
                 return
 
@@ -143,7 +154,7 @@ class _Serve:
         This includes a SIGHUP during the start or another reload.
         """
         while await next_hangup() == "signal":
-            if self._left is None:
+            if self._left is None and self._handed_over is None:
                 self._again = True
                 self._lines.tell(LogLine("serving", "reads its settings again"))
                 self._scope.cancel()
@@ -163,6 +174,13 @@ class _Serve:
         self._again = False
         self._lines.tell(LogLine("serving", f"leaves at {cause}: nothing is lost"))
         self._scope.cancel()
+
+    def _hand_over(self) -> None:
+        """Leave when each session has come to the end of its step."""
+        self._again = False
+        self._lines.tell(LogLine("serving", "hands its sessions over at SIGTERM; a second one leaves at once"))
+        self._handed_over = _CODES[signal.SIGTERM]
+        self._leaving.set()
 
 
 def _show(terminal: Terminal, sessions: Sequence[HostCandidate], *, json_: bool) -> None:

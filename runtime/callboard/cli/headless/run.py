@@ -147,7 +147,7 @@ class HeadlessRun:
         async with opened(headless.attach, options, self._observers(), self._approvers()) as session:
             self._session = session
             if isinstance(session, AttachedSession):
-                self._terminal.terminal_print(attached_block(session, session.pid))
+                self._terminal.terminal_print(attached_block(session, session.where))
             self._screen.attach(
                 session,
                 asks=self._person.asks if self._person is not None else (),
@@ -268,7 +268,7 @@ class HeadlessRun:
             self._terminal.terminal_print(block("\n".join(lines), "warn"))
         if self._session is not None and code in {HANGUP, 130, 143}:
             if isinstance(self._session, AttachedSession):
-                note = block(f"process {self._session.pid} continues the session", "dim")
+                note = block(f"{self._session.where} continues the session", "dim")
             else:
                 note = resume_hint_block(self._session.id)
             self._terminal.terminal_print(note)

@@ -140,7 +140,7 @@ class Repl:
             if isinstance(session, AttachedSession):
                 if (state := session.state("lead")) is not None:
                     self._terminal.terminal_print(self._screen.earlier(state))
-                self._terminal.terminal_print(attached_block(session, session.pid, listed=self._lists_agents()))
+                self._terminal.terminal_print(attached_block(session, session.where, listed=self._lists_agents()))
             self._terminal.flush()
             with self._line.display():
                 code = await self._talk_to_session(session)
@@ -233,7 +233,7 @@ class Repl:
             return False
         moved = session.move_to_background()
         if not moved and isinstance(session, AttachedSession) and waits_for_call(session):
-            text = f"process {session.pid} hosts this session: only Ctrl-B there can move a command to the background"
+            text = f"{session.where} hosts this session: only Ctrl-B there can move a command to the background"
             self._terminal.terminal_print(block(text, "warn"))
         return moved
 

@@ -28,12 +28,12 @@ from callboard.types.records import Json, SessionRow
 from callboard.types.schedules import Schedule
 
 
-def attached_block(session: OpenSession, host: int, *, listed: bool = False) -> Block:
-    """Return the text for a person who follows a session that another process (a pid) hosts.
+def attached_block(session: OpenSession, host: str, *, listed: bool = False) -> Block:
+    """Return the text for a person who follows a session that another process (`process 4711`) hosts.
 
     `listed`: True if the screen lists the agents at work.
     """
-    text = f"process {host} hosts session {session.id}; this screen follows it, and leaving it stops nothing"
+    text = f"{host} hosts session {session.id}; this screen follows it, and leaving it stops nothing"
     lines = (
         Line("is at work: a reply is shown here when it is complete", "dim", name)
         for name in ([] if listed else at_work(session))

@@ -94,7 +94,7 @@ def changes_block(before: TeamOverview | None, seen: TeamOverview) -> Block:
     previous = {(agent.row.name, agent.row.incarnation): _state_of(agent) for agent in before.agents} if before else {}
     news = [agent for agent in seen.agents if previous.get((agent.row.name, agent.row.incarnation)) != _state_of(agent)]
     lines = [_change(agent, seen.at) for agent in news]
-    host = [Line(_hosted(seen), "dim")] if before is None or before.host != seen.host else []
+    host = [Line(_hosted(seen), "dim")] if before is None or _hosted(before) != _hosted(seen) else []
     return Block((*host, *lines))
 
 
@@ -110,6 +110,7 @@ def team_json(seen: TeamOverview) -> dict[str, Any]:
     rates = {"rates": [rate_json(rate) for rate in seen.rates]} if seen.rates else {}
     rates |= {"troubles": list(seen.troubles)} if seen.troubles else {}
     team = {"type": "team", "session": seen.session, "at": seen.at, "host": seen.host, "agents": agents}
+    team |= {name: text for name, text in (("machine", seen.machine), ("waits", seen.waits)) if text}
     return {**team, "ended": ended_json(seen.ended), **rates}
 
 
@@ -156,8 +157,8 @@ def summary_texts(seen: TeamOverview) -> Iterator[str]:
 
 def _hosted(seen: TeamOverview) -> str:
     if seen.host is None:
-        return "no process hosts it, this is its last state"
-    return f"hosted by process {seen.host}"
+        return f"{seen.waits}; this is its last state" if seen.waits else "no process hosts it, this is its last state"
+    return f"hosted by process {seen.host}" + (f" on {seen.machine}" if seen.machine else "")
 
 
 def _is_listed(agent: AgentOverview) -> bool:

@@ -164,6 +164,21 @@ class Team:
                 return
             await self._activity.changed(changes)
 
+    async def pause(self) -> None:
+        """Let no agent begin another step; return when none is in progress.
+
+        A call without a limit of time (one that waits for a subagent) and commands in the background go on.
+        """
+        self.host.pausing = True
+        await self._activity.until(self._is_paused)
+
+    def _is_paused(self) -> bool:
+        return not any(
+            self.stalls.limit(agent, operation) is not None
+            for agent in self._running()
+            for operation in agent.operations
+        )
+
     async def taken_up(self, name: str) -> None:
         """Wait until an agent is in a turn, or has nothing to do: its mail from before has no turn to start then."""
         while True:
@@ -263,7 +278,8 @@ class Team:
     def _moved_on(self, agent: AgentRuntime | None) -> None:
         if agent is not None:
             self.offers.moved_on(agent)
-            if agent.state.turn is not None:  # during a turn nothing is quiet: waiters need not check
+            # During a turn nothing is quiet: waiters need not check.
+            if agent.state.turn is not None and not self.host.pausing:
                 return
         self.touched()
 

@@ -60,6 +60,10 @@ class Stalls:
             self._until = due
             self._earlier.notify()
 
+    def limit(self, agent: AgentRuntime, operation: Operation) -> float | None:
+        """Return the seconds after which an operation counts as stalled; None: no limit."""
+        return waits.stall_limit(agent.state, operation, self._longest)
+
     @property
     def next_look(self) -> float | None:
         """Return the time of the next check on the clock for time limits; None: when the next operation starts."""
@@ -98,7 +102,7 @@ class Stalls:
 
     def _due(self, agent: AgentRuntime, operation: Operation) -> float:
         """Return the time at which an operation exceeds its limit; `NEVER` if it has none or was already reported."""
-        seconds = waits.stall_limit(agent.state, operation, self._longest)
+        seconds = self.limit(agent, operation)
         key = waits.stall_key(agent.state, operation)
         if seconds is None or key in agent.state.waits.stalled or key in self._told.get(agent.name, ()):
             return NEVER
@@ -109,7 +113,7 @@ class Stalls:
         """Record the stall in the agent's journal, with a message to the lead in the same commit."""
         state = agent.state
         since = agent.since.get(operation)
-        seconds = waits.stall_limit(state, operation, self._longest)
+        seconds = self.limit(agent, operation)
         key = waits.stall_key(state, operation)
         if since is None or seconds is None:
             return

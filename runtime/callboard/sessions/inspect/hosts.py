@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from callboard.core.decoding import read_value
-from callboard.core.keys import host_key, host_lease, host_name, queue_key
+from callboard.core.keys import drain_key, host_key, host_lease, host_name, queue_key
 from callboard.core.placement import HostChoice, why_waiting
 from callboard.ports.store import PresentProcess, Row, Store
 from callboard.ports.store_reading import rows_of
@@ -91,6 +91,7 @@ def choices_of(processes: Sequence[PresentProcess]) -> list[HostChoice]:
             len(hosted_by(process)),
             about.sessions,
             about.draining,
+            drain_key(process.machine, process.holder.pid, process.holder.started),
             process.silent >= SILENT_AFTER,
         )
         for process in processes
@@ -111,6 +112,15 @@ async def read_hosts(store: Store) -> StoreHosts:
         if session not in hosted
     ]
     return StoreHosts(tuple(hosts), tuple(sorted(waiting, key=lambda row: row.since)))
+
+
+async def waiting_reason(store: Store, session: str) -> str | None:
+    """Return why a session that needs a serving host has none yet; None if it needs none. It has no host now."""
+    row = await store.get(queue_key(session))
+    if row is None or row.value is None:
+        return None
+    why = why_waiting(read_value(QueuedSession, row.value, row.key).placement, choices_of(await store.present()))
+    return f"it waits for a host: {why}" if why else "a serving host is about to take it"
 
 
 def _host_row(row: Row) -> HostRow | None:

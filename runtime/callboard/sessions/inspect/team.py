@@ -28,7 +28,8 @@ from callboard.engine.rate_limits.limiter import rates_of
 from callboard.engine.recall import lost_words, recall_readable
 from callboard.engine.row_cache import EndedAgentsSum, RowCache
 from callboard.engine.team.admin_orders import AdminOrder, Order
-from callboard.ports.store import Store
+from callboard.ports.store import LeaseHolder, Store
+from callboard.sessions.inspect.hosts import waiting_reason
 from callboard.sessions.person_actions import command_as_person, order_as_person, refuse_inside_tool
 from callboard.sessions.result import AgentSummary, summarise
 from callboard.types.choices import unknown
@@ -103,6 +104,10 @@ class TeamOverview:
     """Parks and refusals of API keys that block calls now."""
     ended: EndedAgents = EndedAgents()
     """All ended agents, including those that are not listed."""
+    machine: str = ""
+    """Machine of the host, if it is another one."""
+    waits: str = ""
+    """Reason why a session that needs a serving host has none; empty if it has one, or needs none."""
 
 
 @dataclass(slots=True)
@@ -124,7 +129,8 @@ class TeamInspector:
     board: RowCache
     _known_agents: dict[Key, IncarnationState] = field(default_factory=dict[Key, IncarnationState])
     _ended_agents: EndedAgentsSum[EndedAgents] | None = None
-    _host: int | None = None
+    _host: LeaseHolder | None = None
+    _waits: str = ""
     _rates: tuple[RateNotice, ...] = ()
     _clock: SystemClock = field(default_factory=SystemClock)
 
@@ -177,7 +183,17 @@ class TeamInspector:
         if self._ended_agents is None:
             self._ended_agents = EndedAgentsSum(self.board, EndedAgents(), EndedAgents.plus)
         ended = self._ended_agents.now()
-        return TeamOverview(self.session, now, agents, self._host, troubles, rates, ended)
+        return TeamOverview(
+            self.session,
+            now,
+            agents,
+            self._host.pid if self._host is not None else None,
+            troubles,
+            rates,
+            ended,
+            self._host.machine if self._host is not None else "",
+            self._waits,
+        )
 
     def _state(self, row: AgentRow, states: States | None) -> IncarnationState | None:
         """Return the state of a listed agent; None for an ended one whose row says everything."""
@@ -234,7 +250,8 @@ class TeamInspector:
         """Read the holder of the session's lease, and whether its key is parked, from the store."""
         self._rates = tuple(await rates_of(self.store))
         holder = await self.store.holder(host_lease(self.session))
-        self._host = holder.pid if holder is not None else None
+        self._host = holder
+        self._waits = (await waiting_reason(self.store, self.session) or "") if holder is None else ""
 
     # A person's actions
 

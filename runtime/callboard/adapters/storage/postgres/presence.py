@@ -3,7 +3,8 @@
 A process that holds a lease or follows something has a row in `host`. Its thread renews the row once a second. A host
 whose row is older than `DEAD_SECONDS`, by the server's clock, is dead: others may take its leases. A process that could
 not renew its row for `SILENT_SECONDS`, by its own clock, must have ended its work before that (`Presence.cut_off`). So
-no clocks are compared between machines, only durations.
+no clocks are compared between machines, only durations. When the server answers again, such a process gets a new row:
+the leases of the old one are lost to it, and free for everybody.
 
 A dead process on the same machine is noticed at once, by its pid and start time.
 
@@ -44,6 +45,8 @@ DEAD_SECONDS = 10.0
 """Seconds without a renewal, by the server's clock, after which others may take a host's leases."""
 LARGEST_RING = 7_000
 """Bytes of names in one ring. The server accepts fewer than 8,000 (postgresql.org/docs/current/sql-notify.html)."""
+FREED_AFTER = 2.0
+"""Seconds after the end of a period until its leases are free: time for the agents of this process to end."""
 EVERYTHING = "*"
 _SEPARATOR = "\n"
 
@@ -79,6 +82,8 @@ def is_alive(pid: int, started: float) -> bool:
 class _Task(Generic[T]):
     work: Callable[[Connection], T]
     waiter: AnswerWaiter[T]
+    patient: bool = False
+    """True if it waits for the server also after this process was cut off."""
 
 
 @dataclass(slots=True)
@@ -112,6 +117,12 @@ class _State:
     """Names and numbers of the leases of this process."""
     about: bytes | None = None
     """Statement of this process about itself."""
+    period: int = 0
+    """Number of times that this process was cut off. Leases of an earlier period are lost."""
+    lost: int = 0
+    """Number of the row of the period before, until it is removed; 0: none."""
+    lost_at: float = 0.0
+    """Time of the end of that period (`monotonic`)."""
 
 
 class Presence:
@@ -132,6 +143,8 @@ class Presence:
         for channel in (self._wakes, self._woken):
             channel.setblocking(False)
         self._lock = threading.Lock()
+        self._ended: list[AnswerWaiter[None]] = []
+        """Callers that wait for the end of the period."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         process = row_of(self._pid)
@@ -197,10 +210,55 @@ class Presence:
         """Return the number of this process's row in `host`, 0 if it has none."""
         return self._state.row.number
 
-    def cut_off_in(self) -> float:
-        """Return the seconds until this process must have ended its work, unless the server answers before."""
+    @property
+    def period(self) -> int:
+        """Return the number of times that this process was cut off."""
+        return self._state.period
+
+    def cut_off_in(self, period: int) -> float:
+        """Return the seconds until this process must have ended the work of a period, unless the server answers before.
+
+        Not more than 0 if the period is over.
+        """
+        if period != self._state.period:
+            return 0.0
         renewed = self._state.row.renewed
         return float("inf") if not renewed else renewed + SILENT_SECONDS - monotonic()
+
+    def cut_off(self, period: int) -> None:
+        """End a period: the leases of this process are lost, and its row too. Once for each period."""
+        with self._lock:
+            state = self._state
+            if period != state.period:
+                return
+            state.period += 1
+            state.held.clear()
+            state.lost = state.row.number or state.lost
+            state.lost_at = monotonic()
+            state.row = _Row()
+            state.listens = False
+            waiters, self._ended = self._ended, []
+        self._watch.give_up()
+        self._patience.suspend()
+        wake(waiters)
+
+    async def until_cut_off(self, period: int) -> None:
+        """Return when a period has ended."""
+        waiter = AnswerWaiter[None]()
+        with self._lock:
+            if period != self._state.period:
+                return
+            self._ended.append(waiter)
+        try:
+            await waiter.wait()
+        finally:
+            with self._lock:
+                if waiter in self._ended:
+                    self._ended.remove(waiter)
+
+    async def reachable(self) -> None:
+        """Return when the server answers."""
+        await self._do(self._renewed, patient=True)
 
     def stop(self) -> None:
         """Release all leases, remove the row, and end the thread. Blocks until it has ended."""
@@ -215,6 +273,8 @@ class Presence:
     def _decoded(self, rows: Rows) -> Sequence[PresentProcess]:
         processes: list[PresentProcess] = []
         for number, pid, started, place, machine, silent, about, names in rows:
+            if number == self._state.lost:
+                continue
             here = place == self._place
             own = number == self._state.row.number
             if here and not own and not is_alive(pid, started):
@@ -231,9 +291,9 @@ class Presence:
 
     # In the thread
 
-    async def _do(self, work: Callable[[Connection], T]) -> T:
+    async def _do(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
         waiter = AnswerWaiter[T]()
-        self._tasks.put(_Task(work, waiter))
+        self._tasks.put(_Task(work, waiter, patient))
         self._begin()
         self._nudge()
         return await waiter.wait()
@@ -273,7 +333,7 @@ class Presence:
             return None
 
     def _perform(self, task: _Task[Any]) -> None:
-        wait = ObstacleWait(self._patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
+        wait = ObstacleWait(self._patience, alone=LOCK_WAIT, tell_after=TELL_AFTER, endless=task.patient)
         while True:
             try:
                 connection = self._connected()
@@ -290,9 +350,13 @@ class Presence:
             wake([task.waiter])
             return
 
+    def _renewed(self, connection: Connection) -> None:
+        self._renew(connection)
+
     def _beat(self) -> None:
         """Renew the row, and listen if a reader follows."""
-        if not self._state.row.number and not self._state.listening:
+        state = self._state
+        if not state.row.number and not state.listening and not state.lost:
             return
         with suppress(psycopg.Error, WorkspaceUnusable):  # the next beat tries again, and `cut_off_in` counts
             try:
@@ -357,6 +421,15 @@ class Presence:
         """Renew or create the row, and return its number."""
         state = self._state
         sent = monotonic()
+        if state.row.number and state.row.renewed + SILENT_SECONDS <= sent:
+            # This process slept, or was stopped: others may have its leases by now, whatever the row says.
+            self.cut_off(state.period)
+        if state.lost and sent >= state.lost_at + FREED_AFTER:
+            # Leases that nobody has taken meanwhile are then free for everybody.
+            with connection.transaction():
+                run(connection, "UPDATE callboard.lease SET host = NULL WHERE host = %s", (state.lost,))
+                run(connection, "DELETE FROM callboard.host WHERE number = %s", (state.lost,))
+            state.lost = 0
         if state.row.number:
             changed = run(
                 connection,
@@ -364,8 +437,8 @@ class Presence:
                 (state.listening, state.row.number),
             )
             if not changed:  # an administrator removed it, or the server was restored: leases must be acquired again
-                state.row.number = 0
-                state.listens = False
+                self.cut_off(state.period)
+                state.lost = 0
         if not state.row.number:
             state.row.number = run(
                 connection,
@@ -375,6 +448,7 @@ class Presence:
             )[0][0]
         state.row.renewed = sent
         self._watch.hear()
+        self._patience.resume()
         if state.listening and not state.listens:
             connection.execute(b"LISTEN callboard_%d" % state.row.number)
             state.listens = True
@@ -421,7 +495,7 @@ class Presence:
         if not rows:
             return None
         lease, host, pid, started, place, machine, alive = rows[0]
-        if host == self._state.row.number:
+        if host in (self._state.row.number, self._state.lost):
             # After a lost connection the server may name this process although it has released the lease.
             return LeaseHolder(pid, started) if (name, lease) in self._state.held else None
         if place == self._place:

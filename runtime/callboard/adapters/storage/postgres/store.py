@@ -220,13 +220,19 @@ class PostgresStore(DurableStore):
         return self._damage
 
     async def cut_off(self) -> str:
-        while (seconds := self._presence.cut_off_in()) > 0:  # noqa: ASYNC110 - no event tells of an absence
-            await anyio.sleep(min(seconds, SILENT_SECONDS))
-        self._watch.give_up()
+        period = self._presence.period
+        while (seconds := self._presence.cut_off_in(period)) > 0:
+            with anyio.move_on_after(min(seconds, SILENT_SECONDS)):
+                await self._presence.until_cut_off(period)
+        self._presence.cut_off(period)
         return (
             f"the server of the store {self.address} could not be reached for {SILENT_SECONDS:g} s. Another machine "
             "may take over, so this process has ended its agents and their commands. Nothing that was stored is lost"
         )
+
+    async def reachable(self) -> None:
+        self._usable()
+        await self._presence.reachable()
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, run in a thread. It writes files of this machine, which need no server."""
@@ -244,7 +250,7 @@ class PostgresStore(DurableStore):
 
     def _stop(self) -> None:
         # A server that does not answer must not keep a process from leaving.
-        late = threading.Timer(0.0 if self._presence.cut_off_in() <= 0 else LEAVING_SECONDS, self._watch.give_up)
+        late = threading.Timer(0.0 if self._watch.silent else LEAVING_SECONDS, self._watch.give_up)
         late.daemon = True
         late.start()
         self._writer.stop()

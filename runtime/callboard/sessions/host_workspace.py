@@ -1,0 +1,16 @@
+"""Preparation of the workspace for a session on this host, before a serving host opens the session."""
+
+from __future__ import annotations
+
+from callboard.ports.store import Store
+from callboard.sessions.options import WorkspaceOptions
+from callboard.sessions.serve_options import Serving
+
+
+async def prepare_workspace(serving: Serving, session: str, store: Store) -> WorkspaceOptions:
+    """Return the folder in which this host runs the session, with the trust in its content.
+
+    Called with the lease of the session free, so another host may still be faster. Every session runs in the folder in
+    which the host serves.
+    """
+    return WorkspaceOptions(serving.workspace, trust=serving.trust)
