@@ -75,6 +75,7 @@ from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
 from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import hold_lease, watch_take_over
 from callboard.sessions.mcp import SessionServers, find_servers, running
+from callboard.sessions.notifications import add_notifications
 from callboard.sessions.options import (
     ExtensionOptions,
     HostingOptions,
@@ -531,11 +532,11 @@ def build_hooks(
     registry = fill_registry(
         prepared.loaded, workspace, environ, trusted=trust.trusted, workspace_claims=trust.workspace_claims
     )
+    add_notifications(registry, prepared)
     front = add_front_matter(registry, prepared.loaded, definitions.files, definitions.types.values())
     notes = (*add_plugins(registry, definitions.files), *front)
     add_entries(registry, extensions.hooks, "person")
-    data = prepared.places.state / "hooks"
-    walls = HookWalls(launcher, data, trust.workspace_claims if trust.trusted else None)
+    walls = HookWalls(launcher, prepared.places.state / "hooks", trust.workspace_claims if trust.trusted else None)
     sandbox_commands(registry, walls, prepared.loaded)
     for function in extensions.hook_functions:
         registry.include(function)

@@ -98,6 +98,8 @@ class Notification:
     notification_type: NotificationType
     title: str = ""
     by: Caller = Caller()
+    request_id: str = ""
+    """Request that waits; empty: none does."""
 
 
 # Turns

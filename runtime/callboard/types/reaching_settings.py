@@ -3,11 +3,14 @@
 A workspace can set none of them: they decide who answers, and where texts of a session are sent.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from callboard.types.settings_section import Seconds, Section
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ProxySetting(Section):
@@ -52,8 +55,30 @@ class NotifyTarget(Section):
     """Link to send with a request: one that answers it without a sign-in, one to the page, or none. `desktop` never
     gets an answer link, because other programs see its text."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """Refuse an address that the kind cannot use, and one that would show an answer link to others."""
+        if self.kind == "desktop":
+            if self.url or self.link == "answer":
+                raise ValueError("a desktop target has no url, and gets no answer link")
+            return self
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("url has to begin with http:// or https://")
+        if self.kind == "ntfy" and not parts.path.rpartition("/")[2]:
+            raise ValueError("the url of an ntfy target ends with its topic: https://ntfy.sh/TOPIC")
+        if self.link == "answer" and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            raise ValueError("an answer link is only sent over https")
+        return self
+
 
 class NotifySettings(Section):
     """Notifications when something waits for the person (docs/requests.md)."""
 
     targets: tuple[NotifyTarget, ...] = ()
+    events: tuple[Literal["permission_prompt", "idle_prompt", "agent_needs_input", "agent_completed"], ...] = (
+        "permission_prompt",
+        "agent_needs_input",
+        "idle_prompt",
+    )
+    """Kinds of notifications to send."""

@@ -321,6 +321,7 @@ async def test_answers_questions_and_reports_are_told() -> None:
     assert kinds == ["permission_prompt", "expired", "idle_prompt"]
     assert heard[1].kind == "permission"
     assert "echo" in heard[0].message
+    assert heard[0].request_id == heard[1].id
 
 
 async def test_a_turn_that_fails_and_a_budget_that_is_reached_are_told() -> None:

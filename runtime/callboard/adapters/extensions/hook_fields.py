@@ -384,7 +384,7 @@ class HttpHandler:
         """Send one request. See `HookHandler.run`."""
         try:
             with anyio.move_on_after(timeout):
-                status, body = await self._post(event_json, timeout)
+                status, body = await post_json(self.url, event_json, self._filled(), timeout)
                 return http_meaning(event_json, status, body)
         except (
             OSError,
@@ -394,18 +394,6 @@ class HttpHandler:
             return HandlerResult(fault=f"{self.name} cannot be asked: {error or type(error).__name__}")
         return HandlerResult(fault=f"no answer within {timeout:g} s")
 
-    async def _post(self, event_json: Json, timeout: float) -> tuple[int, str]:
-        """Return status and body. Raises OSError, HTTPException, ValueError."""
-        call = _Call(self.url, timeout + GRACE)
-        headers = {"Content-Type": "application/json", "Accept": "application/json", **self._filled()}
-        own = anyio.CapacityLimiter(1)  # a slow address must not take a thread from the tools
-        try:
-            return await anyio.to_thread.run_sync(
-                call.made, json.dumps(event_json).encode(), headers, abandon_on_cancel=True, limiter=own
-            )
-        finally:
-            call.end()
-
     def _filled(self) -> dict[str, str]:
         environment = os.environ if self.environment is None else self.environment
 
@@ -414,6 +402,22 @@ class HttpHandler:
             return environment.get(name, "") if name in self.variables else ""
 
         return {name: _VARIABLE.sub(value, text) for name, text in self.headers}
+
+
+async def post_json(url: str, content: Json, headers: Mapping[str, str], timeout: float) -> tuple[int, str]:
+    """Send JSON in a POST, and return status and body of the response. Follows no redirect, and uses no proxy.
+
+    Raises OSError, HTTPException, ValueError; if it is cancelled, the request ends.
+    """
+    call = _Call(url, timeout + GRACE)
+    sent = {"Content-Type": "application/json", "Accept": "application/json", **headers}
+    own = anyio.CapacityLimiter(1)  # a slow address must not take a thread from the tools
+    try:
+        return await anyio.to_thread.run_sync(
+            call.made, json.dumps(content).encode(), sent, abandon_on_cancel=True, limiter=own
+        )
+    finally:
+        call.end()
 
 
 class _Call:

@@ -39,6 +39,7 @@ from callboard.sessions.inspect.compat_report import compat_reports
 from callboard.sessions.inspect.health import troubles
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers, servers_of
 from callboard.sessions.inspect.plugins import list_plugins
+from callboard.sessions.notifications import desktop_command
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import choice_of, try_launcher
 from callboard.sessions.stores import damage_lines, has_store, open_store, own_settings
@@ -165,6 +166,9 @@ def _examine(workspace: Path, notice: Notice) -> list[Finding]:
     findings.append(Finding("settings", "found", f"model {loaded.settings.model}"))
     if (other := other_service(loaded.environment)) is not None:
         findings.append(Finding("service", "missing", f"Callboard cannot call {other.name}", other.missing))
+    targets = loaded.settings.notify.targets
+    if any(target.kind == "desktop" for target in targets) and desktop_command(str(places.workspace)) is None:
+        findings.append(Finding("notify", "missing", "no program shows notifications here", "install notify-send"))
     servers = examine_servers(places.workspace, os.environ)
     plugins = examine_plugins(places.workspace)
     return [*findings, examine_sandbox(loaded, places, os.environ), *plugins, *servers]

@@ -261,7 +261,8 @@ def _of_session(event: HookEvent) -> Json:
             return {"reason": event.reason}
         case he.Notification():
             payload: Json = {"message": event.message, "notification_type": event.notification_type}
-            return payload | ({"title": event.title} if event.title else {})
+            more = {"title": event.title, "request_id": event.request_id}
+            return payload | {name: text for name, text in more.items() if text}
         case he.PreCompact():
             return {"trigger": event.trigger, "custom_instructions": event.instructions}
         case he.PostCompact():

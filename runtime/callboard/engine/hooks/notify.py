@@ -205,6 +205,7 @@ class HookNotifier:
                 notification_type="permission_prompt" if permission else "agent_needs_input",
                 title="Permission needed" if permission else "An agent needs you",
                 by=self.caller(request.asked_by),
+                request_id=request.id,
             )
         )
 
