@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.tasks.file_claims import MOST_FILES, meet, normal_paths, overlaps, shared
+from callboard.core.tasks.file_claims import MOST_FILES, ClaimIndex, meet, normal_paths, overlaps, shared
 from callboard.types.errors import ToolRefused
 from callboard.types.records import Task
 
@@ -108,3 +108,57 @@ def test_only_tasks_in_progress_overlap_and_their_files_are_told() -> None:
     board = {one.id: one for one in [mine, *others]}
     assert [(one.id, files) for one, files in overlaps(mine, board)] == [("a", ("src/a.py",))]
     assert shared(("src/a.py", "docs"), ()) == ()
+
+
+def _agrees(own: list[str], others: list[str], many: str) -> bool:
+    """The first definition of overlaps: two sequences of names or characters, by trying every way."""
+    if not own or not others:
+        return all(part == many for part in [*own, *others])
+    first, other = own[0], others[0]
+    if many in {first, other}:
+        return _agrees(own[1:], others, many) or _agrees(own, others[1:], many)
+    same = first == other or ("?" in {first, other} if many == "*" else _agrees([*first], [*other], "*"))
+    return same and _agrees(own[1:], others[1:], many)
+
+
+def _with_below(path: str) -> list[str]:
+    return [*(part for part in path.split("/") if part != "."), "**"]
+
+
+CLAIMS = st.lists(
+    st.lists(st.sampled_from(["a", "b", "ab", "*", "a*", "?b", "**", "."]), min_size=1, max_size=3).map("/".join),
+    max_size=4,
+).map(tuple)
+
+
+@settings(max_examples=200, deadline=None)
+@given(claims=st.lists(CLAIMS, min_size=2, max_size=6))
+def test_overlaps_are_those_of_comparing_every_pair_of_paths(claims: list[tuple[str, ...]]) -> None:
+    tasks = [Task(id=str(at), subject="s", status="in_progress", files=files) for at, files in enumerate(claims)]
+    board = {task.id: task for task in tasks}
+    for task in tasks:
+        expected: list[tuple[Task, tuple[str, ...]]] = []
+        for other in tasks:
+            files = tuple(
+                path
+                for path in other.files
+                if any(_agrees(_with_below(path), _with_below(own), "**") for own in task.files)
+            )
+            if files and other is not task:
+                expected.append((other, files))
+        assert overlaps(task, board) == expected
+
+
+def test_a_board_with_thousands_of_claims_is_compared_in_time() -> None:
+    """Comparing every pair of paths takes minutes."""
+    tasks = [
+        Task(
+            id=f"{number:03}",
+            subject="s",
+            status="in_progress",
+            files=tuple(f"src/part-{(number + at) % 320}/file-{at:02}*.py" for at in range(MOST_FILES)),
+        )
+        for number in range(320)
+    ]
+    claims = ClaimIndex({task.id: task for task in tasks})
+    assert all(claims.overlaps(task) == [] for task in tasks)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import listing
 from callboard.core.tasks.board import Tasks, by_id, is_ready
-from callboard.core.tasks.file_claims import overlaps
+from callboard.core.tasks.file_claims import ClaimIndex
 from callboard.core.tasks.format import task_line, task_words
 from callboard.sessions.inspect.resources import TASKS, BoardTask, when
 from callboard.types.records import Task
@@ -49,10 +49,11 @@ _STYLES: Mapping[str, Style] = {"completed": "good", "failed": "bad", "cancelled
 def _meetings(rows: Sequence[Task], board: Tasks) -> list[str]:
     """Return each pair of tasks in progress that share a file, once."""
     meetings: list[str] = []
+    claims = ClaimIndex(board)
     for row in rows:
         if row.status != "in_progress":
             continue
-        for other, files in overlaps(row, board):
+        for other, files in claims.overlaps(row):
             if (row.created_at, row.id) < (other.created_at, other.id):
                 meetings.append(f"{row.owner} and {other.owner} work on the same files: {', '.join(files)}")
     return meetings

@@ -7,6 +7,7 @@ counts as any character.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ MOST_FILES = 100
 _LONGEST = 500
 """Most characters of one path."""
 _TOKEN = late_pattern(r"\[[^\]]+\]|.", re.DOTALL)
+_GLOB = late_pattern(r"[*?\[]")
 _ANY = "?"
 _MANY = "*"
 
@@ -38,7 +40,13 @@ def normal_paths(paths: Iterable[str]) -> tuple[str, ...]:
 
 def meet(first: str, other: str) -> bool:
     """Return True if some path may match both."""
-    return _agree(_segments(first), _segments(other), "**", _names_agree)
+    own, others = _segments(first), _segments(other)
+    for at, (name, other_name) in enumerate(zip(own, others, strict=False)):
+        if not _is_plain(name) or not _is_plain(other_name):
+            return _agree(own[at:], others[at:], "**", _names_agree)
+        if name != other_name:
+            return False
+    raise AssertionError("every path ends with **")
 
 
 def shared(own: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
@@ -48,11 +56,46 @@ def shared(own: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
 
 def overlaps(task: Task, board: Mapping[str, Task]) -> list[tuple[Task, tuple[str, ...]]]:
     """Return the other tasks in progress whose files overlap this task's, with those files; oldest first."""
-    working = [other for other in board.values() if other.status == "in_progress" and other.id != task.id]
-    overlapping = [(other, shared(other.files, task.files)) for other in working]
-    return sorted(
-        ((other, files) for other, files in overlapping if files), key=lambda each: (each[0].created_at, each[0].id)
-    )
+    return ClaimIndex(board).overlaps(task)
+
+
+class ClaimIndex:
+    """Files of all tasks in progress, ordered by the plain names at the beginning of each path.
+
+    Two paths meet only if the plain names of one begin with those of the other, so most pairs are never compared.
+    """
+
+    def __init__(self, board: Mapping[str, Task]) -> None:
+        self._owners: dict[str, list[Task]] = {}
+        self._beginning: dict[tuple[str, ...], list[str]] = {}
+        """Plain names -> paths whose plain names begin with these."""
+        self._with: dict[tuple[str, ...], list[str]] = {}
+        """Plain names -> paths that have exactly these."""
+        for task in board.values():
+            for path in dict.fromkeys(task.files if task.status == "in_progress" else ()):
+                if path not in self._owners:
+                    self._add(path)
+                self._owners.setdefault(path, []).append(task)
+
+    def overlaps(self, task: Task) -> list[tuple[Task, tuple[str, ...]]]:
+        """Return the other tasks whose files overlap this task's, with those files; oldest first."""
+        met = {path for own in task.files for path in self._candidates(own) if meet(path, own)}
+        others = {other.id: other for path in met for other in self._owners[path] if other.id != task.id}
+        return [
+            (other, tuple(path for path in other.files if path in met))
+            for other in sorted(others.values(), key=lambda other: (other.created_at, other.id))
+        ]
+
+    def _add(self, path: str) -> None:
+        plain = _plain_names(path)
+        self._with.setdefault(plain, []).append(path)
+        for length in range(len(plain) + 1):
+            self._beginning.setdefault(plain[:length], []).append(path)
+
+    def _candidates(self, path: str) -> list[str]:
+        plain = _plain_names(path)
+        above = [other for length in range(len(plain)) for other in self._with.get(plain[:length], ())]
+        return [*above, *self._beginning.get(plain, ())]
 
 
 def _normal(path: str) -> str:
@@ -72,8 +115,18 @@ def _segments(path: str) -> list[str]:
     return [*(part for part in path.split("/") if part not in {"", "."}), "**"]
 
 
+def _is_plain(name: str) -> bool:
+    return not _GLOB.search(name)
+
+
+def _plain_names(path: str) -> tuple[str, ...]:
+    return tuple(itertools.takewhile(_is_plain, _segments(path)))
+
+
 def _names_agree(first: str, other: str) -> bool:
     """Return True if two globs of one name can match the same name."""
+    if _is_plain(first) and _is_plain(other):
+        return first == other
     return first == other or _agree(_tokens(first), _tokens(other), _MANY, _tokens_agree)
 
 
@@ -86,14 +139,16 @@ def _agree(own: Sequence[str], others: Sequence[str], many: str, same: Callable[
 
     A table over the rests of both patterns, from their ends: `below` is the row without the first item of `own`.
     """
-    below = [all(part == many for part in others[at:]) for at in range(len(others) + 1)]
+    below = [False] * len(others) + [True]
+    for at in range(len(others) - 1, -1, -1):
+        below[at] = below[at + 1] and others[at] == many
     for part in reversed(own):
-        row = [part == many and below[-1]]
+        row = [False] * len(others) + [part == many and below[-1]]
         for at in range(len(others) - 1, -1, -1):
             if many in {part, others[at]}:
-                row.insert(0, below[at] or row[0])
+                row[at] = below[at] or row[at + 1]
             else:
-                row.insert(0, below[at + 1] and same(part, others[at]))
+                row[at] = below[at + 1] and same(part, others[at])
         below = row
     return below[0]
 
