@@ -266,6 +266,7 @@ STORE_WRITERS = {
     "sdk/workflows/run.py": "a workflow asks the person",
     "sdk/workflows/decorator.py": "the row of a workflow",
     "sdk/workflows/journal.py": "the journal of a workflow",
+    "sessions/checkpoints.py": "the rows of checkpoints",
     "sessions/open.py": "the session's row",
     "sessions/hosted.py": "the session's row, and what workflows write under the lease",
     "sessions/inspect/schedule_files.py": "schedules of files, which a person wrote",

@@ -158,11 +158,21 @@ def test_variables_of_the_runtime_that_are_no_settings_and_empty_ones_are_passed
     assert loaded.settings.ask.deadline is None
 
 
+def test_a_remote_with_a_password_is_refused_without_repeating_it(folders: SettingsFolders) -> None:
+    folders.person.write_text("workspace_remote: https://alice:hunter2@example.com/a/b\n")
+    told = folders.refusal()
+    assert "hunter2" not in told
+    assert told.startswith(f"{folders.person}:1: workspace_remote: the address contains")
+
+
 def test_several_fallback_models_come_from_one_variable(folders: SettingsFolders) -> None:
     assert folders.load(FALLBACK_MODEL_ID="a, b").settings.fallback_models == ("a", "b")
 
 
-@pytest.mark.parametrize("text", ["base_url: http://evil\n", "permission:\n  mode: bypassPermissions\n"])
+_REDIRECTS = ["base_url: http://evil", "workspace_remote: git@evil:x/y", "workspace_base: evil", "checkpoint: off"]
+
+
+@pytest.mark.parametrize("text", [*_REDIRECTS, "permission:\n  mode: bypassPermissions"])
 def test_a_workspace_cannot_redirect_the_key_nor_lift_the_permissions(text: str, folders: SettingsFolders) -> None:
     folders.ours.write_text(text)
     assert "a workspace may not set this" in folders.refusal()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from callboard.types import agent_spec as specs
-from callboard.types import events, schedules, workflows, worktrees
+from callboard.types import checkpoints, events, schedules, workflows, worktrees
 from callboard.types import messages as context
 from callboard.types import rate_limits as rates
 from callboard.types import records as values
@@ -35,6 +35,7 @@ ROWS = (
     values.AnswerLink,
     rates.RateNotice,
     worktrees.WorktreeNoted,
+    checkpoints.CheckpointRow,
     workflows.WorkflowRow,
     workflows.WorkflowNoted,
 )
@@ -94,6 +95,7 @@ the tables, a field without a default is required.
 | `s/<session>/spec/<sha256>` | `AgentSpec`, by its content |
 | `w/<session>/<id>` | `WorkflowRow`, a run of a workflow; the stream of that name is its journal: `WorkflowNoted` |
 | `worktrees` (stream) | changes of git worktrees, for all sessions of the workspace: `WorktreeNoted` |
+| `checkpoint/<session>/<tree>` | `CheckpointRow` of a worktree of the session; without a tree: of its workspace |
 | `snap/<session>/<name>.<incarnation>` | the newest snapshot of an agent's state: a cache, in a format \
 that may change |
 """

@@ -56,6 +56,10 @@ class Service:
     script: Callable[[Json, int], Say]
     url: str = ""
     requests: list[Json] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    """The requests as they came."""
+    times: list[float] = field(default_factory=list)
+    """When they came (Unix seconds)."""
     complaints: list[str] = field(default_factory=list)
     said: list[Say] = field(default_factory=list)
     asked: threading.Event = field(default_factory=threading.Event)
@@ -69,6 +73,8 @@ class Service:
             if request is not None:
                 wrong = wrong or [*check(request), *check_thinking(request, self.said)]
             self.requests.append(request or {})
+            self.bodies.append(body)
+            self.times.append(time.time())
             self.complaints += [f"request {number}: {one}" for one in wrong]
             self.asked.set()
             if wrong or request is None:

@@ -49,9 +49,9 @@ def proxy(server: PostgresServer) -> Iterator[Proxy]:
 class Machine:
     """A home, and processes that no other machine sees."""
 
-    def __init__(self, name: str, workspace: Path, url: str) -> None:
+    def __init__(self, name: str, workspace: Path, url: str, **variables: str) -> None:
         self._workspace = workspace
-        home = workspace.parent / name
+        self.home = home = workspace.parent / name
         home.mkdir()
         kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL") if key in os.environ}
         self._env = {
@@ -60,6 +60,7 @@ class Machine:
             "CALLBOARD_STORE": url,
             "MACHINE": name,
             "CALLBOARD_SANDBOX__LEVEL": "0",
+            **variables,
         }
 
     @contextlib.contextmanager

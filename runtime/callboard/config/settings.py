@@ -24,6 +24,7 @@ from callboard.adapters.extensions.claude_settings import ClaudeSettings, claude
 from callboard.adapters.extensions.trust import HOOKS, SETTINGS, read_claims
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document, load_yaml
 from callboard.config.setting_keys import names_in, unknown_setting
+from callboard.core.checkpoints.address import check_base, parse_remote
 from callboard.core.context.pipeline import PRESETS, check_pipeline
 from callboard.core.context.stages.custom import is_own
 from callboard.core.permissions.rule_check import Kind, rule_note
@@ -53,9 +54,13 @@ _JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask", "examples"})
 """Lists of permission rules, of all agents and of some, and their examples."""
 _BUILT_IN = Path(__file__).parents[1] / "data" / "models.yaml"
 Tree = dict[str, object]
-_PERSONS_ONLY = ("base_url", "notify", "sandbox", "search", "store", "store_direct", "store_workspace", "web")
+_PERSONS_ONLY = (
+    *("base_url", "notify", "sandbox", "search", "store", "store_direct", "store_workspace", "web"),
+    *("workspace_remote", "workspace_base", "checkpoint"),
+)
 """Settings that a workspace may not set: the targets of the key and the conversation, the sandbox of its commands, the
-command that searches, the server that gets everything, and the ways to reach the person."""
+command that searches, the server that gets everything, the ways to reach the person, and the remote that gets all
+changes."""
 _TIGHTEN = ("ask", "deny", "never", "always_ask")
 _LARGEST = 1_000_000
 
@@ -331,12 +336,24 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
         address: Address = first["loc"]
         raise SettingsError(_fault_text(first["type"], first["msg"], address), where(origins, address)) from None
     _check_pipelines(settings, origins)
+    _check_remote(settings, origins)
     for address, rule in rules_of(settings):
         try:
             parse_rule(rule)
         except ValueError as error:
             raise SettingsError(str(error), where(origins, address)) from error
     return settings
+
+
+def _check_remote(settings: Settings, origins: Mapping[Address, str]) -> None:
+    """Raise `SettingsError` for an address or a base that git does not accept. It never repeats an address."""
+    checks = {"workspace_remote": parse_remote, "workspace_base": check_base}
+    for name, check in checks.items():
+        if value := getattr(settings, name):
+            try:
+                check(value)
+            except ValueError as error:
+                raise SettingsError(str(error), where(origins, (name,))) from None
 
 
 def rules_of(settings: Settings) -> Iterator[tuple[Address, str]]:

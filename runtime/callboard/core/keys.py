@@ -15,6 +15,7 @@ queue/<session>                  QueuedSession
 drain/<process>                  a person's order to a `callboard serve`: hand its sessions over
 w/<session>/<id>                 WorkflowRow, and the journal of the workflow (stream): WorkflowNoted
 worktrees                        operations on git worktrees (stream)
+checkpoint/<session>/<tree>      CheckpointRow; without a tree: the workspace
 refused/<session>                requests to the web page that an agent's process sent (stream): RefusedRequest
 link/<sha256 of its secret>      AnswerLink
 orders/<session>                 the number of the newest order that the supervisor has carried out
@@ -134,7 +135,7 @@ def fire_key(session: str, schedule_id: str, fire_id: str) -> str:
 def session_of(name: str) -> str:
     """Return the session that a key or a stream belongs to; empty if it belongs to none."""
     parts = name.partition("#")[0].split("/")
-    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused", "queue"}
+    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused", "queue", "checkpoint"}
     return parts[1] if own and len(parts) > 1 else ""
 
 
@@ -179,6 +180,14 @@ def mailbox(session: str, name: str, incarnation: int) -> str:
 def dead_key(session: str, name: str, incarnation: int) -> str:
     """Return the key of the position in the mailbox of an ended life."""
     return f"dead/{session}/{name}.{incarnation}"
+
+
+def checkpoint_key(session: str, tree: str = "") -> str:
+    """Return the key of the newest checkpoint of a worktree of a session; without a tree: of its workspace.
+
+    The keys of all trees of the session begin with that of the workspace.
+    """
+    return f"checkpoint/{session}/{tree}"
 
 
 def orders_key(session: str) -> str:

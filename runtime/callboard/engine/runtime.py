@@ -159,6 +159,8 @@ class SessionRuntime:
     """Conditions under which tools of MCP servers are deferred behind the search."""
     server_wait: float | None = None
     """Seconds that the first prompt waits for MCP servers; None: until each has connected or failed."""
+    moved: bool = False
+    """True if another folder was the workspace before: prompts are composed again, with the new path."""
     servers_until: float | None = None
     """Time until which prompts wait for MCP servers (Unix seconds); None: no prompt has waited yet, or there is no
     limit."""

@@ -33,6 +33,7 @@ from callboard.engine.team.supervisor import Team
 from callboard.ports.mcp import Servers
 from callboard.ports.store import Fence, Put, Store, Write
 from callboard.sessions.base import OpenSession
+from callboard.sessions.checkpoints import Checkpoints
 from callboard.sessions.compose import model_notes
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.options import CommandsAtRest, HostingOptions
@@ -83,6 +84,8 @@ class HostingFacts:
     """Path and reason of each plugin that could not be loaded."""
     voice: Voice = Voice()
     """Manner of the lead's answers."""
+    checkpoints: Checkpoints | None = None
+    """Checkpoints of the workspace; None: the session has no remote."""
 
 
 class HostedSession(OpenSession):
@@ -117,6 +120,7 @@ class HostedSession(OpenSession):
         self.voice = facts.voice
         self._cut_short = facts.cut_short
         self._backups = facts.backups
+        self._checkpoints = facts.checkpoints
         self.plugins = facts.plugins
         self.refused_plugins = facts.refused_plugins
         self._reread = facts.reread
@@ -173,6 +177,15 @@ class HostedSession(OpenSession):
             for path, digest in changed.items()
         ]
         return [restore for restore in restores if restore is not None]
+
+    async def checkpoint(self) -> None:
+        """Save and push the workspace and all worktrees now, for another host that is to continue the session.
+
+        Does nothing for a session without a remote. A failure is reported as a notice. The end of the session makes a
+        checkpoint by itself.
+        """
+        if self._checkpoints is not None:
+            await self._checkpoints.save()
 
     async def add_schedule(self, schedule: Schedule) -> None:
         """Add a schedule to this session. Raises `Conflict` if its id exists.

@@ -22,7 +22,6 @@ from typing import Literal
 
 import anyio
 import anyio.to_thread
-import structlog
 
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
 from callboard.adapters.extensions.hook_sandbox import HookWalls
@@ -31,12 +30,10 @@ from callboard.adapters.extensions.memory import Memories
 from callboard.adapters.extensions.output_styles import find_voice
 from callboard.adapters.extensions.plugins import read_plugins
 from callboard.adapters.extensions.prompt import Guidance, WorkspacePrompts
-from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.git.surroundings import WorkspaceSurroundings
-from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights
-from callboard.adapters.system.archive import FileArchive, make_private
+from callboard.adapters.system.archive import FileArchive
 from callboard.adapters.system.clock import SystemClock, SystemDice
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.adapters.system.logs import EventLog, LogFile, log_file, log_metrics, logging_in_program, logging_to
@@ -56,10 +53,10 @@ from callboard.engine.team.renew import RepairResult, branch_lead, branch_of, fi
 from callboard.engine.team.supervisor import Team
 from callboard.ports.environment import Approver, Observer
 from callboard.ports.store import Lease, Put, Row, Store
-from callboard.ports.worktrees import WorktreeKeeper
 from callboard.sessions.agent_specs import AgentTypes, lead_of, search_notes
 from callboard.sessions.attached import open_attached
 from callboard.sessions.base import OpenSession
+from callboard.sessions.checkpoints import Checkpoints, CheckpointTrigger, begin_checkpoints, checkpointing
 from callboard.sessions.compose import (
     memories_of,
     own_stages,
@@ -73,7 +70,7 @@ from callboard.sessions.compose import (
 from callboard.sessions.definitions import Definitions, agent_types, keep_reading, library_of, plugins_in_force
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
 from callboard.sessions.late_servers import Running
-from callboard.sessions.lease import hold_lease, watch_take_over
+from callboard.sessions.lease import watch_take_over
 from callboard.sessions.mcp import SessionServers, find_servers, running
 from callboard.sessions.notifications import add_notifications
 from callboard.sessions.options import (
@@ -85,12 +82,13 @@ from callboard.sessions.options import (
     SharedResources,
     WorkspaceOptions,
 )
-from callboard.sessions.prepare import PreparedSession, prepare_session
+from callboard.sessions.prepare import PreparedSession, hold_session, prepare_session
 from callboard.sessions.quick_imports import freeze_opened
 from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patiently, watch_cut_off
+from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SessionHosted, heart_of
 from callboard.types.records import Envelope, HostRow, SessionRow
@@ -111,15 +109,11 @@ async def open_session(
     (`IdentityOptions.take_over` of that process), and `NobodyCanAct` if the store is damaged, full or taken over.
     """
     resume = options.identity.resume and not options.identity.fork
-    carry = resume and options.identity.carry
     async with AsyncExitStack() as stack:
         prepared = await prepare_session(options, stack)
         row = prepared.row
         stack.enter_context(naming_version(row))
-        lease, host_row = await stack.enter_async_context(
-            hold_lease(prepared.store, row.id, options.identity.take_over, unattended=not prepared.attended)
-        )
-        make_private(prepared.places.session_data(row.id))
+        lease, host_row = await hold_session(prepared, options.identity, stack)
         wiring = await stack.enter_async_context(open_model(prepared, options.model))
         launcher = await launcher_of(
             prepared.places, prepared.loaded, row.id, attended=prepared.attended, runs=prepared.runs_tools
@@ -133,6 +127,7 @@ async def open_session(
         root_cache = stack.enter_context(closing(RootCache(prepared.places.workspace)))
         backups = _backups(prepared, options.hosting, root_cache)
         denied = DeniedCalls()
+        trigger = CheckpointTrigger(prepared.placed)
         log = EventLog(row.id, stack.enter_context(_open_log(prepared, options.hosting)))
         runtime = await build_runtime(
             prepared,
@@ -144,21 +139,24 @@ async def open_session(
             servers=servers,
             hooks=hooks,
             root_cache=root_cache,
-            observers=(*observers, log, denied),
+            observers=(*observers, log, denied, trigger),
             approvers=approvers,
         )
-        cut_short = resume and not carry and await was_cut_short(prepared.store, row.id)
+        cut_short = resume and not options.identity.carry and await was_cut_short(prepared.store, row.id)
         team = Team(runtime, os.getpid())
         await runtime.load()  # before the first query of a front end
         repaired = await _repaired(runtime, options.identity)
+        checkpoints = await begin_checkpoints(runtime, prepared.placed, prepared.places, trigger)
         refused = (*definitions.refusals(hook_notes), *repaired.notes, *_lacking(prepared, wiring, definitions))
-        facts = replace(_facts(definitions, launcher, backups), refused=refused, cut_short=cut_short)
+        facts = replace(_facts(definitions, launcher, backups, checkpoints), refused=refused, cut_short=cut_short)
         session = HostedSession(prepared, team, wiring, options.hosting, denied=denied, facts=facts)
         if resume:
             # Before the agents run, so that the lead has these commands before its next model call.
             await _apply(options, session, prepared.loaded.settings, renewed=repaired.renewed)
         stack.callback(lambda: log_metrics(row.id, {agent.name: agent.metrics for agent in session.team()}))
-        async with run_supervisor(team, wiring, host_row, launcher, definitions=definitions, servers=servers.manager):
+        async with run_supervisor(
+            team, wiring, host_row, launcher, definitions=definitions, servers=servers.manager, checkpoints=checkpoints
+        ):
             freeze_opened()
             yield session
 
@@ -190,7 +188,9 @@ def _lacking(prepared: PreparedSession, wiring: Wiring, definitions: Definitions
     return search_notes(prepared.loaded, wiring.chosen, definitions.types)
 
 
-def _facts(definitions: Definitions, launcher: ShellLauncher, backups: FileBackups | None) -> HostingFacts:
+def _facts(
+    definitions: Definitions, launcher: ShellLauncher, backups: FileBackups | None, checkpoints: Checkpoints | None
+) -> HostingFacts:
     """Return the facts about a session that its definitions state."""
     refused = tuple((note.path, note.reason) for note in definitions.plugin_notes if note.verdict == "refused")
     return HostingFacts(
@@ -202,6 +202,7 @@ def _facts(definitions: Definitions, launcher: ShellLauncher, backups: FileBacku
         plugins=definitions.files.plugins,
         refused_plugins=refused,
         voice=definitions.voice,
+        checkpoints=checkpoints,
     )
 
 
@@ -287,7 +288,7 @@ async def build_runtime(
     """
     loaded = prepared.loaded
     types = _types_of(prepared, options, wiring, definitions)
-    keeper = await open_worktree_keeper(prepared)
+    keeper = await open_keeper(prepared.places, prepared.store, loaded.environment, real=prepared.runs_tools)
     lead = await lead_of(types, options.lead, keeper, prepared.row.id, model_chosen=options.model.name is not None)
     initial = definitions.types[options.lead.agent_type].initial_prompt
     row = await _save_row(prepared, options, lease, wiring, lead=lead, initial=initial)
@@ -324,6 +325,7 @@ async def build_runtime(
         deferral=Deferral(loaded.settings.mcp.deferred_over, loaded.settings.mcp.deferred_share),
         server_wait=None if patient else loaded.settings.mcp.wait,
         private=private,
+        moved=prepared.placed is not None and prepared.placed.moved,
     )
 
 
@@ -543,22 +545,6 @@ def build_hooks(
     return registry, notes
 
 
-async def open_worktree_keeper(prepared: PreparedSession) -> WorktreeKeeper:
-    """Return the worktrees of the workspace, after cleaning up the unfinished actions of a dead process.
-
-    A replay has its worktrees in memory.
-    """
-    places = prepared.places
-    if not prepared.runs_tools:
-        return MemoryWorktrees(places.worktrees)
-    keeper = worktrees_of(
-        places.workspace, places.worktrees, prepared.store, environment=prepared.loaded.environment, clock=SystemClock()
-    )
-    for line in await keeper.recover():
-        structlog.get_logger("callboard.worktrees").warning(line)
-    return keeper
-
-
 def _report(host: SessionRuntime, line: str) -> None:
     host.notice("lead", line)
 
@@ -572,8 +558,9 @@ async def run_supervisor(
     *,
     definitions: Definitions,
     servers: Running | None,
+    checkpoints: Checkpoints | None,
 ) -> AsyncGenerator[None]:
-    """Run the team while the block lasts.
+    """Run the team while the block lasts, and make the last checkpoint once it has ended.
 
     An error that nobody can act on, and the request to leave, are raised by themselves, not in a group. Agents and
     skills are read again when their files change, but not in a replay.
@@ -581,7 +568,7 @@ async def run_supervisor(
     host = team.host
     tell = partial(_report, host)
     try:
-        async with running(servers, tell), anyio.create_task_group() as group:
+        async with checkpointing(checkpoints), running(servers, tell), anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
             if not isinstance(wiring, Replayed):
                 group.start_soon(keep_reading, definitions, tell)

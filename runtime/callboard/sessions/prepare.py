@@ -14,30 +14,34 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from callboard import __version__
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.adapters.system.archive import transcript_file
+from callboard.adapters.system.archive import make_private, transcript_file
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.hooks import hook_notes
 from callboard.config.settings import LoadedSettings, load_settings
-from callboard.config.trust import Trust, TrustPrompt, decide
+from callboard.config.trust import Trust, TrustPrompt, decide, standing
 from callboard.core.context.view.transcript import foreign_transcript
 from callboard.core.decoding import version_numbers
 from callboard.core.keys import UUID_PATTERN, host_lease, session_key
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session, named
-from callboard.ports.store import Store
-from callboard.sessions.options import SessionOptions, WorkspaceOptions
+from callboard.ports.store import Lease, Store
+from callboard.sessions.lease import hold_lease
+from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.sessions.stores import open_store
+from callboard.sessions.workspaces import PlacedWorkspace, place_here, place_session, remote_entries, remote_of
 from callboard.types.errors import UsageError
 from callboard.types.events import Event
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Json, SessionRow
+from callboard.types.records import HostRow, Json, SessionRow
+from callboard.types.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class PreparedSession:
     """Session whose conversation this new session continues; empty if there is none."""
     copied: Sequence[Event] = ()
     """Messages of a transcript with which this new session begins."""
+    placed: PlacedWorkspace | None = None
+    """Workspace of a session with a remote; None: its changes are not pushed."""
+    held: tuple[Lease, HostRow] | None = None
+    """Lease of the session, if its workspace was prepared under it."""
 
     def with_notes(self, *notes: str) -> PreparedSession:
         """Return the session with additional notes on its configuration; empty notes are dropped."""
@@ -91,9 +99,24 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
         store = await open_store(places, loaded.settings, options.hosting.notice)
         stack.push_async_callback(store.aclose)
     if identity.resume:
-        return await _to_resume(options, places, store, trust)
-    row = await _new_row(options, places, store, loaded=loaded, trust=trust)
-    return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
+        prepared = await _to_resume(options, places, store, trust, settings=loaded.settings, stack=stack)
+    else:
+        row = await _new_row(options, places, store, loaded=loaded, trust=trust)
+        prepared = PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
+    if prepared.placed is None:
+        placed = await place_here(prepared.places, prepared.loaded.settings, prepared.row)
+        prepared = replace(prepared, placed=placed)
+    return prepared
+
+
+async def hold_session(
+    prepared: PreparedSession, identity: IdentityOptions, stack: AsyncExitStack
+) -> tuple[Lease, HostRow]:
+    """Hold the lease of the session until `stack` ends, and make its folder for data. Raises as `take_lease` does."""
+    hold = hold_lease(prepared.store, prepared.row.id, identity.take_over, unattended=not prepared.attended)
+    held = prepared.held or await stack.enter_async_context(hold)
+    make_private(prepared.places.session_data(prepared.row.id))
+    return held
 
 
 async def _in_memory(
@@ -144,6 +167,7 @@ async def _new_row(
     flags = _named_flags(options.workspace)
     settings: Json = {"model": model, "flags": flags, "trust": trust.digest, "max_cost_usd": options.model.max_cost_usd}
     settings["plan_model"] = loaded.settings.plan_model
+    settings |= remote_entries(loaded.settings)
     if options.identity.serves:
         settings[SERVES] = True
     if options.identity.detached:
@@ -160,8 +184,19 @@ async def _new_row(
     return named(row, options.identity.title)
 
 
-async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Store, trust: Trust) -> PreparedSession:
+async def _to_resume(
+    options: SessionOptions,
+    places: WorkspacePaths,
+    store: Store,
+    trust: Trust,
+    *,
+    settings: Settings,
+    stack: AsyncExitStack,
+) -> PreparedSession:
     """Return the session to resume, with the changes of this run to its row and settings.
+
+    The workspace of a session with a remote is prepared here, under its lease, which `stack` releases. `settings`: the
+    person's.
 
     Raises `UsageError` inside a tool's process if a person began the session or has continued it. A command can outlive
     the host of its session: as the next host it would speak as the person.
@@ -173,8 +208,14 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
     row = await find_session(store, options.identity.session)
     if not row.by_tool:
         refuse_inside_tool("continue a session that a person began")
-    if options.identity.take_over is not None or await store.holder(host_lease(row.id)) is None:
-        trust = await _decide(options.workspace, places, gate=options.workspace.gate)
+    held = placed = None
+    if not options.identity.fork and remote_of(settings, row) is not None:
+        unattended = not options.permissions.attended
+        hold = hold_lease(store, row.id, options.identity.take_over, unattended=unattended)
+        held = await stack.enter_async_context(hold)
+        places, placed = await place_session(store, row, places, settings)
+    if held or options.identity.take_over is not None or await store.holder(host_lease(row.id)) is None:
+        trust = await _decide_again(options.workspace, places, row, moved=placed is not None and placed.moved)
     stored_flags = row.settings.get("flags", {})
     loaded = _load(options.workspace, places, trust, stored_flags)
     model = loaded.settings.model_id(options.model.name or str(row.settings.get("model", row.model)))
@@ -183,19 +224,20 @@ async def _to_resume(options: SessionOptions, places: WorkspacePaths, store: Sto
     elif "plan_model" in row.settings:
         loaded = _with_plan_model(loaded, row.settings["plan_model"])
     flags = {**stored_flags, **_named_flags(options.workspace)}
-    settings: Json = {**row.settings, "flags": flags, "model": model, "trust": trust.digest}
-    settings["plan_model"] = loaded.settings.plan_model
+    entries: Json = {**row.settings, "flags": flags, "model": model, "trust": trust.digest}
+    entries["plan_model"] = loaded.settings.plan_model
     if options.extensions.plugins:
-        settings["plugins"] = [str(plugin.resolve()) for plugin in options.extensions.plugins]
+        entries["plugins"] = [str(plugin.resolve()) for plugin in options.extensions.plugins]
     if options.model.max_cost_usd is not None:
-        settings["max_cost_usd"] = options.model.max_cost_usd
+        entries["max_cost_usd"] = options.model.max_cost_usd
     if options.identity.fork:
-        fork = await _forked(row, settings, options, store)
+        fork = await _forked(row, entries, options, store)
         return PreparedSession(places, fork, store, loaded, trust, options.permissions.attended, forked=row.id)
     newest = max(row.callboard, __version__, key=version_numbers)
-    row = row.model_copy(update={"settings": settings, "callboard": newest, "workspace": str(places.workspace)})
+    row = row.model_copy(update={"settings": entries, "callboard": newest, "workspace": str(places.workspace)})
     row = row.model_copy(update={"by_tool": row.by_tool and bool(started_by_tool())})
-    return PreparedSession(places, row, store, loaded, trust, options.permissions.attended)
+    attended = options.permissions.attended
+    return PreparedSession(places, row, store, loaded, trust, attended, placed=placed, held=held)
 
 
 async def _transcript_to_resume(options: SessionOptions, places: WorkspacePaths, store: Store) -> bytes | None:
@@ -304,6 +346,19 @@ def _with_plan_model(loaded: LoadedSettings, plan_model: str | None) -> LoadedSe
 async def _decide(workspace: WorkspaceOptions, places: WorkspacePaths, *, gate: TrustPrompt | None) -> Trust:
     asks = gate if workspace.reads("project") or workspace.reads("local") else None  # otherwise nothing to decide
     return await decide(places.workspace, places.config, flag=workspace.trust, gate=asks, texts=workspace.reads_texts)
+
+
+async def _decide_again(workspace: WorkspaceOptions, places: WorkspacePaths, row: SessionRow, *, moved: bool) -> Trust:
+    """Decide about the workspace of a session to resume.
+
+    Content that was trusted when the session was hosted last is trusted in the clone of another host, too.
+    """
+    digest = row.settings.get("trust")
+    if moved and digest:
+        trust = await anyio.to_thread.run_sync(standing, places.workspace, places.config)
+        if trust.workspace_claims.digest == digest:
+            return replace(trust, how="kept")
+    return await _decide(workspace, places, gate=workspace.gate)
 
 
 def _named_flags(workspace: WorkspaceOptions) -> dict[str, object]:

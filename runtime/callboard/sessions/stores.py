@@ -17,6 +17,7 @@ import anyio.to_thread
 from callboard.adapters.storage.durable import DurableStore
 from callboard.adapters.storage.threads import run_soon, soon_here
 from callboard.config.settings import load_settings
+from callboard.core.checkpoints.address import parse_remote, workspace_name
 from callboard.core.keys import DATABASE, session_of
 from callboard.ports.store import Store
 from callboard.sessions.places import Notice, WorkspacePaths
@@ -50,8 +51,15 @@ async def open_store(places: WorkspacePaths, settings: Settings, notice: Notice)
             f"store: a store on a server needs psycopg ({missing}): pip install 'callboard[postgres]'"
         ) from missing
     address = parse_address(settings.store, settings.store_direct)
-    space = settings.store_workspace or str(places.workspace)
+    space = settings.store_workspace or remote_name(settings) or str(places.workspace)
     return await open_postgres(address, space, durability=settings.durability, notice=notice)
+
+
+def remote_name(settings: Settings) -> str:
+    """Return the name of the workspace in the store by its remote and base; empty without a remote."""
+    if not settings.workspace_remote:
+        return ""
+    return workspace_name(parse_remote(settings.workspace_remote), settings.workspace_base)
 
 
 def is_local(settings: Settings) -> bool:

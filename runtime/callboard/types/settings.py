@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from callboard.types.agent_spec import READ_AS, ModelFacts, ModelLimits, PermissionRules, StageSpec
+from callboard.types.checkpoints import CheckpointPolicy
 from callboard.types.errors import UnknownModel
 from callboard.types.late_pattern import late_pattern
 from callboard.types.model_names import (
@@ -417,7 +418,15 @@ class Settings(Section):
     store_direct: str = ""
     """Address of the server itself, if `store` leads to a connection pooler."""
     store_workspace: str = ""
-    """Name of the workspace on the server, the same on all machines; empty: its path."""
+    """Name of the workspace on the server, the same on all machines; empty: its path, or its remote and base."""
+    workspace_remote: str = ""
+    """Git remote to which the changes of a session are pushed, so that another machine can continue it in its own
+    clone; empty: nothing is pushed. Without a password or token. From the user's file, the environment or the command
+    line, never from a workspace."""
+    workspace_base: str = ""
+    """Branch of that remote with which a clone begins; empty: its default branch."""
+    checkpoint: CheckpointPolicy = "turn"
+    """Time of the pushes: at the end of each `turn`, after each `step` too, or `off`."""
     placement: dict[str, str] = Field(default_factory=dict)
     """Labels that the host of a new session must have, if a `callboard serve` hosts it (`gpu: a100`)."""
     output_style: str = ""

@@ -6,8 +6,9 @@ without network, without credentials and, for a call that only reads, without wr
 kind of program and protocol that git knows is also switched off by name. Submodules and nested repositories are not
 entered. A call that fails or times out gives no facts.
 
-Only `export_commit` fetches: for a person who installs a plugin, from the address that they typed. A fetch over the
-network runs outside the sandbox, because it needs the network; its files are written by a second call inside.
+Only two calls reach a remote, both at an address that a person named: `export_commit`, when a plugin is installed, and
+`Git.online`, for checkpoints. They run outside the sandbox, because they need the network. `online` uses the person's
+own git configuration, such as credential helpers; that of the repository is never read, and no hook runs.
 """
 
 from __future__ import annotations
@@ -87,14 +88,21 @@ _SWITCHES: Mapping[str, tuple[str, ...]] = {
 }
 _WRITING = frozenset(
     {
-        *("add", "checkout", "commit", "commit-tree", "merge", "read-tree", "reset", "symbolic-ref", "update-index"),
-        *("update-ref", "worktree", "write-tree"),
+        *("add", "checkout", "commit", "commit-tree", "hash-object", "merge", "read-tree", "reset", "symbolic-ref"),
+        *("update-index", "update-ref", "worktree", "write-tree"),
     }
 )
 """Commands that change the repository or the working tree. All others run without write access."""
 _STEERING = ("GIT_PAGER", "PAGER")
 _FETCHING: Mapping[str, str] = {"GIT_ALLOW_PROTOCOL": "https:ssh:file", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
 _FETCHED = "refs/callboard/fetched"
+_ONLINE = (
+    *("SSH_AUTH_SOCK", "GIT_SSH", "GIT_SSH_COMMAND", "DBUS_SESSION_BUS_ADDRESS"),
+    *("GH_TOKEN", "GITHUB_TOKEN", "GITLAB_TOKEN"),
+)
+"""Variables of the person with which ssh and credential helpers prove who they are."""
+_OWN_CHOICE = frozenset({"core.askPass", "core.sshCommand", "core.gitProxy", "credential.helper", "protocol.allow"})
+"""Settings that a call of `online` takes from the person's git configuration."""
 _FIELDS = {"1": 7, "2": 8, "u": 9, "?": 0}
 """Fields between the kind of an entry of `git status --porcelain=v2` and its path."""
 NAMES_SHOWN = 20
@@ -185,6 +193,19 @@ class Git:
             return None
         return _read_status(ran.out.decode(errors="replace")) if ran.code == 0 else None
 
+    async def online(self, arguments: Sequence[str], *, timeout: float) -> ProgramResult:
+        """Run `git ARGUMENTS` (a push or a fetch) for the person, with the network and without a question.
+
+        The address is in the arguments, because the repository's own remotes are not read. Raises as `run` does.
+        """
+        call = await anyio.to_thread.run_sync(self._prepare_online, tuple(arguments))
+        return await run_program(call.program, call.environment, timeout=timeout, most=_MOST_OUTPUT)
+
+    async def begin(self) -> ProgramResult:
+        """Make an empty repository in the workspace, which is an empty folder of Callboard's."""
+        call = await anyio.to_thread.run_sync(self._prepare_begin)
+        return await run_program(call.program, call.environment)
+
     def folders(self, checkout: Path | None = None) -> GitFolders:
         """Return git's folders of a checkout (default: the workspace). Raises `NoRepository`."""
         place = checkout or self.workspace
@@ -200,19 +221,12 @@ class Git:
 
     def _prepare(self, arguments: tuple[str, ...], place: Path, extra: dict[str, str]) -> _Call:
         """Prepare a call without running it. Reads the disk."""
-        program = find_program("git", self.workspace, self.environment.get("PATH"))
-        if program is None:
-            raise FileNotFoundError("git was not found on PATH outside the workspace; install it")
+        program = self._program()
         if "GIT_DIR" in extra:
             folders = GitFolders(Path(extra["GIT_DIR"]), self.folders().common)
         else:
             folders = self.folders(place)
-        if special := special_file(folders):
-            raise NoRepository(f"{special} is not a regular file, and git would wait for it: remove it")
-        # Git reads references through this file even if GIT_COMMON_DIR names another folder.
-        if folders.own == folders.common and os.path.lexists(folders.own / "commondir"):
-            raise NoRepository(f"{folders.own / 'commondir'} leads git to another repository: remove it")
-        fixed = fixed_folder(folders.common, state_folder(self.environment) / "git")
+        fixed = self._fixed(folders)
         command, *remaining = arguments
         argv = [program, "--no-pager", *_MARK, "-C", str(place), command, *_SWITCHES.get(command, ()), *remaining]
         settings = {
@@ -221,7 +235,7 @@ class Git:
             # Last, so that no value from a file replaces one of these.
             **_FIXED,
         }
-        upstream = upstream_settings(folders.common, _branch_of(folders.own)) if command == "status" else []
+        upstream = upstream_settings(folders.common, branch_of_head(folders.own)) if command == "status" else []
         environment = {
             **_cleaned(self.environment),
             "GIT_DIR": str(folders.own),
@@ -237,6 +251,50 @@ class Git:
         if not self._confinements:
             self._confinements.append(self.confinement or confinement_of(self.workspace, self.environment))
         return _Call(self._confinements[0].around(argv, read=[*readable, str(fixed)], write=write), environment)
+
+    def _prepare_online(self, arguments: tuple[str, ...]) -> _Call:
+        """Prepare a call that reaches a remote. Reads the disk."""
+        program = self._program()
+        folders = self.folders()
+        argv = (program, "--no-pager", *_MARK, "-C", str(self.workspace), *arguments)
+        own = {name: self.environment[name] for name in _ONLINE if name in self.environment}
+        settings = [(name, value) for name, value in _FIXED.items() if name not in _OWN_CHOICE]
+        cleaned = _cleaned(self.environment)
+        for name in ("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL", "GIT_SSH_COMMAND"):
+            del cleaned[name]
+        environment = {
+            **cleaned,
+            **own,
+            "GIT_ALLOW_PROTOCOL": "https:ssh:file",
+            "SSH_ASKPASS_REQUIRE": "never",
+            "GIT_DIR": str(folders.own),
+            "GIT_COMMON_DIR": str(self._fixed(folders)),
+            **_as_variables(settings),
+        }
+        return _Call(ConfinedCommand(argv), environment)
+
+    def _prepare_begin(self) -> _Call:
+        place = str(self.workspace)
+        line = [self._program(), "--no-pager", *_MARK, "-C", place, "init", "--quiet", "--template="]
+        confined = confinement_of(self.workspace, self.environment).around(line, read=[place], write=[place])
+        return _Call(
+            confined, {**_cleaned(self.environment), **_as_variables([*_FIXED.items(), ("init.defaultBranch", "main")])}
+        )
+
+    def _program(self) -> str:
+        program = find_program("git", self.workspace, self.environment.get("PATH"))
+        if program is None:
+            raise FileNotFoundError("git was not found on PATH outside the workspace; install it")
+        return program
+
+    def _fixed(self, folders: GitFolders) -> Path:
+        """Return the folder that replaces the common one. Raises `NoRepository` if git would be misled there."""
+        if special := special_file(folders):
+            raise NoRepository(f"{special} is not a regular file, and git would wait for it: remove it")
+        # Git reads references through this file even if GIT_COMMON_DIR names another folder.
+        if folders.own == folders.common and os.path.lexists(folders.own / "commondir"):
+            raise NoRepository(f"{folders.own / 'commondir'} leads git to another repository: remove it")
+        return fixed_folder(folders.common, state_folder(self.environment) / "git")
 
 
 async def export_commit(
@@ -300,7 +358,7 @@ def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     return variables
 
 
-def _branch_of(own: Path) -> str:
+def branch_of_head(own: Path) -> str:
     """Return the branch that a working tree has checked out; empty if there is none."""
     try:
         text = read_regular(own / "HEAD", 4096).decode(errors="replace").strip()

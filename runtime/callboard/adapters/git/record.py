@@ -41,6 +41,8 @@ class WorktreeRegistry:
     root: Path
     store: Store
     clock: Clock
+    stream: str = WORKTREES
+    """Stream of the record. A clone on this machine has one of its own, because its folders are nowhere else."""
 
     def path(self, name: str) -> Path:
         return self.root / name
@@ -59,13 +61,13 @@ class WorktreeRegistry:
 
     async def read(self) -> Worktrees:
         """Return the present record."""
-        records = await records_of(self.store, WORKTREES)
-        return fold(note for record in records if (note := _note(record)) is not None)
+        records = await records_of(self.store, self.stream)
+        return fold(note for record in records if (note := _note(record, self.stream)) is not None)
 
     async def note(self, note: WorktreeNoted, *writes: Write) -> None:
         """Add to the record. Shielded: a completed act is recorded despite a cancellation."""
         with anyio.CancelScope(shield=True):
-            await self.store.commit(append(note), *writes)
+            await self.store.commit(Append(self.stream, note.encode()), *writes)
 
     async def repository(self) -> Repository:
         """Return the repository. Raises `ToolRefused` if worktrees are impossible."""
@@ -276,20 +278,15 @@ def _user(row: Row, name: str) -> str:
     return f"{agent.name} ({agent.life}) works in it"
 
 
-def _note(record: Record) -> WorktreeNoted | None:
+def _note(record: Record, stream: str) -> WorktreeNoted | None:
     """Return an entry of the record that all sessions share.
 
     None for an entry of a newer version, which must not stop older ones.
     """
     try:
-        return read_value(WorktreeNoted, record.data, f"{WORKTREES}#{record.seq}")
+        return read_value(WorktreeNoted, record.data, f"{stream}#{record.seq}")
     except SessionUnreadable:
         return None
-
-
-def append(note: WorktreeNoted) -> Write:
-    """Return the write of an entry."""
-    return Append(WORKTREES, note.encode())
 
 
 def author_of(tree: Worktree) -> WorktreeActor:

@@ -25,6 +25,7 @@ from callboard.adapters.git.repository import GitFailed, Repository, WorkingTree
 from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.archive import make_private
 from callboard.core.context.reminders import displayed_name
+from callboard.core.keys import WORKTREES
 from callboard.core.permissions.sensitive_paths import is_secret
 from callboard.core.team.worktrees import Worktree, Worktrees, branch_of, check_name, free_name
 from callboard.ports.environment import Clock
@@ -323,10 +324,10 @@ class GitWorktrees:
 
 
 def worktrees_of(
-    workspace: Path, root: Path, store: Store, *, environment: Mapping[str, str], clock: Clock
+    workspace: Path, root: Path, store: Store, *, environment: Mapping[str, str], clock: Clock, stream: str = WORKTREES
 ) -> GitWorktrees:
     """Return the worktrees of a workspace. `root`: the folder of all of them. `environment`: the user's."""
-    return GitWorktrees(WorktreeRegistry(Git(workspace, environment), root, store, clock))
+    return GitWorktrees(WorktreeRegistry(Git(workspace, environment), root, store, clock, stream))
 
 
 def _tree_of(name: str, worktrees: Worktrees) -> Worktree:

@@ -221,3 +221,40 @@ def write_in_folder(folder: int, name: str, content: bytes, *, mode: int | None,
         os.unlink(part, dir_fd=folder)
         raise
     os.fsync(folder)
+
+
+def make_folders(root: int, inner: str) -> int:
+    """Return a descriptor of a folder within an open one, which is made if it is missing."""
+    folder = os.dup(root)
+    try:
+        for name in filter(None, inner.split("/")):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+            deeper = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def remove_beneath(root: int, path: str) -> None:
+    """Remove a file of an open folder, and the folders that become empty. No link is followed. Raises nothing."""
+    while path:
+        inner, _, name = path.rpartition("/")
+        try:
+            parent = open_beneath(root, inner or ".", os.O_RDONLY | os.O_DIRECTORY, links=False)
+        except OSError:
+            return  # the folder is gone, and with it the file
+        try:
+            kind = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISDIR(kind.st_mode):
+                os.rmdir(name, dir_fd=parent)
+            else:
+                os.unlink(name, dir_fd=parent)
+        except OSError:
+            return  # it is gone, or a folder with other files
+        finally:
+            os.close(parent)
+        path = inner

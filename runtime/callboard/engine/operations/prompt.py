@@ -46,7 +46,7 @@ async def set_prompt(agent: AgentRuntime) -> None:
     in_use = await _in_use(agent)
     if in_use is not None:  # unchanged if the runtime's own tools are: servers may need time to connect
         parts = await _composed(agent, listed_tools(in_use[1]))
-        if agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
+        if not agent.host.moved and agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
             return
     if parts is None or reaches(agent.host, agent.state.me):
         await until_ready(agent.host)

@@ -14,9 +14,7 @@ from anyio.abc import TaskStatus
 
 from callboard.adapters.git.diffs import worktree_diff
 from callboard.adapters.git.git import Git
-from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.scratch import scratch_folder
 from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
@@ -37,6 +35,7 @@ from callboard.sessions.person_actions import as_person, refuse_inside_tool
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.sessions.workspaces import keeper_of
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Task, Value
@@ -176,8 +175,7 @@ async def open_worktrees(workspace: Path, notice: Notice) -> AsyncGenerator[Work
 
 def worktrees_in(places: WorkspacePaths, store: Store) -> WorktreeInspector:
     """Return the worktrees of a workspace whose store is open."""
-    keeper = worktrees_of(places.workspace, places.worktrees, store, environment=os.environ, clock=SystemClock())
-    return WorktreeInspector(places, store, keeper)
+    return WorktreeInspector(places, store, keeper_of(places, store, os.environ))
 
 
 async def _serve_way_out(launcher: ShellLauncher, *, task_status: TaskStatus[None]) -> None:

@@ -1,0 +1,123 @@
+"""A session killed on one machine goes on in a clone on another: a real server, a real git remote, a real socket.
+
+The machines have homes and process namespaces of their own, and no folder in common but the git remote.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.adapters.git.worktree_world import new_repository, run_git
+from tests.postgres_server import PostgresServer, running
+from tests.simulation.foreign_service import Json, Say, Service, foreign_service
+from tests.simulation.test_two_machines import LONGEST, Machine, may_unshare, resumed
+
+pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
+
+BRANCH = "callboard/{}/workspace"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+def use(number: int, name: str, **tool_input: object) -> Json:
+    return {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": tool_input}
+
+
+class Hosts:
+    """Two machines, the remote, and the workspace of the first."""
+
+    def __init__(self, base: Path, url: str, service: Service, **settings: str) -> None:
+        if not may_unshare():
+            pytest.skip("this user may not create namespaces of processes")
+        self.service = service
+        self.remote = base / "remote.git"
+        run_git(base, "init", "-q", "--bare", str(self.remote))
+        variables = {
+            "CALLBOARD_WORKSPACE_REMOTE": str(self.remote),
+            "CALLBOARD_SANDBOX__LEVEL": "0",
+            "ANTHROPIC_BASE_URL": service.url,
+            "ANTHROPIC_API_KEY": "dummy",
+            **settings,
+        }
+        (base / "a").mkdir()
+        self.workspace = new_repository(base / "a" / "app")
+        run_git(self.workspace, "push", "-q", str(self.remote), "HEAD:main")
+        (base / "b" / "elsewhere").mkdir(parents=True)
+        self.first = Machine("first", self.workspace, url, **variables)
+        self.second = Machine("second", base / "b" / "elsewhere", url, **variables)
+
+    def until(self, process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LONGEST
+        while not condition():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, self.service.complaints
+            time.sleep(0.02)
+
+    def at_remote(self, name: str) -> str:
+        """Return a file of the newest checkpoint of the workspace; empty if there is none."""
+        branches = run_git(self.remote, "for-each-ref", "--format=%(refname)", "refs/heads/callboard").split()
+        shown = ["git", "show", f"{branches[0]}:{name}"] if branches else ["false"]
+        return subprocess.run(shown, cwd=self.remote, check=False, capture_output=True, text=True).stdout
+
+    @property
+    def clone(self) -> Path:
+        found = [path.parent for path in self.second.home.glob(".local/share/callboard/clones/*/*/.git")]
+        assert len(found) == 1, found
+        return found[0]
+
+
+def without_paths(body: bytes, hosts: Hosts, machine: Machine, workspace: Path) -> bytes:
+    return body.replace(str(workspace).encode(), b"WORKSPACE").replace(str(machine.home).encode(), b"HOME")
+
+
+RUN = ("run", "--permission-mode", "bypassPermissions", "Change the files.")
+
+
+@pytest.mark.slow
+def test_a_session_goes_on_elsewhere_with_the_same_next_request(
+    server: PostgresServer, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    def script(request: Json, number: int) -> Say:
+        match number:
+            case 0:
+                changes = (use(0, "write_file", path="new.txt", content="from the first machine\n"),)
+                return Say([*changes, use(1, "bash", command="rm b.txt; echo more >> a.txt; chmod +x a.txt")])
+            case 1:
+                return Say([], wait_s=LONGEST)
+            case 2:
+                return Say([use(2, "bash", command="cat a.txt new.txt; ls b.txt; echo second > second.txt")])
+            case _:
+                return Say([{"type": "text", "text": "Done."}])
+
+    with foreign_service(script) as service:
+        hosts = Hosts(tmp_path.resolve(), server.url, service, CALLBOARD_CHECKPOINT="step")
+        with hosts.first.started(*RUN) as process:
+            hosts.until(process, lambda: len(service.bodies) == 2 and hosts.at_remote("new.txt") != "")
+            process.kill()
+            process.communicate()
+        answer, began = resumed(hosts.second)
+    assert answer.strip() == "Done."
+    assert service.complaints == []
+    clone = hosts.clone
+    there, here = (
+        without_paths(body, hosts, machine, folder)
+        for body, machine, folder in (
+            (service.bodies[1], hosts.first, hosts.workspace),
+            (service.bodies[2], hosts.second, clone),
+        )
+    )
+    assert here == there
+    assert str(clone).encode() in service.bodies[2], "the prompt names the folder of this host"
+    assert "from the first machine" in str(service.requests[3]["messages"][-1])
+    assert "second.txt" in run_git(clone, "status", "--porcelain")
+    assert hosts.at_remote("second.txt") == "second\n"
+    assert not (hosts.workspace / "second.txt").exists()
+    record_property("seconds from the start of the process to the request", round(service.times[2] - began, 2))
