@@ -64,7 +64,12 @@ class Proxy:
     def _accept(self) -> None:
         client, _ = self._listener.accept()
         server = socket.socket(socket.AF_UNIX)
-        server.connect(str(self._target))
+        try:
+            server.connect(str(self._target))
+        except OSError:  # the server is away
+            server.close()
+            client.close()
+            return
         for one, other in ((client, server), (server, client)):
             self._pairs[one] = other
             self._selector.register(one, selectors.EVENT_READ)

@@ -1,0 +1,76 @@
+"""Three serving hosts on one server: one is killed, one is cut off, the server restarts, and every session ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
+
+from tests.postgres_proxy import proxied
+from tests.postgres_server import PostgresServer, running
+from tests.simulation.fleet import FleetWorld, fleet_world
+from tests.simulation.test_two_machines import may_unshare
+
+REPLACED_WITHIN = 15.0
+"""Seconds within which a host that died is replaced."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    if not may_unshare():
+        pytest.skip("this user may not create namespaces of processes")
+    with running(durable=True) as server:
+        yield server
+
+
+def hosts_of(world: FleetWorld, after: float = 0.0) -> dict[str, str]:
+    """Return session -> the host that acted last."""
+    return {deed.session: deed.host for deed in world.deeds() if deed.at > after}
+
+
+def lived(world: FleetWorld, random: Random, sessions: int, *, cut: float, outage: float) -> None:
+    """Let the sessions run through the loss of a host, of a network, and of the server."""
+    with proxied(world.server.socket) as proxy:
+        for name, way in (("one", None), ("two", proxy), ("three", None)):
+            world.serve(name, way)
+        world.until(lambda: all("serving" in host.said() for host in world.hosts), "three hosts serve")
+        ids = world.detach(range(sessions))
+        world.schedule(ids[0], time.time() + 20)
+        world.until(lambda: len(hosts_of(world)) == sessions, "every session has a host")
+        began = hosts_of(world)
+        assert len(set(began.values())) == 3, f"the sessions are spread: {began}"
+        time.sleep(random.uniform(0, 2))
+        world.hosts[0].kill()
+        proxy.cut = True
+        at = time.time()
+        lost = [session for session, host in began.items() if host != "three"]
+        world.until(lambda: {hosts_of(world, at).get(each) for each in lost} == {"three"}, "host three acts for all")
+        cut_off = [deed.at for deed in world.deeds() if deed.host == "two"]
+        assert max(cut_off) < at + 10.0, "a host that is cut off ends its commands before it can be replaced"
+        time.sleep(max(0.0, at + cut - time.time()))
+        proxy.cut = False
+        world.serve("four")
+        world.server.stop("immediate")
+        time.sleep(outage)
+        world.server.start()
+        world.until(lambda: world.ended(ids), "every session ends")
+        assert world.hosts[1].process.poll() is None, "the host that was cut off has stayed"
+        assert world.broken_promises(ids) == []
+
+
+@pytest.mark.slow
+def test_hosts_die_and_are_cut_off_and_no_two_act_for_one_session(server: PostgresServer, tmp_path: Path) -> None:
+    with fleet_world(server, tmp_path, count=30, pause=0.5) as world:
+        lived(world, Random(1), 6, cut=14.0, outage=1.0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_many_sessions_survive_long_cuts_and_outages(server: PostgresServer, tmp_path: Path, seed: int) -> None:
+    with fleet_world(server, tmp_path, count=60, pause=3.0) as world:
+        lived(world, Random(seed), 200, cut=40.0, outage=120.0)
