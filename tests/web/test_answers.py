@@ -12,10 +12,12 @@ from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.approvals.requests import open_request
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import agent_key, journal, mailbox, request_key, session_key
+from callboard.core.mcp.elicitation import question_in, read
 from callboard.ports.environment import Answer
 from callboard.ports.store import Append, Put, Store
 from callboard.types.errors import UsageError
 from callboard.types.events import EnvelopeReceived
+from callboard.types.mcp import ElicitationAnswer
 from callboard.types.records import AgentRow, Envelope, Request, SessionRow
 from callboard.web.waiting import answer_in
 
@@ -71,6 +73,41 @@ def test_a_form_that_means_nothing_answers_nothing(row: Request, form: dict[str,
         answer_in(row, form)
 
 
+def test_an_edit_approves_the_edited_text_or_input() -> None:
+    plan = answer_in(PLAN, {"choice": "e", "edited": "1. read\r\n2. write", "text": "careful"})
+    assert (plan.status, plan.word.plan, plan.word.seen) == ("approved", "1. read\n2. write", PLAN.digest)
+    assert plan.reason == "careful"
+    command = answer_in(PERMISSION, {"choice": "e", "edited": "npm test -- --ci"})
+    assert command.input == {"command": "npm test -- --ci"}
+    other = request("permission", tool="mcp__x__y", input={"a": 1})
+    assert answer_in(other, {"choice": "e", "edited": '{"a": 2}'}).input == {"a": 2}
+    for row, text, reason in (
+        (PLAN, "1. read\r\n", "is unchanged"),
+        (PLAN, " ", "is empty"),
+        (PERMISSION, "npm test", "is unchanged"),
+        (PERMISSION, "", "is empty"),
+        (other, "{", "is not JSON"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            answer_in(row, {"choice": "e", "edited": text})
+
+
+@pytest.mark.anyio
+async def test_the_form_of_a_server_is_shown_and_read_field_by_field() -> None:
+    properties = {"city": {"type": "string"}, "days": {"type": "integer"}, "rail": {"type": "boolean"}}
+    elicited = {"server": "trips", "schema": {"properties": properties, "required": ["city"]}, "url": ""}
+    row = request("question", question="Where?", elicit=elicited)
+    filled = answer_in(row, {"choice": "", "field-0": "Rome", "field-1": "", "field-2": "yes"})
+    elicitation = question_in(row)
+    assert elicitation is not None
+    assert read(elicitation, filled.reason) == ElicitationAnswer("accept", {"city": "Rome", "rail": True})
+    assert answer_in(row, {"choice": "decline", "field-0": "Rome"}).reason == "decline"
+    async with opened_page(store=await store_of(row)) as page:
+        text = (await page.get("/waiting")).text
+        assert all(f'name="field-{number}"' in text for number in range(3))
+        assert text.count("(optional)") == 2
+
+
 async def store_of(*requests: Request, events: int = 0) -> Store:
     """Return the store of a session with alice, these requests, and as many prompts in the lead's journal."""
     store = MemoryStore()
@@ -110,6 +147,24 @@ async def test_an_answer_is_bound_to_the_content_that_the_page_showed() -> None:
         assert (again.status, again.text.startswith('<p class="bad">')) == (409, True)
         missing = await page.post("/sessions/s1/requests/req_2", form)
         assert (missing.status, "there is no request" in missing.text) == (409, True)
+
+
+@pytest.mark.anyio
+async def test_an_edited_call_is_stored_with_its_new_input() -> None:
+    async with opened_page(store=await store_of(PERMISSION)) as page:
+        assert "npm test</textarea>" in (await page.get("/waiting")).text
+        form = {"choice": "e", "digest": PERMISSION.digest, "edited": "npm test -- --ci"}
+        sent = await page.post("/sessions/s1/requests/req_1", form, {**OWN, "hx-request": "true"})
+        assert (sent.status, "approved as edited" in sent.text) == (200, True), sent.text
+        assert (await stored(page)).input == {"command": "npm test -- --ci"}
+
+
+@pytest.mark.anyio
+async def test_what_a_browser_would_not_show_is_not_edited_there() -> None:
+    hidden = request("permission", tool="bash", input={"command": "echo \u202eabc"})
+    async with opened_page(store=await store_of(hidden)) as page:
+        text = (await page.get("/waiting")).text
+        assert ("edit it in the terminal" in text, "</textarea>" in text.partition("Edit it first")[2]) == (True, False)
 
 
 @pytest.mark.anyio

@@ -60,6 +60,7 @@ from callboard.types.model_names import OPUS_PLAN, newest_of, without_long
 from callboard.types.records import (
     AgentRow,
     Budget,
+    Json,
     PermissionMode,
     Request,
     RuleEffect,
@@ -166,12 +167,13 @@ class SessionHandle:
         *,
         word: AnswerDetails = AS_IT_STANDS,
         always: AlwaysAllow | None = None,
+        tool_input: Json | None = None,
     ) -> str | None:
-        """Answer a request as the person.
+        """Answer a request as the person. `tool_input`: the whole input with which an allowed call is to run instead.
 
         Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a tool's process.
         """
-        answer = Answer(status, "person", reason, word, always)
+        answer = Answer(status, "person", reason, word, always, tool_input)
         return await answer_as_person(self._store, self.id, request_id, answer, now=self._now, fence=self._fence)
 
     async def make_link(self, request: Request, *, seconds: float, user: str = "") -> MadeLink:

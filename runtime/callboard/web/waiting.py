@@ -6,6 +6,7 @@ both front ends show the same.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,12 +17,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callboard.cli.terminal.frame import Frame
+from callboard.cli.views.edits import approval, edited_input, text_to_edit
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import effect_at_deadline, seconds_of, spelled
 from callboard.cli.views.question import choices_of, frame_of, read_answer
 from callboard.cli.views.revisions import revision_lines
 from callboard.core.approvals.session_rules import AlwaysAllow, offered
-from callboard.core.mcp.elicitation import question_in
+from callboard.core.mcp.elicitation import Field, fields_of, question_in
 from callboard.ports.environment import Answer
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import handle_of
@@ -29,7 +31,7 @@ from callboard.sessions.inspect.open_requests import OpenRequest
 from callboard.types.errors import UsageError
 from callboard.types.records import Request
 from callboard.web.guard import EVENTS, Visit, visit_of
-from callboard.web.html import Viewer, WebPage, form, moment, path_of, shown_lines
+from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, shown_lines
 from callboard.web.routes import EventStream, PageServices, changed_fragments, done, viewer_of
 
 PATH = "/waiting"
@@ -38,6 +40,9 @@ WAITING = "waiting"
 CHOICE = "choice"
 TEXT = "text"
 DIGEST = "digest"
+EDITED = "edited"
+FORM_FIELD = "field-"
+"""Beginning of the names of the fields of an MCP server's form; its number follows."""
 FOR = "for"
 THIS_AGENT = "this_agent"
 DURATIONS = (("", "as long as the session"), ("30m", "30 minutes"), ("2h", "2 hours"), ("1d", "1 day"))
@@ -123,7 +128,29 @@ def _answers(row: OpenRequest, frame: Frame, viewer: Viewer) -> Node:
             ],
             label="Answer",
         ),
+        _edit(request, action, viewer) if request.kind in ("plan", "permission") else None,
         _always(request, action, viewer) if offered(request) else None,
+    ]
+
+
+def _edit(request: Request, action: str, viewer: Viewer) -> Element:
+    """Return the form that approves a plan or a call with another text."""
+    text, suffix = text_to_edit(request)
+    names = {".md": "The plan", ".sh": "The command", ".json": "The whole input, as JSON", ".txt": "The new text"}
+    if spelled(text) != text:
+        about = "It has characters that a browser would not show: edit it in the terminal."
+        return h.details[h.summary["Edit it first …"], h.p(".about.warn")[about]]
+    return h.details[
+        h.summary["Edit it first …"],
+        form(
+            viewer,
+            action,
+            _digest(request),
+            field(names[suffix], h.textarea(".edited", name=EDITED, rows="6", required=True)[f"\n{text}"]),
+            field("Message to the agent", h.input(name=TEXT), "(optional)"),
+            h.div(".buttons")[_button("e", "Approve as edited", primary=True)],
+            label="Edit",
+        ),
     ]
 
 
@@ -171,17 +198,35 @@ def _answers_to_question(request: Request, frame: Frame, action: str, viewer: Vi
         else None
     ]
     decline = [_button("decline", "Decline", danger=True)] if elicitation is not None else []
+    fields = fields_of(elicitation.schema) if elicitation is not None and not elicitation.url else ()
     return [
         choices,
         form(
             viewer,
             action,
             digest,
-            h.label[h.span["Your answer"], h.textarea(name=TEXT, rows="2")],
+            [_form_field(number, each) for number, each in enumerate(fields)]
+            if len(fields) > 1
+            else h.label[h.span["Your answer"], h.textarea(name=TEXT, rows="2")],
             h.div(".buttons")[_button("", "Send the answer", primary=True), decline],
             label="Answer in words",
         ),
     ]
+
+
+def _form_field(number: int, each: Field) -> Element:
+    """Return the control for one field of the form of an MCP server."""
+    name = f"{FORM_FIELD}{number}"
+    default = "" if each.default is None else spelled(str(each.default))
+    choices = ("yes", "no") if each.kind == "boolean" else each.options
+    hint = "" if each.required else "(optional)"
+    if choices and each.kind != "array":
+        control: Node = chosen(name, [(choice, choice) for choice in ("", *map(spelled, choices))], default)
+    else:
+        control = h.input(name=name, value=default)
+    if each.kind == "array":
+        hint = f"some of {', '.join(each.options)}, separated by commas {hint}".strip()
+    return field(spelled(each.about or each.name), control, spelled(hint))
 
 
 def _digest(request: Request) -> VoidElement:
@@ -231,18 +276,24 @@ async def _answer(handle: SessionHandle, row: Request, visit: Visit) -> str:
         raise UsageError(f"the content of {row.id} has changed since the page showed it: read it again")
     answer = answer_in(row, form_fields)
     details = replace(answer.word, seen=row.digest, user=visit.browser.user if visit.browser else "")
-    refusal = await handle.answer(row.id, answer.status, answer.reason, word=details, always=answer.always)
+    refusal = await handle.answer(
+        row.id, answer.status, answer.reason, word=details, always=answer.always, tool_input=answer.input
+    )
     if refusal is not None:
         raise UsageError(refusal)
     note = await handle.moved(row) if answer.status == "approved" else ""
-    return f"{row.id} {answer.status}{f'. Note: {note}' if note else ''}"
+    edited = " as edited" if answer.word.plan or answer.input is not None else ""
+    return f"{row.id} {answer.status}{edited}{f'. Note: {note}' if note else ''}"
 
 
 def answer_in(row: Request, form_fields: Mapping[str, str]) -> Answer:
     """Return the answer that a form means, as typed at a prompt. Raises `UsageError` for one that means none."""
     choice = form_fields.get(CHOICE, "")
     text = form_fields.get(TEXT, "").strip()
+    if choice == "e" and row.kind in ("plan", "permission"):
+        return _edited(row, form_fields.get(EDITED, ""), text)
     if row.kind == "question":
+        text = text or _form_text(row, form_fields)
         if not choice and not text:
             raise UsageError("the answer is empty: write it, or choose an option")
         typed = choice or text
@@ -259,3 +310,23 @@ def answer_in(row: Request, form_fields: Mapping[str, str]) -> Answer:
     answer = read_answer(row, typed)
     assert answer is not None, "its choice is one of those that the page offers"
     return answer
+
+
+def _edited(row: Request, typed: str, reason: str) -> Answer:
+    """Return the answer that approves an edited text. Raises `UsageError` if it is not a valid edit."""
+    text = typed.replace("\r\n", "\n")
+    before, _ = text_to_edit(row)
+    if text.rstrip("\n") == before.rstrip("\n"):
+        raise UsageError("the text is unchanged: nothing is approved")
+    if row.kind == "plan":
+        return Answer("approved", "person", reason, approval(row, text))
+    return Answer("approved", "person", reason, input=edited_input(row, text))
+
+
+def _form_text(row: Request, form_fields: Mapping[str, str]) -> str:
+    """Return the filled fields of the form of an MCP server as JSON; empty if none is filled."""
+    elicitation = question_in(row)
+    fields = fields_of(elicitation.schema) if elicitation is not None else ()
+    values = {each.name: form_fields.get(f"{FORM_FIELD}{number}", "").strip() for number, each in enumerate(fields)}
+    filled = {name: value for name, value in values.items() if value}
+    return json.dumps(filled) if filled else ""

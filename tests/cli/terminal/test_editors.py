@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.views.plan_rows import plan
 
-from callboard.cli.terminal.plan_editor import approval, in_editor
+from callboard.cli.terminal.plan_editor import in_editor
+from callboard.cli.views.edits import approval
 from callboard.types.errors import UsageError
 
 Editor = Callable[[str], None]

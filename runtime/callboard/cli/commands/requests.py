@@ -16,8 +16,9 @@ import click
 
 from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
-from callboard.cli.terminal.plan_editor import PLAN_BYTES, approval, editable, in_editor, keep_text
+from callboard.cli.terminal.plan_editor import in_editor, keep_text
 from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.views.edits import PLAN_BYTES, approval, editable
 from callboard.cli.views.permission import seconds_of
 from callboard.cli.views.policy import created_rule_lines
 from callboard.cli.views.requests import (

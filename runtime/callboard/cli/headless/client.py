@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import anyio
 
-from callboard.cli.terminal.plan_editor import approval
+from callboard.cli.views.edits import approval
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow, offered
 from callboard.core.hooks.payloads import compatible_name, from_compatible, to_compatible

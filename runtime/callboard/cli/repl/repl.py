@@ -44,9 +44,10 @@ from callboard.cli.slash.registry import COMMANDS, perform
 from callboard.cli.terminal.approver import ELSEWHERE, PersonApprover, TakenBack
 from callboard.cli.terminal.frame import WHOLE, DrawnFrame, Frame, echoed
 from callboard.cli.terminal.keyboard import PersonGate
-from callboard.cli.terminal.plan_editor import Edit, edit_at, keep_text, text_to_edit
+from callboard.cli.terminal.plan_editor import Edit, edit_at, keep_text
 from callboard.cli.terminal.signals import TWICE, ExitRequests, handle_end, run_with_signals
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
+from callboard.cli.views.edits import text_to_edit
 from callboard.cli.views.status import (
     StatusLine,
     attached_block,

@@ -27,10 +27,11 @@ from callboard.cli.slash.context import (
     nothing_more,
     suggestion,
 )
-from callboard.cli.terminal.plan_editor import approval, editable, keep_text
+from callboard.cli.terminal.plan_editor import keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, wrapped
 from callboard.cli.views.context import context_block, edits_block, undo_line
 from callboard.cli.views.cost import cost_block
+from callboard.cli.views.edits import approval, editable
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import listing
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
@@ -138,8 +139,7 @@ async def cost(console: SlashContext, arguments: str) -> Block:
     if arguments not in ("", "agent", "model"):
         return block("/cost, or /cost model", "warn")
     spending = await console.session.cost()
-    budgets = await console.session.budgets()
-    return cost_block(spending, "model" if arguments == "model" else "agent", budgets)
+    return cost_block(spending, "model" if arguments == "model" else "agent", await console.session.budgets())
 
 
 async def context(console: SlashContext, arguments: str) -> Block:

@@ -30,8 +30,9 @@ import anyio
 
 from callboard.cli.terminal.frame import NEAR, Frame
 from callboard.cli.terminal.keyboard import TerminalGone
-from callboard.cli.terminal.plan_editor import Edit, approval, edited_input, keep_text
+from callboard.cli.terminal.plan_editor import Edit, keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
+from callboard.cli.views.edits import approval, edited_input
 from callboard.cli.views.events import first_line
 from callboard.cli.views.question import (
     field_prompt,
