@@ -13,11 +13,10 @@ from tests.adapters.shell.outside_world import ENVIRONMENT
 
 from callboard.adapters.git.checkpoints import (
     Snapshot,
+    bring_to,
     changed_files,
-    check_out,
     commit_snapshot,
     fetch,
-    lay_out,
     make_clone,
     push,
     repository_at,
@@ -85,8 +84,8 @@ class Work:
         await make_clone(git, str(self.remote))
         repo = repository_at(folder, git)
         assert await fetch(repo, str(self.remote), "+refs/heads/callboard/s1/*:refs/callboard/remote/*") == PushEnd()
-        await check_out(repo, repo.workspace, snapshot.head, snapshot.branch)
-        await lay_out(repo, repo.workspace, snapshot.head, self.previous)
+        facts = await bring_to(repo, repo.workspace, self.previous, session=SESSION, tree="")
+        assert (facts.head, facts.branch) == (snapshot.head, snapshot.branch)
         return folder
 
 

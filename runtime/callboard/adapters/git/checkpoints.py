@@ -23,7 +23,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -45,7 +45,7 @@ from callboard.core.checkpoints.rules import (
     read_commit,
     session_branches,
 )
-from callboard.types.errors import ToolRefused
+from callboard.types.errors import ToolRefused, heart_of
 from callboard.types.lazy_dataclass import dataclass
 
 PUSH_SECONDS = 300.0
@@ -109,6 +109,15 @@ class _Entry:
     mode: str
     name: str
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Differences between a checkpoint and its HEAD."""
+
+    gone: tuple[str, ...] = ()
+    batches: tuple[Sequence[_Entry], ...] = ()
+    """Files to write, in groups of limited size."""
 
 
 def repository_at(workspace: Path, git: Git) -> Repository:
@@ -380,58 +389,51 @@ async def fetch(repo: Repository, url: str, *refspecs: str) -> PushEnd:
     return push_end(ran.code, ran.err.decode(errors="replace"), "")
 
 
-async def check_out(repo: Repository, at: WorkingTree, head: str, branch: str, *also: tuple[str, str]) -> None:
-    """Make HEAD and the files those of a commit. `head` empty: an unborn branch. Call it only in Callboard's clones.
-
-    `also`: references to set, each with its commit.
-    """
-    references = [(f"refs/heads/{branch}", head)] if branch and head else []
-    stdin = "".join(f"update {name}\0{commit}\0\0" for name, commit in (*references, *also))
-    if stdin:
-        await repo.ask("update-ref", "-z", "--stdin", stdin=stdin.encode())
+async def check_out(repo: Repository, at: WorkingTree, head: str, branch: str) -> None:
+    """Make HEAD and the files those of a commit. `head` empty: an unborn branch. Call it only in Callboard's clones."""
     if branch and branch_of_head(at.admin or repo.own) != branch:
         await repo.ask("symbolic-ref", "HEAD", f"refs/heads/{branch}", at=at)
     if head and not branch:
         await repo.ask("update-ref", "--no-deref", "HEAD", head, at=at)
     if head:
-        await repo.ask("reset", "--hard", "--quiet", "--no-recurse-submodules", at=at)
+        await repo.ask("reset", "--hard", "--quiet", "--no-recurse-submodules", head, at=at)
 
 
-async def lay_out(repo: Repository, at: WorkingTree, head: str, commit: str) -> tuple[str, ...]:
-    """Write the files in which a checkpoint differs from its HEAD, byte for byte. Return their names.
-
-    The tree has the files of HEAD already.
-    """
+async def _changes(repo: Repository, head: str, commit: str) -> _Changes:
+    """Return what differs between a checkpoint and its HEAD."""
     tree = f"{head}^{{tree}}" if head else await repo.ask("hash-object", "-t", "tree", "-w", "--stdin")
     text = await repo.ask("diff-tree", "-r", "-z", "--no-renames", "--raw", tree, f"{commit}^{{tree}}")
     fields = text.split("\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)
     entries = [_Entry(meta.split(" ")[1], meta.split(" ")[3], path) for meta, path in pairs]
-    # First what is gone: a folder may stand where a file was.
-    gone = [entry.path for entry in entries if entry.mode == _NONE]
-    await anyio.to_thread.run_sync(remove_files, at.folder, gone)
+    gone = tuple(entry.path for entry in entries if entry.mode == _NONE)
     written = [entry for entry in entries if entry.mode in (_LINK, _PROGRAM, _FILE)]
-    async for batch in _batches(repo, written):
-        await _write_files(repo, at, batch)
-    return tuple(entry.path for entry in entries)
+    names = "\n".join(entry.name for entry in written).encode()
+    sizes = (await repo.ask("cat-file", "--batch-check=%(objectsize)", stdin=names)).split() if written else []
+    return _Changes(gone, tuple(_batches(written, [int(size) for size in sizes])))
 
 
-async def _batches(repo: Repository, entries: Sequence[_Entry]) -> AsyncIterator[list[_Entry]]:
+def _batches(entries: Sequence[_Entry], sizes: Sequence[int]) -> Iterator[list[_Entry]]:
     """Yield the entries in groups whose content fits into git's output."""
-    if not entries:
-        return
-    names = "\n".join(entry.name for entry in entries).encode()
-    sizes = (await repo.ask("cat-file", "--batch-check=%(objectsize)", stdin=names)).split()
     batch: list[_Entry] = []
     total = 0
     for entry, size in zip(entries, sizes, strict=True):
-        if batch and total + int(size) > _BATCH:
+        if batch and total + size > _BATCH:
             yield batch
             batch = []
             total = 0
         batch.append(entry)
-        total += int(size)
-    yield batch
+        total += size
+    if batch:
+        yield batch
+
+
+async def _lay_out(repo: Repository, at: WorkingTree, changes: _Changes) -> None:
+    """Write the files in which a checkpoint differs from its HEAD, whose files are there, byte for byte."""
+    # First what is gone: a folder may stand where a file was.
+    await anyio.to_thread.run_sync(remove_files, at.folder, changes.gone)
+    for batch in changes.batches:
+        await _write_files(repo, at, batch)
 
 
 async def _write_files(repo: Repository, at: WorkingTree, entries: Sequence[_Entry]) -> None:
@@ -546,8 +548,15 @@ async def bring_to(repo: Repository, at: WorkingTree, commit: str, *, session: s
     """
     facts = await facts_of(repo, commit)
     await _clear(repo, at)
-    await check_out(repo, at, facts.head, facts.branch, (local_ref(session, tree), commit))
-    await lay_out(repo, at, facts.head, commit)
+    changes = _Changes()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(check_out, repo, at, facts.head, facts.branch)
+            group.start_soon(repo.ask, "update-ref", local_ref(session, tree), commit)
+            changes = await _changes(repo, facts.head, commit)
+    except BaseExceptionGroup as failed:
+        raise heart_of(failed) from failed
+    await _lay_out(repo, at, changes)
     return facts
 
 
