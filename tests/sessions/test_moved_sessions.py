@@ -32,7 +32,7 @@ from callboard.sessions.options import (
 from callboard.sessions.places import find_places
 from callboard.sessions.workspaces import checkpoint_rows, place_session
 from callboard.types import events as ev
-from callboard.types.errors import WorkspaceUnusable
+from callboard.types.errors import UsageError, WorkspaceUnusable
 from callboard.types.records import Envelope, SessionRow
 from callboard.types.settings import Settings
 
@@ -83,6 +83,7 @@ class Fleet:
         (base / "scenario.yaml").write_text(SCENARIO)
         self.workspace = new_repository(base / "app")
         run_git(self.workspace, "push", "-q", str(self.remote), "HEAD:main")
+        run_git(self.workspace, "remote", "add", "origin", "../remote.git")
         monkeypatch.setenv("CALLBOARD_WORKSPACE_REMOTE", str(self.remote))
         monkeypatch.setenv("CALLBOARD_SANDBOX__LEVEL", "0")
 
@@ -253,6 +254,15 @@ async def test_a_host_that_never_had_the_workspace_clones_the_base(fleet: Fleet)
     assert run_git(places.workspace, "status", "--porcelain", "--branch").strip() == "## main"
 
 
+async def test_a_session_does_not_push_an_unrelated_repository(fleet: Fleet) -> None:
+    run_git(fleet.workspace, "remote", "remove", "origin")
+    with pytest.raises(UsageError, match="but no remote of the repository in"):
+        async with fleet.at("a"):
+            pass
+    assert fleet.branches() == ["main"]
+    assert await rows_of(fleet.store, "s/") == []
+
+
 async def test_a_remote_that_is_gone_is_named_with_the_reason(fleet: Fleet) -> None:
     async with fleet.at("a") as session:
         await fleet.turn(session, "Write one.")
@@ -266,6 +276,7 @@ async def test_no_credential_of_the_persons_git_reaches_the_store_or_a_message(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLBOARD_WORKSPACE_REMOTE", "https://example.invalid/acme/app")
+    run_git(fleet.workspace, "remote", "add", "web", "https://token:hunter2@example.invalid/acme/app.git")
     home = fleet.use_home("a")
     (home / ".gitconfig").write_text(
         '[url "https://token:hunter2@127.0.0.1:1/"]\n\tinsteadOf = https://example.invalid/\n'

@@ -49,7 +49,8 @@ class Hosts:
         }
         (base / "a").mkdir()
         self.workspace = new_repository(base / "a" / "app")
-        run_git(self.workspace, "push", "-q", str(self.remote), "HEAD:main")
+        run_git(self.workspace, "remote", "add", "origin", str(self.remote))
+        run_git(self.workspace, "push", "-q", "origin", "HEAD:main")
         (base / "b" / "elsewhere").mkdir(parents=True)
         self.first = Machine("first", self.workspace, url, **variables)
         self.second = Machine("second", base / "b" / "elsewhere", url, **variables)

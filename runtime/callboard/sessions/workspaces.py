@@ -22,14 +22,16 @@ import platformdirs
 import structlog
 
 from callboard.adapters.git.checkpoints import base_of, bring_to, bring_to_base, facts_of, fetch_session
+from callboard.adapters.git.folders import find_folders
 from callboard.adapters.git.git import Git
 from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.git.repository import Repository
+from callboard.adapters.git.settings import remotes_of
 from callboard.adapters.git.worktrees import worktrees_of
 from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.archive import make_private
 from callboard.adapters.system.clock import SystemClock
-from callboard.core.checkpoints.address import RemoteAddress, check_base, parse_remote
+from callboard.core.checkpoints.address import RemoteAddress, check_base, parse_remote, without_credentials
 from callboard.core.checkpoints.rules import safe_part
 from callboard.core.decoding import read_value
 from callboard.core.keys import WORKTREES, checkpoint_key
@@ -89,10 +91,19 @@ def remote_entries(settings: Settings) -> Json:
 
 
 async def place_here(places: WorkspacePaths, settings: Settings, row: SessionRow) -> PlacedWorkspace | None:
-    """Return the workspace of a new session, which is the folder where it begins."""
+    """Return the workspace of a new session, which is the folder where it begins.
+
+    Raises `UsageError` for a folder that is no checkout of the remote: its files would be pushed to a remote that has
+    nothing to do with them.
+    """
     remote = remote_of(settings, row)
     if remote is None:
         return None
+    if not await anyio.to_thread.run_sync(is_checkout, places.workspace, remote[0]):
+        raise UsageError(
+            f"workspace_remote is {remote[0].url}, but no remote of the repository in {places.workspace} is: work in a "
+            "clone of it, add it there (`git remote add`), or unset workspace_remote"
+        )
     return PlacedWorkspace(*remote, settings.checkpoint, await anyio.to_thread.run_sync(place_id, places))
 
 
@@ -109,7 +120,7 @@ async def place_session(
         return places, None
     remote, base = named
     rows = await checkpoint_rows(store, row.id)
-    at = await anyio.to_thread.run_sync(_standing, places, row, rows.get(""))
+    at = await anyio.to_thread.run_sync(_standing, places, row, rows.get(""), remote)
     if at is not None:
         place = await anyio.to_thread.run_sync(place_id, at)
         return at, PlacedWorkspace(remote, base, settings.checkpoint, place, rows)
@@ -123,6 +134,29 @@ async def place_session(
             f"the workspace of session {row.id} is not on this host, and cannot be cloned from {remote.url}: {error}"
         ) from error
     return clone, PlacedWorkspace(remote, base, settings.checkpoint, place, rows, "" in rows, restored)
+
+
+def is_checkout(workspace: Path, remote: RemoteAddress) -> bool:
+    """Return True if the repository in a folder has the remote, however its address is written. Blocks."""
+    folders = find_folders(workspace)
+    if folders is None:
+        return False
+    # As the repository states it, and as the person's own configuration of git rewrites it.
+    stated = remotes_of(workspace, folders.common, Path(os.devnull))
+    rewritten = remotes_of(workspace, folders.common, Path.home())
+    urls = {url for urls in (*stated.values(), *rewritten.values()) for url in urls}
+    return any(_identity(url, workspace) == _identity(remote.url, workspace) for url in urls)
+
+
+def _identity(url: str, workspace: Path) -> str:
+    """Return the identity of an address of a remote; empty for one that Callboard does not use."""
+    plain = without_credentials(url)
+    if plain.startswith((".", "/")):
+        plain = os.path.realpath(workspace / plain)
+    try:
+        return parse_remote(plain).identity
+    except ValueError:
+        return ""
 
 
 async def checkpoint_rows(store: Store, session: str) -> dict[str, CheckpointRow]:
@@ -157,10 +191,13 @@ def _known_place(places: WorkspacePaths) -> str:
         return ""
 
 
-def _standing(places: WorkspacePaths, row: SessionRow, home: CheckpointRow | None) -> WorkspacePaths | None:
+def _standing(
+    places: WorkspacePaths, row: SessionRow, home: CheckpointRow | None, remote: RemoteAddress
+) -> WorkspacePaths | None:
     """Return the folder where the session works already; None if that is not on this host. Blocks."""
     if home is None:  # no host has worked on it yet
-        return places if str(places.workspace) == row.workspace else None
+        begun_here = str(places.workspace) == row.workspace and is_checkout(places.workspace, remote)
+        return places if begun_here else None
     try:
         earlier = find_places(Path(home.folder))
     except CallboardError:
