@@ -99,6 +99,8 @@ def screens(session: str) -> dict[str, str]:
         "cost": "/cost",
         "session-cost": f"/sessions/{session}/cost",
         "policy": "/policy?call=rm+-r+build&tool=bash",
+        "new": "/new",
+        "hosts": "/hosts",
         "decisions": f"/sessions/{session}/decisions",
     }
 

@@ -225,16 +225,22 @@ async def drain_host(workspace: Path, name: str, notice: Notice, *, drain: bool 
     """
     refuse_inside_tool("drain a host")
     async with _opened(workspace, notice) as store:
-        processes = [] if store is None else [each for each in await store.present() if about_of(each).serves]
-        chosen = [each for each in processes if name in (name_of(each), each.machine)]
-        if store is None or not chosen:
-            raise UsageError(
-                unknown("host", name, [name_of(each) for each in processes], where="that serves this store")
-            )
-        for process in chosen:
-            key = drain_key(process.machine, process.holder.pid, process.holder.started)
-            await store.commit(Put(key, b"{}") if drain else Delete(key))
-        return tuple(name_of(process) for process in chosen)
+        if store is None:
+            raise UsageError(unknown("host", name, (), where="that serves this store"))
+        return await drain_in(store, name, drain=drain)
+
+
+async def drain_in(store: Store, name: str, *, drain: bool) -> tuple[str, ...]:
+    """Drain hosts of an open store, or let them take up sessions again. Raises as `drain_host` does."""
+    refuse_inside_tool("drain a host")
+    processes = [each for each in await store.present() if about_of(each).serves]
+    chosen = [each for each in processes if name in (name_of(each), each.machine)]
+    if not chosen:
+        raise UsageError(unknown("host", name, [name_of(each) for each in processes], where="that serves this store"))
+    for process in chosen:
+        key = drain_key(process.machine, process.holder.pid, process.holder.started)
+        await store.commit(Put(key, b"{}") if drain else Delete(key))
+    return tuple(name_of(process) for process in chosen)
 
 
 @asynccontextmanager

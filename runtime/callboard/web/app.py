@@ -37,8 +37,10 @@ from callboard.web.agent import agent_routes
 from callboard.web.changes import changes_routes
 from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cookie_name, too_many, visit_of
+from callboard.web.hosts import host_routes
 from callboard.web.html import sign_in_document
 from callboard.web.links import link_routes
+from callboard.web.new_session import new_session_routes
 from callboard.web.passwords import check_hash
 from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.policy import policy_routes
@@ -72,6 +74,8 @@ def page_app(
             *cost_routes(services),
             *policy_routes(services),
             *changes_routes(services),
+            *host_routes(services),
+            *new_session_routes(services),
             Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
         ],
         exception_handlers={CallboardError: _failed},

@@ -38,7 +38,9 @@ from callboard.web.agent import ACTIONS, LIMITS, agent_path, budget_fields
 from callboard.web.changes import PATH as CHANGES
 from callboard.web.cost import cost_path
 from callboard.web.guard import EVENTS, visit_of
+from callboard.web.hosts import PATH as HOSTS
 from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, shown_lines, table
+from callboard.web.new_session import PATH as NEW
 from callboard.web.policy import decisions_path
 from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, done, viewer_of
 from callboard.web.waiting import request_card
@@ -85,7 +87,8 @@ def _listed(rows: Sequence[ListedSession], hosted: set[str], waiting: dict[str, 
         for row, texts in zip(rows, cells, strict=True)
     ]
     return h.section("#sessions")[
-        table(("Session", "Began", "State", "Waiting", "Model"), lines, nothing="There is no session yet.")
+        h.nav(".links", aria_label="More")[h.a(href=NEW)["New session"], h.a(href=HOSTS)["Hosts"]],
+        table(("Session", "Began", "State", "Waiting", "Model"), lines, nothing="There is no session yet."),
     ]
 
 
