@@ -44,6 +44,15 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
     multiple=True,
     help="Label of this host for `run --placement`. Repeatable.",
 )
+@click.option(
+    "--hand-over",
+    "handing_over",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time that a step may take to its end at SIGTERM or `hosts drain`.",
+)
 @click.option("--sessions", type=click.IntRange(min=1), metavar="N", help="Most sessions to host at once.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, schedules and settings.")
 @as_json
@@ -53,11 +62,12 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
     """Fire the schedules of a workspace, without a terminal.
 
     Each session with schedules is hosted while no other process hosts it, and released when a person takes it over.
-    Another terminal can attach to it, watch and answer. Requests that no one answers in time are rejected.
+    So is each session of `run --detach`, and each whose host died, unless a person sat there. Another terminal can
+    attach to it, watch and answer. Requests that no one answers in time are rejected.
 
-    Any number of processes may run: each slot fires once, and if one process dies, another continues. It prints lines
-    to stderr, or with --json objects to stdout. SIGTERM, Ctrl-C and closing the terminal shut it down in order; SIGHUP
-    rereads the settings.
+    Any number of processes may run, on any machine of the store: each slot fires once, and if one process dies, another
+    continues. It prints lines to stderr, or with --json objects to stdout. SIGTERM hands the sessions over at the end
+    of their steps; Ctrl-C and closing the terminal shut it down at once, in order; SIGHUP rereads the settings.
     """
     refuse_tools("Serving schedules", service=True)
     serving = Serving(
@@ -67,6 +77,7 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
         once=bool(values["once"]),
         labels=read_labels(values["labels"], "--label"),
         sessions=values["sessions"] or 0,
+        handing_over=values["handing_over"],
     )
     with terminal_of(invocation) as terminal:
         if dry_run:
