@@ -18,6 +18,7 @@ from callboard.engine.recall import events_of
 from callboard.ports.model import Delta
 from callboard.ports.store import Put
 from callboard.ports.store_reading import rows_of
+from callboard.sessions.detached import start_detached
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -103,17 +104,22 @@ class Fleet:
         elsewhere = self.use_home(host) / "elsewhere"
         elsewhere.mkdir(exist_ok=True)
         known = bool(await rows_of(self.store, f"s/{SESSION}"))
-        flags = {"permission.mode": "bypassPermissions"}
-        options = SessionOptions(
-            WorkspaceOptions(elsewhere if known else self.workspace, flags, trust=trust),
-            IdentityOptions(session=SESSION, resume=True) if known else IdentityOptions(name=SESSION),
+        identity = IdentityOptions(session=SESSION, resume=True) if known else IdentityOptions(name=SESSION)
+        options = self.options(elsewhere if known else self.workspace, identity, lead=lead, trust=trust)
+        with anyio.fail_after(60):
+            async with open_session(options, observers=[self.listener]) as session:
+                yield session
+
+    def options(
+        self, folder: Path, identity: IdentityOptions, *, lead: LeadOptions | None = None, trust: bool = False
+    ) -> SessionOptions:
+        return SessionOptions(
+            WorkspaceOptions(folder, {"permission.mode": "bypassPermissions"}, trust=trust),
+            identity,
             ModelOptions(f"rehearsal:{self.base / 'scenario.yaml'}"),
             hosting=HostingOptions(shared=SharedResources(self.store, KeyLimiters(SystemClock()))),
             lead=lead or LeadOptions(),
         )
-        with anyio.fail_after(60):
-            async with open_session(options, observers=[self.listener]) as session:
-                yield session
 
     async def turn(self, session: HostedSession, text: str) -> None:
         await session.say(text)
@@ -222,6 +228,18 @@ async def test_a_worktree_moves_with_its_agent(fleet: Fleet) -> None:
     assert "two.txt" in fleet.on_remote("wt/parser")
     assert (fleet.base / "a" / "data").exists()
     assert not (fleet.workspace / "two.txt").exists()
+
+
+async def test_a_detached_session_begins_with_the_files_of_the_one_who_started_it(fleet: Fleet) -> None:
+    fleet.use_home("a")
+    (fleet.workspace / "a.txt").write_text("not committed yet")
+    await start_detached(fleet.options(fleet.workspace, IdentityOptions(name=SESSION, prompt="Write one.")))
+    async with fleet.at("b") as session:
+        await session.taken_up()
+        await session.finished()
+        assert (clone_of(session) / "a.txt").read_text() == "not committed yet"
+        assert (clone_of(session) / "one.txt").read_text() == "by one"
+    assert await fleet.reminders() == []
 
 
 async def test_a_session_without_a_remote_has_no_checkpoints(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,12 @@ class Checkpoints:
         self._trigger.changed.notify()
         await self._trigger.changed.until(lambda: self._rounds >= due or self._ended)
 
+    async def save_once(self) -> tuple[str, ...]:
+        """Make one checkpoint of all folders without `run`. Return the failures, a line each."""
+        if self._due():
+            await self._round()
+        return tuple(f"the checkpoint was not pushed: {row.failure}" for row in self._rows.values() if row.failure)
+
     async def finish(self) -> None:
         """Make the last checkpoint, and end `run`. After `LEAVING` the next host reports what it lacks."""
         self._ending = True
@@ -297,6 +303,17 @@ async def begin_checkpoints(
     checkpoints = Checkpoints(runtime, placed, places, trigger)
     await checkpoints.begin()
     return checkpoints
+
+
+async def save_workspace(
+    runtime: SessionRuntime, placed: PlacedWorkspace | None, places: WorkspacePaths
+) -> tuple[str, ...]:
+    """Save and push the workspace of a session whose agents do not run here.
+
+    Return a line for each folder that could not be pushed. Does nothing without a remote.
+    """
+    checkpoints = await begin_checkpoints(runtime, placed, places, CheckpointTrigger(placed))
+    return await checkpoints.save_once() if checkpoints is not None else ()
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.roots import RootCache
 from callboard.core.placement import why_waiting
 from callboard.engine.commands import queueing
+from callboard.sessions.checkpoints import save_workspace
 from callboard.sessions.inspect.hosts import choices_of
 from callboard.sessions.lease import hold_lease
 from callboard.sessions.mcp import find_servers
@@ -60,7 +61,7 @@ async def start_detached(options: SessionOptions) -> DetachedSession:
         definitions = await anyio.to_thread.run_sync(read_definitions, prepared, options)
         servers = await find_servers(prepared, options.mcp, definitions, project=options.workspace.reads("project"))
         hooks, _ = build_hooks(prepared, definitions, launcher, options.extensions)
-        await build_runtime(
+        runtime = await build_runtime(
             prepared,
             options,
             lease,
@@ -73,7 +74,8 @@ async def start_detached(options: SessionOptions) -> DetachedSession:
             observers=(),
             approvers=(),
         )
+        unsaved = await save_workspace(runtime, prepared.placed, prepared.places)
         # A session without this row after a crash here is one that nobody was told of; a person can resume it.
         await prepared.store.commit(queueing(row.id, row.settings, SystemClock().now()), fence=lease.fence)
         waits = why_waiting(prepared.loaded.settings.placement, choices_of(await prepared.store.present()))
-        return DetachedSession(row.id, waits, prepared.loaded.notes)
+        return DetachedSession(row.id, waits, (*prepared.loaded.notes, *unsaved))
