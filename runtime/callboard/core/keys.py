@@ -223,6 +223,11 @@ def host_lease(session: str) -> str:
     return f"host-{session}"
 
 
+def live_purpose(session: str) -> str:
+    """Return the part of a socket's name that stands for the live text of a session."""
+    return short_id("live", session)
+
+
 def serving_key(pid: int | str = "") -> str:
     """Return the key of the `HostRow` of a `callboard serve`; without a pid, the prefix of all such keys."""
     return f"serving/{pid}"

@@ -21,7 +21,7 @@ from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.cache_watch import CacheWatch
 from callboard.engine.runtime import SessionRuntime
-from callboard.ports.model import Delta
+from callboard.ports.model import Delta, StreamingReply
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Write
 from callboard.ports.tool import ForegroundCalls, Spawner
@@ -145,6 +145,11 @@ class AgentRuntime:
     def name(self) -> str:
         return self.row.name
 
+    @property
+    def written_position(self) -> int:
+        """Return the end of the agent's journal, without the events that are noted only."""
+        return self.state.seq - len(self._unwritten)
+
     async def begin(self, step: Step) -> None:
         """Start an operation, record a decision, or wait for the next event; never do long work here."""
         if isinstance(step, Wait):
@@ -265,10 +270,13 @@ class AgentRuntime:
         self._notify(events)
         return True
 
-    def stream(self, delta: Delta) -> None:
-        """Show a piece of the agent's output. Shows nothing once another object runs the agent."""
+    def stream(self, delta: Delta, reply: StreamingReply | None = None) -> None:
+        """Show a piece of the agent's output. Shows nothing once another object runs the agent.
+
+        `reply`: the reply that it is part of.
+        """
         if not self._retired:
-            self.host.streamed(self.lock, delta)
+            self.host.streamed(self.lock, delta, reply)
 
     def show_progress(self, text: str) -> None:
         """Show the progress of a tool call.

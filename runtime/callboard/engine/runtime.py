@@ -43,7 +43,7 @@ from callboard.ports.environment import (
     Surroundings,
 )
 from callboard.ports.mcp import PromptSource, Servers
-from callboard.ports.model import Delta, Model
+from callboard.ports.model import Delta, Model, OnStreaming, StreamingReply
 from callboard.ports.store import Append, Fence, Put, Row, Store, Write
 from callboard.ports.store_reading import rows_of
 from callboard.ports.tool import Folders, Launcher, Skills, Tool
@@ -196,6 +196,10 @@ class SessionRuntime:
     """True if no agent begins another step, because another process is to host the session."""
     prompt_bytes: SharedBytes = field(init=False, default_factory=SharedBytes)
     """Prompts and tool lists, which agents of a type have in common."""
+    replies: dict[str, StreamingReply] = field(default_factory=dict[str, StreamingReply])
+    """Replies that stream now, by the names of their agents."""
+    on_streaming: OnStreaming | None = None
+    """Receiver of all replies for followers in other processes; None while there are none."""
     listeners: Listeners = field(init=False, default=Listeners())
     """Listeners of the supervisor, which needs this object first: see `listen`."""
 
@@ -365,11 +369,16 @@ class SessionRuntime:
         for handle in self.listeners.on_event:
             handle(agent, event)
 
-    def streamed(self, holder: AgentLockHolder, delta: Delta) -> None:
-        """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock."""
+    def streamed(self, holder: AgentLockHolder, delta: Delta, reply: StreamingReply | None = None) -> None:
+        """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock.
+
+        `reply`: the reply that it is part of.
+        """
         agent = holder.open_block()
         for observer in self.ports.observers:
             observer.on_delta(agent, delta)
+        if self.on_streaming is not None and reply is not None:
+            self.on_streaming(reply, delta)
 
     def notice(self, agent: str, text: str) -> None:
         """Report a line of the runtime about an agent to the observers.

@@ -64,6 +64,22 @@ class Delta:
     event: Json | None = None
     """For `event`: the unchanged event of the service, in addition to the parts derived from it. Must not be
     mutated."""
+    names_tool: bool = False
+    """For `tool`: True if the text is the tool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingReply:
+    """Reply of an agent while it streams."""
+
+    agent: str
+    life: int
+    """Incarnation of the agent."""
+    position: int
+    """End of the agent's journal when the call began, without events that were not written yet. Each call has its own,
+    because the end of the one before was written."""
+    deltas: list[Delta] = field(default_factory=list[Delta])
+    """Pieces so far, without those that are not part of the reply (`dropped`, `notice`, `event`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,9 @@ class CannotCount(RuntimeCanAct):
         self.fault = fault
 
 
+OnStreaming = Callable[[StreamingReply, Delta], None]
+"""Function that receives the parts of all replies of a session, for followers in other processes. Must not block or
+raise."""
 OnDelta = Callable[[Delta], None]
 """Function that receives parts of a reply. Must not block or raise: a slow screen drops deltas and never delays a
 call."""

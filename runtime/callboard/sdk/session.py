@@ -95,7 +95,9 @@ class Session:
         Closing it does not affect the other process. Opening it raises `UsageError` if no process hosts the session.
         """
         made = cls(workspace)
-        made._asked = session_request(workspace, {}, resume=True, session=session)
+        request = session_request(workspace, {}, resume=True, session=session)
+        hosting = replace(request.options.hosting, live_text=True)
+        made._asked = replace(request, options=replace(request.options, hosting=hosting))
         made._attach = "only"
         return made
 

@@ -4,8 +4,8 @@
         await session.say("And the tests?")
         end = await session.finished()
 
-An attached session hosts nothing, and leaving it does not affect the host. Parts of a reply are not journalled, so a
-follower sees only complete replies.
+An attached session hosts nothing, and leaving it does not affect the host. Parts of a reply are not journalled: they
+come through the host's private socket (`live/`) if it is on this machine. Without it, a follower sees whole replies.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import assert_never
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,6 +27,8 @@ from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, without_history
 from callboard.core.decoding import read_event, read_value
 from callboard.core.keys import host_key, host_lease, journal, rows_prefix, screen_leases, session_key
+from callboard.core.live.following import LiveGate
+from callboard.core.live.frames import LiveFrame, LiveRequest
 from callboard.engine.approvals.broker import ApproverBroker
 from callboard.engine.commands import find_session
 from callboard.engine.recall import JournalGap, lost_words, recall
@@ -38,6 +41,7 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.hosts import waiting_reason
 from callboard.sessions.lease import host_died, process_words
+from callboard.sessions.live.follower import read_live
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
 from callboard.sessions.places import WorkspacePaths, find_places
@@ -65,6 +69,7 @@ class AttachedSession(OpenSession):
         *,
         observers: Sequence[Observer],
         approvers: Sequence[Approver],
+        live_text: bool = False,
     ) -> None:
         board = RowCache(row.id, self._row_changed)
         model = str(row.settings.get("model", row.model))
@@ -82,6 +87,8 @@ class AttachedSession(OpenSession):
         self._skills: SkillLibrary | None = None
         self._host: HostRow | None = None
         """Row of the host; None: the host has left, or has written nothing yet."""
+        self._live: dict[tuple[str, int], LiveGate] | None = {} if live_text else None
+        """Live text of each life; None if no observer wants it."""
         self._seen: set[tuple[int, float]] = set()
         """Pid and start time of each host that has announced itself."""
         self._asked_to_leave: set[tuple[int, float]] = set()
@@ -216,13 +223,49 @@ class AttachedSession(OpenSession):
         if record.seq != state.seq + 1:
             raise SessionUnreadable(lost_words(JournalGap(stream, state.seq + 1, record.seq, ())), self.id)
         event = read_event(record.data, stream, record.seq)
+        gate = self._gate(key)
+        if gate is not None and (reason := gate.void(event)):
+            self._show(key[0], Delta("dropped", reason))
         state = self._states[key] = apply(state, event)
         for observer in self._observers:
             if isinstance(event, EnvelopeReceived):
                 observer.on_mail(event.envelope)
             observer.on_event(key[0], record.seq, event)
+        if gate is not None:
+            self._show_live(gate.saw(record.seq, event))
         self._changed.notify()
         return state
+
+    # Live text
+
+    async def _follow_live(self, holder: LeaseHolder) -> None:
+        """Follow the text of replies as it streams, whenever the host offers it."""
+        seen = self._changed.changes
+        while await read_live(self.places.live, self.id, holder, LiveRequest(), take=self._take_live):
+            # A host that has only begun has no socket yet. It has one before an agent begins.
+            seen = await self._changed.changed(seen)
+
+    def _gate(self, key: tuple[str, int]) -> LiveGate | None:
+        if self._live is None:
+            return None
+        gate = self._live.get(key)
+        if gate is None:
+            gate = self._live[key] = LiveGate(self._states[key].seq)
+        return gate
+
+    def _take_live(self, frame: LiveFrame) -> None:
+        key = (frame.reply.agent, frame.reply.life)
+        gate = self._gate(key) if key in self._states else None
+        if gate is not None:
+            self._show_live(gate.take(frame))
+
+    def _show_live(self, frames: Sequence[LiveFrame]) -> None:
+        for frame in frames:
+            self._show(frame.reply.agent, _delta_of(frame))
+
+    def _show(self, agent: str, delta: Delta) -> None:
+        for observer in self._observers:
+            observer.on_delta(agent, delta)
 
     # Requests
 
@@ -236,7 +279,11 @@ class AttachedSession(OpenSession):
         while True:
             self.pid = holder.pid
             self._machine = holder.machine
-            self._died = await self._host_gone(holder)
+            async with anyio.create_task_group() as group:
+                if self._live is not None:
+                    group.start_soon(self._follow_live, holder)
+                self._died = await self._host_gone(holder)
+                group.cancel_scope.cancel()
             following = await self._next_host(holder)
             if following is None:
                 break
@@ -301,6 +348,19 @@ class AttachedSession(OpenSession):
                 self._changed.notify()
 
 
+def _delta_of(frame: LiveFrame) -> Delta:
+    """Return a piece of a reply in the form for observers."""
+    match frame.kind:
+        case "text" | "thinking":
+            return Delta(frame.kind, frame.text)
+        case "call" | "input":
+            return Delta("tool", frame.text, names_tool=frame.kind == "call")
+        case "lost":
+            return Delta("notice", "this process is too slow for the text of a reply: it follows when it is complete")
+        case _:
+            assert_never(frame.kind)
+
+
 def _hosts(row: HostRow | None, holder: LeaseHolder) -> bool:
     """Return True if the row belongs to this process."""
     return row is not None and (row.pid, row.started) == (holder.pid, holder.started)
@@ -322,8 +382,9 @@ async def open_attached(
         holder = await store.holder(host_lease(row.id))
         if holder is None:
             raise UsageError(f"no process hosts session {row.id}: `callboard resume {row.id}` continues it")
-        session = AttachedSession(row, places, store, observers=observers, approvers=approvers)
-        async with _following(session, holder), _present(store, row.id, bool(approvers)):
+        live_text = options.hosting.live_text
+        session = AttachedSession(row, places, store, observers=observers, approvers=approvers, live_text=live_text)
+        async with _present(store, row.id, bool(approvers)), _following(session, holder):
             yield session
     finally:
         with anyio.CancelScope(shield=True):

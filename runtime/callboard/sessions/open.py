@@ -40,14 +40,12 @@ from callboard.adapters.system.logs import EventLog, LogFile, log_file, log_metr
 from callboard.adapters.tools.backups import FileBackups
 from callboard.adapters.tools.roots import RootCache
 from callboard.config.hooks import add_entries, add_front_matter, add_plugins, fill_registry, sandbox_commands
-from callboard.config.settings import LoadedSettings
 from callboard.core.decoding import read_value
 from callboard.core.keys import session_key
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.permissions.values import HardRules
 from callboard.engine.commands import create_session, named, naming_version, prompt_envelope
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.engine.runtime import Services, SessionRuntime
 from callboard.engine.team.renew import RepairResult, branch_lead, branch_of, first_records, repair
 from callboard.engine.team.supervisor import Team
@@ -71,6 +69,7 @@ from callboard.sessions.definitions import Definitions, agent_types, keep_readin
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
 from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import watch_take_over
+from callboard.sessions.live.host import LiveHost
 from callboard.sessions.mcp import SessionServers, find_servers, running
 from callboard.sessions.notifications import add_notifications
 from callboard.sessions.options import (
@@ -79,7 +78,6 @@ from callboard.sessions.options import (
     IdentityOptions,
     ModelOptions,
     SessionOptions,
-    SharedResources,
     WorkspaceOptions,
 )
 from callboard.sessions.prepare import PreparedSession, hold_session, prepare_session
@@ -118,11 +116,10 @@ async def open_session(
         launcher = await launcher_of(
             prepared.places, prepared.loaded, row.id, attended=prepared.attended, runs=prepared.runs_tools
         )
-        prepared = prepared.with_notes(launcher.sandbox.choice.notice)
         definitions = await anyio.to_thread.run_sync(read_definitions, prepared, options)
         launcher = launcher.showing(definitions.library.folders())
         servers = await find_servers(prepared, options.mcp, definitions, project=options.workspace.reads("project"))
-        prepared = prepared.with_notes(*servers.refusals)
+        prepared = prepared.with_notes(launcher.sandbox.choice.notice, *servers.refusals)
         hooks, hook_notes = build_hooks(prepared, definitions, launcher, options.extensions)
         root_cache = stack.enter_context(closing(RootCache(prepared.places.workspace)))
         backups = _backups(prepared, options.hosting, root_cache)
@@ -154,10 +151,8 @@ async def open_session(
             # Before the agents run, so that the lead has these commands before its next model call.
             await _apply(options, session, prepared.loaded.settings, renewed=repaired.renewed)
         stack.callback(lambda: log_metrics(row.id, {agent.name: agent.metrics for agent in session.team()}))
-        async with run_supervisor(
-            team, wiring, host_row, launcher, definitions=definitions, servers=servers.manager, checkpoints=checkpoints
-        ):
-            freeze_opened()
+        supervised = partial(run_supervisor, definitions=definitions, servers=servers.manager, checkpoints=checkpoints)
+        async with supervised(team, wiring, host_row, launcher, live=prepared.live):
             yield session
 
 
@@ -393,7 +388,7 @@ def _build_ports(
         skills=skills,
         hooks=HookRegistry(),
         stages=own_stages(prepared.loaded, places, options.extensions.stages),
-        key_limiter=governors_of(options.hosting.shared, prepared.loaded).of(wiring.chosen.key),
+        key_limiter=options.hosting.limiters(prepared.loaded.settings.rate.calls_at_once).of(wiring.chosen.key),
     )
 
 
@@ -441,11 +436,6 @@ async def _note_host(store: Store, stored: Row, row: SessionRow, lease: Lease) -
     if (now.callboard, now.by_tool) != (row.callboard, row.by_tool):
         put = Put(stored.key, now.model_copy(update=host).encode(), expected=stored.revision)
         await store.commit(put, fence=lease.fence)
-
-
-def governors_of(shared: SharedResources | None, loaded: LoadedSettings) -> KeyLimiters:
-    """Return the limiters of the process: one for each API key."""
-    return shared.key_limiters if shared else KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once)
 
 
 def build_judge(prepared: PreparedSession, launcher: ShellLauncher) -> PolicyJudge:
@@ -559,17 +549,20 @@ async def run_supervisor(
     definitions: Definitions,
     servers: Running | None,
     checkpoints: Checkpoints | None,
+    live: Path | None,
 ) -> AsyncGenerator[None]:
     """Run the team while the block lasts, and make the last checkpoint once it has ended.
 
     An error that nobody can act on, and the request to leave, are raised by themselves, not in a group. Agents and
-    skills are read again when their files change, but not in a replay.
+    skills are read again when their files change, but not in a replay. `live`: the folder of the socket for followers.
     """
     host = team.host
     tell = partial(_report, host)
     try:
         async with checkpointing(checkpoints), running(servers, tell), anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
+            if live is not None:
+                await group.start(partial(LiveHost(host).serve, live, host_row))
             if not isinstance(wiring, Replayed):
                 group.start_soon(keep_reading, definitions, tell)
             group.start_soon(keep_patience, host.ports.store, tell)
@@ -577,6 +570,7 @@ async def run_supervisor(
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, host)
             group.start_soon(watch_take_over, host.ports.store, host.session, host_row)
+            freeze_opened()
             try:
                 yield
             finally:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.hooks import HookEntry
 from callboard.adapters.system.archive import Mirror
+from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import TrustPrompt
 from callboard.engine.rate_limits.limiter import KeyLimiters
@@ -212,6 +213,13 @@ class HostingOptions:
     """False if the session is kept in memory only, and ends with the process."""
     commands_at_rest: CommandsAtRest = "wait"
     """Handling of background commands that still run when all other work is done."""
+    live_text: bool = False
+    """True if observers also get the text of replies as it streams while another process of this machine hosts the
+    session."""
+
+    def limiters(self, calls_at_once: int) -> KeyLimiters:
+        """Return the limiters of the process: one for each API key."""
+        return self.shared.key_limiters if self.shared else KeyLimiters(SystemClock(), calls_at_once)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class WorkspacePaths:
     """The user's own settings, agents, skills."""
 
     @property
+    def live(self) -> Path:
+        """Return the folder of the sockets through which hosts stream text (`live/`)."""
+        return self.state / "live"
+
+    @property
     def worktrees(self) -> Path:
         return self.data / "worktrees"
 

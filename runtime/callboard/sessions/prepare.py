@@ -68,6 +68,11 @@ class PreparedSession:
     held: tuple[Lease, HostRow] | None = None
     """Lease of the session, if its workspace was prepared under it."""
 
+    @property
+    def live(self) -> Path | None:
+        """Return the folder of the socket for followers; None if no other process can follow the session."""
+        return None if self.replay is not None or isinstance(self.store, MemoryStore) else self.places.live
+
     def with_notes(self, *notes: str) -> PreparedSession:
         """Return the session with additional notes on its configuration; empty notes are dropped."""
         return replace(self, loaded=replace(self.loaded, notes=(*self.loaded.notes, *filter(None, notes))))

@@ -1,6 +1,6 @@
-"""Process at the other end of a TCP connection on this machine, and whether an agent's tool may have started it.
+"""Process at the other end of a connection on this machine, and whether an agent's tool may have started it.
 
-The kernel lists each connection with the inode of its socket in /proc/net/tcp and /proc/net/tcp6, and the descriptors
+The kernel lists a TCP connection with the inode of its socket in /proc/net/tcp or /proc/net/tcp6, and the descriptors
 of each process in /proc/PID/fd. Processes of other users, and systems without /proc, cannot be determined.
 """
 # ruff: noqa: PTH115, PTH208 - it reads thousands of links; a path object takes longer than the call
@@ -82,13 +82,14 @@ def socket_inode(client: Address, server: Address) -> str:
 
 def owner_of(inode: str) -> ConnectionOwner:
     """Return the process that has this socket open. If several have, a tool's process counts first."""
-    owners = [_classified(pid) for pid in _pids_of(inode)] if inode else []
+    owners = [owner_of_process(pid) for pid in _pids_of(inode)] if inode else []
     if not owners:
         return ConnectionOwner("unknown", "the process of the connection cannot be found")
     return min(owners, key=lambda owner: ("tool", "unknown", "person").index(owner.origin))
 
 
-def _classified(pid: int) -> ConnectionOwner:
+def owner_of_process(pid: int) -> ConnectionOwner:
+    """Return a process with what is known about its origin."""
     program = _read(Path(f"/proc/{pid}/comm")).strip()
     if reason := tool_behind(pid):
         return ConnectionOwner("tool", reason, pid, program)

@@ -67,10 +67,11 @@ def started_by_tool(*, service: bool = False) -> str:
 def tool_behind(pid: int) -> str:
     """Return the reason why another process counts as started by an agent's tool; empty if nothing shows it.
 
-    Reads /proc. A command can hide this: `may_be_of_tool` says whether the process could be such a command.
+    A command can hide this: `may_be_of_tool` says whether the process could be such a command.
     """
-    for ancestor in _ancestors(pid, None):
-        if _is_marked(ancestor, None):
+    lines = None if has_proc() else command_lines()
+    for ancestor in _ancestors(pid, lines):
+        if _is_marked(ancestor, lines):
             name = "it" if ancestor == pid else f"process {ancestor}, which it comes from,"
             return f"{name} was started by a tool"
     return ""

@@ -28,7 +28,8 @@ def attach(invocation: Invocation, /, session: str | None, follow: bool, **value
 
     On a terminal there is a prompt line: your input goes to the lead, and requests can be answered here as well as
     there; the first answer wins. Leaving does not affect the host. The command ends when the host leaves, with the exit
-    code of a finished run. Text streams only on the host's screen; here a reply appears when it is complete.
+    code of a finished run. At the prompt line, text appears as it streams if the host is on this machine; otherwise,
+    and with --follow, a reply appears when it is complete.
     """
     # `send` needs neither; both take 100 ms of CPU to import.
     from callboard.cli.headless.run import Headless, Output, run_headless  # noqa: PLC0415 - see above

@@ -128,7 +128,11 @@ class Repl:
             recounted=self._redraw_question,
         )
         gate = PersonGate(self._terminal, attended=self._options.permissions.attended)
-        options = replace(self._options, workspace=replace(self._options.workspace, gate=gate))
+        options = replace(
+            self._options,
+            workspace=replace(self._options.workspace, gate=gate),
+            hosting=replace(self._options.hosting, live_text=True),
+        )
         async with opened(self._attach, options, [self._screen], [approver]) as session:
             self._status = StatusLine(session)
             self._session = session
@@ -141,7 +145,8 @@ class Repl:
             if isinstance(session, AttachedSession):
                 if (state := session.state("lead")) is not None:
                     self._terminal.terminal_print(self._screen.earlier(state))
-                self._terminal.terminal_print(attached_block(session, session.where, listed=self._lists_agents()))
+                listed = self._lists_agents()
+                self._terminal.terminal_print(attached_block(session, session.where, listed=listed, streams=True))
             self._terminal.flush()
             with self._line.display():
                 code = await self._talk_to_session(session)

@@ -28,14 +28,15 @@ from callboard.types.records import Json, SessionRow
 from callboard.types.schedules import Schedule
 
 
-def attached_block(session: OpenSession, host: str, *, listed: bool = False) -> Block:
+def attached_block(session: OpenSession, host: str, *, listed: bool = False, streams: bool = False) -> Block:
     """Return the text for a person who follows a session that another process (`process 4711`) hosts.
 
-    `listed`: True if the screen lists the agents at work.
+    `listed`: True if the screen lists the agents at work. `streams`: True if text appears there as it streams, if the
+    host is on this machine.
     """
     text = f"{host} hosts session {session.id}; this screen follows it, and leaving it stops nothing"
     lines = (
-        Line("is at work: a reply is shown here when it is complete", "dim", name)
+        Line("is at work" if streams else "is at work: a reply is shown here when it is complete", "dim", name)
         for name in ([] if listed else at_work(session))
     )
     return Block((Line(text, "dim"), *lines))

@@ -32,7 +32,7 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.rate_limits.limiter import HELD, asking_of
 from callboard.engine.scheduling.fire import pause_for
-from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
+from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply, StreamingReply
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.agent_spec import ModelLimits
@@ -119,21 +119,23 @@ async def remember_sent(agent: AgentRuntime) -> None:
 
 
 async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
-    texts: list[str] = []
+    call = agent.state.model.call
+    if call is None:
+        return
+    streaming = StreamingReply(agent.name, agent.state.identity.incarnation, agent.written_position)
     visible = False
 
     def on_delta(delta: Delta) -> None:
         nonlocal visible
         # Shown text that is void must be marked in the output, and only such text
         # (test_partial_text_is_marked_as_dropped_whatever_follows, test_a_fault_before_any_word_drops_nothing).
-        visible = delta.kind in ("text", "thinking", "tool") or (visible and delta.kind != "dropped")
-        if delta.kind == "text":
-            texts.append(delta.text)
-        agent.stream(delta)
+        part = delta.kind in ("text", "thinking", "tool")
+        visible = part or (visible and delta.kind != "dropped")
+        if part:
+            streaming.deltas.append(delta)
+        agent.stream(delta, streaming)
 
-    call = agent.state.model.call
-    if call is None:
-        return
+    agent.host.replies[agent.name] = streaming
     try:
         reply = await complete(agent, await _request(agent, step), on_delta)
     except CallFault as failed:
@@ -144,11 +146,15 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
         # The end of the process also cancels. The call then stays open in the journal, and the next process makes it
         # again (test_a_call_whose_process_died_is_made_again_and_says_that_the_first_may_be_billed).
         if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
-            interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text="".join(texts))
+            text = "".join(delta.text for delta in streaming.deltas if delta.kind == "text")
+            interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text=text)
             await agent.record(interrupted, unless=lambda state: state.model.call != call)
         raise
     else:
         await _take_reply(agent, call, reply)
+    finally:
+        if agent.host.replies.get(agent.name) is streaming:
+            del agent.host.replies[agent.name]
 
 
 async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta) -> Reply:

@@ -167,7 +167,7 @@ class ReplyBuilder:
             pieces[kind] = [_text(block, kind)]
         elif kind in _CALLS:
             pieces["partial_json"] = []
-            self._show(Delta("tool", _text(block, "name")))
+            self._show(Delta("tool", _text(block, "name"), names_tool=True))
         self._open.add(len(self._blocks))
         self._blocks.append(block)
         self._pieces.append(pieces)

@@ -393,7 +393,7 @@ def _show(block: Json, on_delta: OnDelta) -> None:
     elif block["type"] == "thinking":
         on_delta(Delta("thinking", block["thinking"]))
     elif block["type"] == "tool_use":
-        on_delta(Delta("tool", block["name"]))
+        on_delta(Delta("tool", block["name"], names_tool=True))
 
 
 def _plain(reply: Reply) -> Json:

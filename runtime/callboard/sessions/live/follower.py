@@ -1,0 +1,60 @@
+"""Live text of a session that another process of this machine hosts: the follower's end of the private socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from callboard.adapters.processes.private_socket import connected, socket_name
+from callboard.core.keys import live_purpose
+from callboard.core.live.frames import (
+    LineReader,
+    LiveFrame,
+    LiveProtocolError,
+    LiveRequest,
+    check_greeting,
+    read_frame,
+    request_line,
+)
+from callboard.ports.store import LeaseHolder
+from callboard.sessions.live.host import received
+
+
+async def read_live(
+    folder: Path, session: str, host: LeaseHolder, request: LiveRequest, *, take: Callable[[LiveFrame], None]
+) -> bool:
+    """Call `take` with each piece of the replies of a session until the connection ends.
+
+    Returns at once if the host has no socket here. Returns True if a later try may succeed: the host may have only
+    begun. `folder`: that of the sockets of the workspace.
+    """
+    if host.machine:
+        return False
+    name = socket_name(host.pid, host.started, live_purpose(session))
+    connection = connected(folder, name)
+    if connection is None:
+        return True
+    with connection:
+        try:
+            connection.sendall(request_line(request))  # fits into the buffer of a new connection
+            return await _read(connection, session, take)
+        except (OSError, LiveProtocolError) as error:
+            structlog.get_logger("callboard.live").info("live text has ended", session=session, error=str(error))
+            return False
+
+
+async def _read(connection: socket.socket, session: str, take: Callable[[LiveFrame], None]) -> bool:
+    """Read to the end of the connection. Return False if the host accepted none."""
+    reader = LineReader()
+    greeted = False
+    while data := await received(connection):
+        for line in reader.feed(data):
+            if not greeted:
+                check_greeting(line, session)
+                greeted = True
+            elif (frame := read_frame(line)) is not None:
+                take(frame)
+    return greeted

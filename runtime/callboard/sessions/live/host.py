@@ -1,0 +1,261 @@
+"""Live text of a session for followers in other processes of this machine: the host's end of the private socket.
+
+Replies are sent to followers as they stream, never journalled, and never waited for: what a slow reader does not take
+is left out for it (`ReaderBuffer`). While nobody follows, the agents do nothing for this module; a
+follower that comes in the middle of a reply gets its text so far from the runtime.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from callboard.adapters.processes.connection_owner import ConnectionOwner
+from callboard.adapters.processes.private_socket import accepted, listening, peer_of, socket_name
+from callboard.core.keys import live_purpose
+from callboard.core.live.frames import (
+    FrameKind,
+    LineReader,
+    LiveFrame,
+    LiveProtocolError,
+    LiveReply,
+    LiveRequest,
+    ReaderBuffer,
+    frame_lines,
+    greeting_line,
+    read_request,
+)
+from callboard.engine.runtime import SessionRuntime
+from callboard.ports.model import Delta, StreamingReply
+from callboard.ports.notifier import Notifier
+from callboard.sessions.person_actions import record_refusal
+from callboard.types.records import HostRow, RefusedRequest
+
+GATHERED = 0.03
+"""Seconds for which pieces of replies are gathered before they are sent together."""
+_MOST_READERS = 64
+_REQUEST_WITHIN = 5.0
+"""Seconds within which a follower has to say what it follows."""
+_MOST_REPORTED = 20
+"""Refused processes that are reported, so that an agent cannot fill the log."""
+_PART = 65_536
+
+
+class LiveReader:
+    """One follower: its connection, and what it has not taken yet."""
+
+    def __init__(self, connection: socket.socket, request: LiveRequest) -> None:
+        self.request = request
+        self.buffer = ReaderBuffer()
+        self.scope = anyio.CancelScope()
+        self._connection = connection
+        self._blocked = Notifier()
+
+    def push(self) -> None:
+        """Send what the connection takes now. The rest waits until it takes more."""
+        try:
+            while self.buffer:
+                self.buffer.sent(self._connection.send(self.buffer.next_bytes()))
+        except BlockingIOError:
+            self._blocked.notify()
+        except OSError:
+            self.scope.cancel()
+
+    async def run(self) -> None:
+        """Send what waits whenever the connection takes more, until the follower leaves."""
+        with self.scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._until_left)
+                seen = 0
+                while True:
+                    seen = await self._blocked.changed(seen)
+                    await anyio.wait_writable(self._connection)
+                    self.push()
+
+    async def _until_left(self) -> None:
+        while await received(self._connection):
+            pass  # a later version of a follower may say more
+        self.scope.cancel()
+
+
+class LiveHost:
+    """Followers of one session."""
+
+    def __init__(self, runtime: SessionRuntime) -> None:
+        self._runtime = runtime
+        self._readers: set[LiveReader] = set()
+        self._gathered: dict[str, tuple[StreamingReply, list[Delta]]] = {}
+        """Pieces of each agent's newest reply that were not sent yet."""
+        self._news = Notifier()
+        self._reported = 0
+
+    async def serve(self, folder: Path, row: HostRow, *, task_status: TaskStatus[None]) -> None:
+        """Serve followers until cancelled. Without a socket, followers see whole replies."""
+        name = socket_name(row.pid, row.started, live_purpose(self._runtime.session))
+        with ExitStack() as stack:
+            try:
+                listener = stack.enter_context(listening(folder, name))
+            except OSError as error:
+                _log().warning("followers see whole replies only", error=str(error))
+                task_status.started()
+                return
+            task_status.started()
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._send_gathered)
+                await self._accept_all(listener, group)
+
+    async def _accept_all(self, listener: socket.socket, group: TaskGroup) -> None:
+        while True:
+            await anyio.wait_readable(listener)
+            self._accept(listener, group)
+
+    def _accept(self, listener: socket.socket, group: TaskGroup) -> None:
+        connection = accepted(listener)
+        if connection is None:
+            return
+        if len(self._readers) >= _MOST_READERS:
+            connection.close()
+            return
+        group.start_soon(self._serve_reader, connection)
+
+    async def _serve_reader(self, connection: socket.socket) -> None:
+        with connection:
+            request = await self._admitted(connection)
+            if request is None:
+                return
+            reader = LiveReader(connection, request)
+            self._flush()  # so that the new reader does not get twice what was gathered
+            self._greet(reader)
+            self._readers.add(reader)
+            self._runtime.on_streaming = self._gather
+            try:
+                await reader.run()
+            finally:
+                self._readers.discard(reader)
+                if not self._readers:
+                    self._runtime.on_streaming = None
+
+    async def _admitted(self, connection: socket.socket) -> LiveRequest | None:
+        """Return the request of a follower; None for one that is refused."""
+        try:
+            owner = await anyio.to_thread.run_sync(peer_of, connection)
+            if owner.origin != "person":
+                await self._report(owner)
+                return None
+            with anyio.move_on_after(_REQUEST_WITHIN):
+                return await _request_of(connection)
+        except (OSError, LiveProtocolError) as error:
+            _log().info("a follower was refused", error=str(error))
+        return None
+
+    async def _report(self, owner: ConnectionOwner) -> None:
+        _log().warning("a follower was refused", pid=owner.pid, reason=owner.reason)
+        self._reported += 1
+        if owner.origin == "tool" and self._reported <= _MOST_REPORTED:
+            action = "follow the text of replies"
+            refused = RefusedRequest(
+                at=time.time(), pid=owner.pid, program=owner.program, action=action, why=owner.reason
+            )
+            await record_refusal(self._runtime.ports.store, self._runtime.session, refused)
+
+    def _greet(self, reader: LiveReader) -> None:
+        """Send the greeting, and the text so far of all replies that stream now."""
+        reader.buffer.greet(greeting_line(self._runtime.session))
+        for reply in self._runtime.replies.values():
+            if reply.deltas and reader.request.wants(reply.agent):
+                reader.buffer.add(_name_of(reply), _lines_of(reply, reply.deltas))
+        reader.push()
+
+    def _gather(self, reply: StreamingReply, delta: Delta) -> None:
+        """Note a piece of a reply for the next message. Called for each piece while somebody follows."""
+        if delta.kind not in _KINDS:
+            return
+        gathered = self._gathered.get(reply.agent)
+        if gathered is not None and gathered[0] is reply:
+            gathered[1].append(delta)
+            return
+        if gathered is not None:
+            self._send(*gathered)
+        elif not any(reader.request.wants(reply.agent) for reader in self._readers):
+            return
+        self._gathered[reply.agent] = reply, [delta]
+        self._news.notify()
+
+    async def _send_gathered(self) -> None:
+        seen = 0
+        while True:
+            seen = await self._news.changed(seen)
+            await anyio.sleep(GATHERED)
+            self._flush()
+
+    def _flush(self) -> None:
+        gathered = list(self._gathered.values())
+        self._gathered.clear()
+        for reply, deltas in gathered:
+            self._send(reply, deltas)
+        for reader in self._readers:
+            reader.push()
+
+    def _send(self, reply: StreamingReply, deltas: Sequence[Delta]) -> None:
+        lines = _lines_of(reply, deltas)
+        for reader in self._readers:
+            if reader.request.wants(reply.agent):
+                reader.buffer.add(_name_of(reply), lines)
+
+
+def _log() -> structlog.BoundLogger:
+    return structlog.get_logger("callboard.live")
+
+
+_KINDS: dict[str, FrameKind] = {"text": "text", "thinking": "thinking", "tool": "input"}
+
+
+def _name_of(reply: StreamingReply) -> LiveReply:
+    return LiveReply(reply.agent, reply.life, reply.position)
+
+
+def _lines_of(reply: StreamingReply, deltas: Iterable[Delta]) -> bytes:
+    """Return the lines of pieces of a reply; those of one kind that follow each other are one piece."""
+    return b"".join(frame_lines(_frames_of(_name_of(reply), deltas)))
+
+
+def _frames_of(reply: LiveReply, deltas: Iterable[Delta]) -> Iterator[LiveFrame]:
+    kind: FrameKind | None = None
+    texts: list[str] = []
+    for delta in deltas:
+        following: FrameKind = "call" if delta.names_tool else _KINDS[delta.kind]
+        if kind is not None and (following != kind or following == "call"):
+            yield LiveFrame(reply, kind, "".join(texts))
+            texts.clear()
+        kind = following
+        texts.append(delta.text)
+    if kind is not None:
+        yield LiveFrame(reply, kind, "".join(texts))
+
+
+async def received(connection: socket.socket) -> bytes:
+    """Return the next bytes of a connection; empty at its end, also after an error."""
+    while True:
+        await anyio.wait_readable(connection)
+        try:
+            return connection.recv(_PART)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return b""
+
+
+async def _request_of(connection: socket.socket) -> LiveRequest:
+    reader = LineReader()
+    while data := await received(connection):
+        if lines := reader.feed(data):
+            return read_request(lines[0])
+    raise LiveProtocolError("the follower left without a request")
