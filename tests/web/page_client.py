@@ -20,6 +20,7 @@ from callboard.sessions.places import WorkspacePaths
 from callboard.web.access import Access
 from callboard.web.app import page_app
 from callboard.web.guard import Refusal, cookie_name
+from callboard.web.live import LiveFeeds
 from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.routes import PageServices
 
@@ -137,7 +138,8 @@ async def opened_page(
     async def report(refusal: Refusal) -> None:
         page.refusals.append(refusal)
 
-    page.app = page_app(PageServices(store, places, access, pending, news), owner, report, reach)
+    services = PageServices(store, places, access, pending, news, LiveFeeds(store, places.live))
+    page.app = page_app(services, owner, report, reach)
     await pending.read()
     await page.sign_in()
     async with anyio.create_task_group() as group:

@@ -7,7 +7,7 @@ those of the terminal (`cli/views/events.py`); inputs and results of calls are c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import htpy as h
 from htpy import Element, Node
@@ -21,6 +21,7 @@ from callboard.cli.views.permission import spelled
 from callboard.cli.views.team import team_rows
 from callboard.core.decoding import read_event
 from callboard.core.keys import journal
+from callboard.core.live.following import CallProgress, LivePart, LiveText, ReadPosition
 from callboard.core.reports.context import Numbered
 from callboard.engine.recall import numbered_events
 from callboard.ports.notifier import Notifier
@@ -34,7 +35,16 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Json, ToolCall
 from callboard.web.guard import EVENTS
 from callboard.web.html import Viewer, WebPage, field, form, moment, partial, path_of, shown_lines
-from callboard.web.routes import EventStream, Messages, PageServices, StreamMessage, html_response, next_news, viewer_of
+from callboard.web.live import LiveFeed, LiveFeeds
+from callboard.web.routes import (
+    EventStream,
+    Messages,
+    PageServices,
+    RestingNews,
+    StreamMessage,
+    html_response,
+    viewer_of,
+)
 
 _PAGE = 200
 """Events of a transcript that one page shows."""
@@ -42,6 +52,9 @@ _ENTRIES = "transcript"
 _EARLIER = "earlier"
 _LARGEST = 50_000
 """Characters of an input or a result that a page shows."""
+_CUT = " … The rest appears when the reply is complete."
+_STREAMING = "streaming"
+"""Id of the element with the reply that streams."""
 _OLDER = -1
 """Position of a stream that adds no events, because its page shows older ones."""
 
@@ -150,7 +163,11 @@ class _Transcript:
 def _agent_page(life: _Life, part: _Transcript, viewer: Viewer, *, newest: bool) -> WebPage:
     row = life.row
     title = spelled(row.name) + (f" ({spelled(row.agent_type)})" if row.agent_type not in ("", row.name) else "")
-    fragments = {"state": _state_section(life), _ENTRIES: _transcript_section(life.path, part)}
+    fragments = {
+        "state": _state_section(life),
+        _ENTRIES: _transcript_section(life.path, part),
+        _STREAMING: _streaming_section(),
+    }
     controls = (
         None if row.life == "stopped" and row.kind != "lead" else agent_controls(life.handle.id, row.name, viewer)
     )
@@ -308,35 +325,153 @@ class _AgentRoutes:
         after = _number(request, "after")
         resumed = request.headers.get("last-event-id", "")
         position = int(resumed) if resumed.isdecimal() else _OLDER if after is None else after
-        news = Notifier()
-        return EventStream(lambda: _followed(life, position, news), lambda: life.handle.agents.watch(news.notify))
+        follower = _AgentFollower(life, position, self._services.live)
+        return EventStream(follower.messages, follower.follow)
 
     async def _life(self, request: WebRequest) -> _Life:
         handle = await handle_of(self._services.store, request.path_params["session"])
         return _Life(self._services.store, handle, handle.agent_row(request.path_params["agent"]))
 
 
-async def _followed(life: _Life, position: int, news: Notifier) -> Messages:
-    """Yield new events of one life of an agent, and its state when it changes."""
-    calls = (await _part_of(life, None if position < 0 else position + 1)).calls
-    state = ""
-    seen = await news.changed(0)
-    while True:
+class _LiveSection:
+    """Reply that streams, on one page."""
+
+    def __init__(self, text: LiveText, position: int, events: Iterable[Numbered]) -> None:
+        """`position`, `events`: what the page has read of the agent's journal."""
+        self._text = text
+        self._progress = CallProgress(position)
+        for seq, event in events:
+            self.saw(seq, event)
+        self._seen = ReadPosition()
+        self._is_empty = False
+        """True if the page shows no reply. A page that has connected again may show an old one."""
+
+    def saw(self, seq: int, event: Event) -> None:
+        """Process an event of the journal that the page shows now."""
+        self._progress.saw(seq, event)
+
+    def news(self) -> Iterator[str]:
+        """Yield the parts of a message that bring the page up to date."""
+        reply = self._text.reply
+        current = self._seen.reply
+        # A reply that has ended stays until the page shows it from the journal, also if the next one has begun.
+        if not self._is_empty and (current is None or reply is None or self._progress.is_past(current)):
+            # The element stays, because all parts of a message find their elements before the first one changes any.
+            yield partial(_STREAMING, "", swap="innerHTML")
+            self._seen = ReadPosition()
+            self._is_empty = True
+        if reply is None or not self._progress.is_open(reply):
+            return
+        parts, continues, position = self._text.since(self._seen)
+        first = self._seen.parts
+        if continues:
+            yield from _continued(first - 1, parts.pop(0).text, self._seen.characters)
+        if parts:
+            elements = [_part(number, part) for number, part in enumerate(parts, first)]
+            yield partial(_STREAMING, str(h.fragment[elements]), swap="beforeend")
+        self._seen = position
+        self._is_empty = False
+
+
+def _streaming_section() -> Element:
+    """Return the place for a reply that streams."""
+    return h.section(f"#{_STREAMING}", aria_label="Reply that streams")
+
+
+def _part(number: int, part: LivePart) -> Element:
+    text = h.div(f"#{_STREAMING}-{number}.text")[_visible_text(part.text, 0)]
+    match part.kind:
+        case "thinking":
+            return h.details[h.summary["Thinking …"], text]
+        case "call":
+            return h.p(".about")[f"calls {spelled(part.text)}"]
+        case "input":
+            return h.details[h.summary["Input …"], text]
+        case "lost":
+            return h.p(".about")["This page has missed a part. The reply appears when it is complete."]
+        case _:
+            return text
+
+
+def _continued(number: int, text: str, before: int) -> Iterator[str]:
+    visible = _visible_text(text, before)
+    if visible:
+        yield partial(f"{_STREAMING}-{number}", str(h.fragment[visible]), swap="beforeend")
+
+
+def _visible_text(text: str, before: int) -> Node:
+    """Return the part of a text that a page still shows after a number of characters."""
+    room = _LARGEST - before
+    if room < 0:
+        return ""
+    return spelled(text[:room]) + (_CUT if len(text) > room else "")
+
+
+class _AgentFollower:
+    """One page on an agent: new events of its life, its state when it changes, and its reply as it streams."""
+
+    def __init__(self, life: _Life, position: int, feeds: LiveFeeds) -> None:
+        """`position`: number of the newest event that the page has; `_OLDER` if it adds none."""
+        self._life = life
+        self._position = position
+        self._feeds = feeds
+        self._feed: LiveFeed | None = None
+        self._live: _LiveSection | None = None
+        self._calls: Calls = {}
+        self._state = ""
+        self._changed = Notifier()
+        self._journal = Notifier()
+        """Notified of all changes but those of the reply that streams."""
+
+    async def follow(self) -> None:
+        """Follow the session and the reply, until cancelled."""
+        life = self._life
+        notify = self._changed.notify
+        async with self._feeds.following(life.handle.id, life.row.name, life.row.incarnation, notify=notify) as feed:
+            self._feed = feed
+            await life.handle.agents.watch(self._news)
+
+    def _news(self) -> None:
+        self._journal.notify()
+        self._changed.notify()
+        if self._feed is not None:
+            self._feed.retry.notify()
+
+    async def messages(self) -> Messages:
+        """Yield what has changed. Text follows at once, everything else after a rest."""
+        part = await _part_of(self._life, None if self._position < 0 else self._position + 1)
+        self._calls = part.calls
+        await self._journal.changed(0)
+        if self._feed is not None and self._position >= 0:
+            self._live = _LiveSection(self._feed.text, self._position, part.events)
+        changes = RestingNews(self._changed, self._journal)
+        while True:
+            due = changes.is_due()
+            parts = await self._journal_parts() if due else []
+            if self._live is not None:
+                parts += self._live.news()
+            if parts or due:
+                yield StreamMessage("".join(parts), str(self._position) if self._position >= 0 else "")
+            await changes.next()
+
+    async def _journal_parts(self) -> list[str]:
+        life = self._life
         await life.handle.agents.look_around()  # no row changes when a host is killed
         parts: list[str] = []
-        now = str(_state_section(life))
-        if now != state:
-            state = now
-            parts.append(partial("state", now))
-        if position >= 0:
-            events = await numbered_events(life.store, life.stream, position)
-            entries = "".join(
-                str(entry) for seq, event in events if (entry := shown_event(seq, event, calls)) is not None
-            )
-            position = events[-1][0] if events else position
-            parts += [partial(_ENTRIES, entries, swap="beforeend")] if entries else []
-        yield StreamMessage("".join(parts), str(position) if position >= 0 else "")
-        seen = await next_news(news, seen)
+        state = str(_state_section(life))
+        if state != self._state:
+            self._state = state
+            parts.append(partial("state", state))
+        if self._position < 0:
+            return parts
+        entries: list[str] = []
+        for seq, event in await numbered_events(life.store, life.stream, self._position):
+            self._position = seq
+            if (entry := shown_event(seq, event, self._calls)) is not None:
+                entries.append(str(entry))
+            if self._live is not None:
+                self._live.saw(seq, event)
+        return [*parts, partial(_ENTRIES, "".join(entries), swap="beforeend")] if entries else parts
 
 
 def _number(request: WebRequest, name: str) -> int | None:

@@ -40,6 +40,7 @@ from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cooki
 from callboard.web.hosts import host_routes
 from callboard.web.html import sign_in_document
 from callboard.web.links import link_routes
+from callboard.web.live import LiveFeeds
 from callboard.web.new_session import new_session_routes
 from callboard.web.passwords import check_hash
 from callboard.web.peer import LOOPBACK_ONLY, Reach
@@ -265,11 +266,13 @@ async def serving_page(
 
     try:
         await requests.read()
-        services = PageServices(store, places, access, requests, news)
+        live = LiveFeeds(store, places.live)
+        services = PageServices(store, places, access, requests, news, live)
         app = page_app(services, ProcessLookup(), report, options.reach)
         running = serving_app(app, options.host, options.port, lifespan="off", tls=options.tls)
         async with running as bound, anyio.create_task_group() as group:
             group.start_soon(requests.follow, news.notify)
+            await group.start(live.run)
             serving = PageServer(options, bound, access)
             with app.ending_streams(), announced(places.state, options.web.address or serving.base):
                 yield serving

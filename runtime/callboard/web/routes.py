@@ -30,9 +30,12 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access
 from callboard.web.guard import visit_of
 from callboard.web.html import REPLY, ZONE, Viewer, WebPage, document, notice_document, partial
+from callboard.web.live import LiveFeeds
 
 _REST = 0.2
 """Seconds between two messages of a stream."""
+_TEXT_REST = 0.05
+"""The same for a reply that streams."""
 _QUIET = 5.0
 """Seconds after which a stream without news looks again whether the host lives, and sends a comment."""
 
@@ -59,6 +62,8 @@ class PageServices:
     requests: OpenRequests
     news: Notifier
     """Notified after each change of a session or a request."""
+    live: LiveFeeds
+    """Replies while they stream."""
 
     def page(self, request: Request, page: WebPage) -> Response:
         """Return a whole page."""
@@ -162,6 +167,36 @@ async def next_news(news: Notifier, seen: int, *, rest: float = _REST) -> int:
     with anyio.move_on_after(_QUIET):
         return await news.changed(seen)
     return seen
+
+
+class RestingNews:
+    """Wait of a stream that shows a reply as it streams: for its text, and less often for everything else."""
+
+    def __init__(self, changed: Notifier, journal: Notifier) -> None:
+        """Wait for `changed`, notified of all changes, and `journal`, of those that are not about the text."""
+        self._changed = changed
+        self._journal = journal
+        self._seen = -1
+        self._read = -1
+        self._due = 0.0
+        """Time from which changes of the journal are due."""
+
+    def is_due(self) -> bool:
+        """Return True if the stream has to look at everything now. Call it before the stream looks at anything."""
+        self._seen = self._changed.changes
+        now = anyio.current_time()
+        if now < self._due or (self._journal.changes == self._read and now < self._due + _QUIET):
+            return False
+        self._read = self._journal.changes
+        self._due = now + _REST
+        return True
+
+    async def next(self) -> None:
+        """Rest, then wait for the next change that is due, at most until the stream has to show that it lives."""
+        await anyio.sleep(_TEXT_REST)
+        until = self._due if self._journal.changes != self._read else self._due + _QUIET
+        with anyio.move_on_after(max(0.0, until - anyio.current_time())):
+            await self._changed.changed(self._seen)
 
 
 async def changed_fragments(

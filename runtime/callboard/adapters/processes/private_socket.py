@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
+
 from callboard.adapters.kernel.exits import has_ended, open_process
 from callboard.adapters.kernel.process_table import has_proc
 from callboard.adapters.processes.connection_owner import ConnectionOwner, owner_of_process
@@ -27,6 +29,7 @@ _LONGEST = 100
 """Most bytes of the path of a socket. The kernel's limit is 107 on Linux and 103 on macOS."""
 _SHORT_FOLDER = "/tmp"  # noqa: S108 - for a private folder with a random name; TMPDIR may be long itself
 _BACKLOG = 16
+_PART = 65_536
 _SO_PEERPIDFD = 77
 """Option of a socket since Linux 6.5: a descriptor of the process at the other end (asm-generic/socket.h)."""
 _SOL_LOCAL = 0
@@ -115,6 +118,18 @@ def peer_of(connection: socket.socket) -> ConnectionOwner:
     return owner if has_proc() or owner.origin == "tool" else replace(owner, origin="person")
 
 
+async def received(connection: socket.socket) -> bytes:
+    """Return the next bytes of a connection; empty at its end, also after an error."""
+    while True:
+        await anyio.wait_readable(connection)
+        try:
+            return connection.recv(_PART)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return b""
+
+
 def _new_socket() -> socket.socket:
     created = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     created.setblocking(False)
@@ -136,8 +151,8 @@ def _short_path(path: Path) -> Generator[str]:
 def _remove_dead(folder: Path) -> None:
     """Remove sockets of processes that have ended. One that still accepts is of a process that is not visible here."""
     for path in folder.iterdir():
-        pid, _, rest = path.name.partition("-")
-        started, _, _ = rest.partition("-")
+        pid, _, ending = path.name.partition("-")
+        started, _, _ = ending.partition("-")
         if not pid.isdecimal() or not started.isdecimal() or is_same(int(pid), float(started)):
             continue
         if (living := connected(folder, path.name)) is not None:

@@ -50,14 +50,14 @@ class LiveGate:
     def __init__(self, position: int = 0) -> None:
         self._progress = CallProgress(position)
         self._held: list[LiveFrame] = []
-        self._shown: LiveReply | None = None
+        self._visible: LiveReply | None = None
 
     def take(self, frame: LiveFrame) -> list[LiveFrame]:
         """Return the frames to show now."""
         if self._progress.is_past(frame.reply):
             return []
         if self._progress.is_open(frame.reply):
-            self._shown = frame.reply
+            self._visible = frame.reply
             return [frame]
         self._held.append(frame)
         if sum(len(held.text) for held in self._held) > _MOST_HELD:
@@ -69,11 +69,11 @@ class LiveGate:
         self._progress.saw(position, event)
         waiting = self._held
         self._held = []
-        return [shown for frame in waiting for shown in self.take(frame)]
+        return [visible for frame in waiting for visible in self.take(frame)]
 
     def void(self, event: Event) -> str:
         """Return why the text that was shown is void, before `saw` gets the event; empty if it is not."""
-        if self._shown is None or self._progress.is_past(self._shown):
+        if self._visible is None or self._progress.is_past(self._visible):
             return ""
         match event:
             case CallFailed(purpose="turn"):

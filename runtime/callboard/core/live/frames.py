@@ -121,14 +121,14 @@ class LineReader:
     """Lines of a stream of bytes, however it is cut."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._unfinished = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that are complete now. Raises `LiveProtocolError` for one that is too long."""
-        self._rest += data
-        *lines, rest = self._rest.split(b"\n") if b"\n" in data else [self._rest]
-        self._rest = bytearray(rest)
-        if max(map(len, (*lines, rest))) > LONGEST_LINE:
+        self._unfinished += data
+        *lines, unfinished = self._unfinished.split(b"\n") if b"\n" in data else [self._unfinished]
+        self._unfinished = bytearray(unfinished)
+        if max(map(len, (*lines, unfinished))) > LONGEST_LINE:
             raise LiveProtocolError("a line is too long")
         return [bytes(line) for line in lines]
 

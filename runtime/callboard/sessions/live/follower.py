@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from callboard.adapters.processes.private_socket import connected, socket_name
+from callboard.adapters.processes.private_socket import connected, received, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import (
     LineReader,
@@ -20,7 +20,6 @@ from callboard.core.live.frames import (
     request_line,
 )
 from callboard.ports.store import LeaseHolder
-from callboard.sessions.live.host import received
 
 
 async def read_live(

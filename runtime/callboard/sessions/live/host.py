@@ -19,7 +19,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from callboard.adapters.processes.connection_owner import ConnectionOwner
-from callboard.adapters.processes.private_socket import accepted, listening, peer_of, socket_name
+from callboard.adapters.processes.private_socket import accepted, listening, peer_of, received, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import (
     FrameKind,
@@ -46,7 +46,6 @@ _REQUEST_WITHIN = 5.0
 """Seconds within which a follower has to say what it follows."""
 _MOST_REPORTED = 20
 """Refused processes that are reported, so that an agent cannot fill the log."""
-_PART = 65_536
 
 
 class LiveReader:
@@ -239,18 +238,6 @@ def _frames_of(reply: LiveReply, deltas: Iterable[Delta]) -> Iterator[LiveFrame]
         texts.append(delta.text)
     if kind is not None:
         yield LiveFrame(reply, kind, "".join(texts))
-
-
-async def received(connection: socket.socket) -> bytes:
-    """Return the next bytes of a connection; empty at its end, also after an error."""
-    while True:
-        await anyio.wait_readable(connection)
-        try:
-            return connection.recv(_PART)
-        except BlockingIOError:
-            continue
-        except OSError:
-            return b""
 
 
 async def _request_of(connection: socket.socket) -> LiveRequest:
