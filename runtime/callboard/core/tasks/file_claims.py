@@ -40,7 +40,8 @@ def normal_paths(paths: Iterable[str]) -> tuple[str, ...]:
 
 def meet(first: str, other: str) -> bool:
     """Return True if some path may match both."""
-    own, others = _segments(first), _segments(other)
+    own = _segments(first)
+    others = _segments(other)
     for at, (name, other_name) in enumerate(zip(own, others, strict=False)):
         if not _is_plain(name) or not _is_plain(other_name):
             return _agree(own[at:], others[at:], "**", _names_agree)
