@@ -5,7 +5,10 @@ The machines have homes and process namespaces of their own, and no folder in co
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,3 +125,75 @@ def test_a_session_goes_on_elsewhere_with_the_same_next_request(
     assert hosts.at_remote("second.txt") == "second\n"
     assert not (hosts.workspace / "second.txt").exists()
     record_property("seconds from the start of the process to the request", round(service.times[2] - began, 2))
+
+
+@pytest.mark.slow
+def test_losses_are_named_in_the_words_of_a_crash(server: PostgresServer, tmp_path: Path) -> None:
+    base = tmp_path.resolve()
+    saved = threading.Event()
+
+    def script(request: Json, number: int) -> Say:
+        match number:
+            case 0:
+                saved.wait(LONGEST)
+                return Say([use(0, "bash", command="sleep 600", run_in_background=True)])
+            case 1:
+                lost = use(1, "write_file", path=str(hosts.workspace / "lost.txt"), content="x")
+                outside = use(2, "write_file", path=str(base / "outside.txt"), content="x")
+                return Say([lost, outside, use(3, "bash", command="echo 1 > made.txt")])
+            case 2:
+                return Say([use(4, "bash", command="touch begun; sleep 600")])
+            case _:
+                return Say([{"type": "text", "text": "Done."}])
+
+    probe = Path(__file__).parents[1] / "adapters" / "mcp" / "mcp_raw_server.py"
+    servers = {"mcpServers": {"probe": {"command": sys.executable, "args": [str(probe)]}}}
+    with foreign_service(script) as service:
+        hosts = Hosts(base, server.url, service)
+        (hosts.workspace / "noise.log").write_text("ignored")
+        with hosts.first.started(*RUN, "--mcp-config", json.dumps(servers)) as process:
+            hosts.until(process, lambda: hosts.at_remote("a.txt") != "")
+            saved.set()
+            hosts.until(process, (hosts.workspace / "begun").exists)
+            process.kill()
+            process.communicate()
+        answer, _ = resumed(hosts.second)
+    assert answer.strip() == "Done."
+    assert service.complaints == []
+    told = json.dumps(service.requests[3]["messages"], ensure_ascii=False)
+    for words in (
+        "The runtime stopped on another host, and this session continues here from its last checkpoint.",
+        f"Your workspace is {hosts.clone} now. It was {hosts.workspace}:",
+        "- Changes after the last checkpoint, which are not here: lost.txt\\n",
+        "they did is unknown: echo 1 > made.txt\\n",
+        "- Files that git ignores, which are not here: noise.log\\n",
+        f"- Files outside the workspace that you changed, which are not here: {base}/outside.txt\\n",
+        "- MCP servers that were processes of that host, and begin anew here: probe\\n",
+        "The runtime stopped while this command was under way, so its outcome is unknown and it was not run again.",
+        "lost, its end is unknown: its process is gone and left no exit code",
+    ):
+        assert words in told, words
+    assert not (hosts.clone / "lost.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_take_over_from_another_machine_gets_the_last_checkpoint(server: PostgresServer, tmp_path: Path) -> None:
+    def script(request: Json, number: int) -> Say:
+        match number:
+            case 0:
+                return Say([use(0, "bash", command="echo 1 > late.txt")])
+            case 1:
+                return Say([], wait_s=LONGEST)
+            case _:
+                return Say([{"type": "text", "text": "Done."}])
+
+    with foreign_service(script) as service:
+        hosts = Hosts(tmp_path.resolve(), server.url, service)
+        with hosts.first.started(*RUN) as process:
+            hosts.until(process, lambda: len(service.bodies) == 2)
+            code, out, err = hosts.second.run("resume", "--take-over")
+            process.communicate(timeout=LONGEST)
+    assert (code, out.strip()) == (0, "Done."), err
+    assert process.returncode == 3
+    assert (hosts.clone / "late.txt").read_text() == "1\n"
+    assert "The runtime stopped on another host" not in json.dumps(service.requests[2]["messages"])

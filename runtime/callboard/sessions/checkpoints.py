@@ -48,6 +48,8 @@ LEAVING = 8.0
 """Most seconds for the last checkpoint. Another process that takes over waits for 10 s."""
 _SHOWN = 10
 _EARLIER = 20
+_RUNNING = frozenset({"waiting", "connecting", "connected"})
+"""States of MCP servers that run, or are about to."""
 log = structlog.get_logger("callboard.checkpoints")
 
 
@@ -281,7 +283,7 @@ class Checkpoints:
     def _servers(self) -> tuple[str, ...]:
         servers = self._runtime.ports.servers
         now = servers.now() if servers is not None else ()
-        return tuple(server.name for server in now if server.transport == "stdio" and server.state == "connected")
+        return tuple(server.name for server in now if server.transport == "stdio" and server.state in _RUNNING)
 
     def _report(self, line: str) -> None:
         """Tell the person a line once."""

@@ -17,11 +17,14 @@ from callboard.core.checkpoints.rules import (
     loss_reminder,
     push_end,
     read_commit,
+    relocated,
     session_branches,
     short_list,
+    work_after,
 )
 from callboard.types import events as ev
 from callboard.types.checkpoints import CheckpointPolicy
+from callboard.types.records import ToolCall
 
 
 @pytest.mark.parametrize(
@@ -202,3 +205,39 @@ def test_losses_are_named() -> None:
         "- MCP servers that were processes of that host, and begin anew here: browser",
         "Look at what is here before you do any of it again.",
     ]
+
+
+def test_work_after_a_checkpoint_is_read_from_the_journal() -> None:
+    calls = {"c1": "make", "c2": "sleep 9", "c3": "make"}
+    replied = ev.ModelReplied(
+        at=1,
+        ordinal=1,
+        model="m",
+        stop_reason="tool_use",
+        blocks=(),
+        calls=tuple(
+            ToolCall(id=name, use_id=name, name="bash", input={"command": text}) for name, text in calls.items()
+        ),
+    )
+
+    def finished(call: str, at: float, **data: object) -> ev.ToolFinished:
+        return ev.ToolFinished(at=at, call=call, content=(), data=data)
+
+    events = [
+        replied,
+        finished("w0", 1, path="/w/early", before="", after="1"),
+        finished("w1", 3, path="/w/a", before="", after="1"),
+        finished("w2", 3, path="/w/same", before="1", after="1"),
+        finished("c1", 3, exit_code=0),
+        finished("c2", 3, id="bg_1", output="/data/bg_1.out"),
+        finished("c3", 3, exit_code=1),
+    ]
+    assert work_after(events, 2) == (("/w/a",), ("make",))
+
+
+def test_a_path_of_another_host_is_found_in_the_innermost_folder() -> None:
+    folders = {"/a/app": "/b/app", "/a/app/wt": "/b/trees"}
+    assert relocated("/a/app/x/y", folders) == "/b/app/x/y"
+    assert relocated("/a/app/wt/x", folders) == "/b/trees/x"
+    assert relocated("/a/app", folders) == "/b/app"
+    assert relocated("/a/application/x", folders) == ""

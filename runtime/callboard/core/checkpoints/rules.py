@@ -178,7 +178,7 @@ def relocated(path: str, folders: Mapping[str, str]) -> str:
 def work_after(events: Iterable[ev.Event], at: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that an agent's tools changed after a time, and the commands that it ran.
 
-    A command that was in progress is left out: the agent is told about it when its call is repaired.
+    A command that was in progress, or in the background, is left out: the agent is told about it by itself.
     """
     commands: dict[str, str] = {}
     files: dict[str, None] = {}
@@ -189,6 +189,8 @@ def work_after(events: Iterable[ev.Event], at: float) -> tuple[tuple[str, ...], 
             commands |= {call.id: str(call.input.get("command", "")) for call in calls}
         elif isinstance(event, ev.ToolFinished) and event.at > at:
             data = event.data
+            if event.call in commands and "output" in data:  # in the background
+                continue
             if event.call in commands:
                 ran[commands[event.call]] = None
             elif not event.is_error and {"path", "before", "after"} <= data.keys() and data["before"] != data["after"]:
