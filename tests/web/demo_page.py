@@ -92,6 +92,8 @@ def screens(session: str) -> dict[str, str]:
         "sessions": "/sessions",
         "session": f"/sessions/{session}",
         "agent": f"/sessions/{session}/agents/lead",
+        "context": f"/sessions/{session}/agents/lead/context",
+        "mail": f"/sessions/{session}/agents/lead/mail",
         "changes": "/changes",
         "worktree": "/changes/rounding",
         "schedules": "/schedules",

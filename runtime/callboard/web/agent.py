@@ -30,9 +30,10 @@ from callboard.ports.store_reading import records_of
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import handle_of
 from callboard.types.errors import UsageError
-from callboard.types.events import EnvelopeReceived, Event, ModelReplied, ToolFinished
+from callboard.types.events import ContextEdited, EnvelopeReceived, Event, ModelReplied, ToolFinished
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AgentRow, Json, ToolCall
+from callboard.web.agent_context import agent_screen_path
 from callboard.web.guard import EVENTS
 from callboard.web.html import Viewer, WebPage, field, form, moment, partial, path_of, shown_lines
 from callboard.web.live import LiveFeed, LiveFeeds
@@ -176,11 +177,18 @@ def _agent_page(life: _Life, part: _Transcript, viewer: Viewer, *, newest: bool)
     return WebPage(title, life.path, fragments, controls, back=back, query=query)
 
 
+def _links(life: _Life) -> Element:
+    """Return the links to the other screens of the agent."""
+    names = {"context": "Context", "mail": "Messages"}
+    links = [h.a(href=agent_screen_path(life.handle.id, life.row.name, each))[text] for each, text in names.items()]
+    return h.nav(".links", aria_label="More about this agent")[links]
+
+
 def _state_section(life: _Life) -> Element:
     seen = life.handle.agents.seen()
     row = next((row for row in team_rows(seen) if row.agent.row.name == life.row.name), None)
     if row is None:
-        return h.section("#state")[h.p(".state.dim")["It has ended."]]
+        return h.section("#state")[h.p(".state.dim")["It has ended."], _links(life)]
     agent = row.agent
     _, _, tokens, cost = row.cells
     return h.section("#state")[
@@ -198,6 +206,7 @@ def _state_section(life: _Life) -> Element:
             )
         ],
         None if seen.host is not None else h.p(".state.warn")["No process hosts the session: this is its last state."],
+        _links(life),
     ]
 
 
@@ -215,16 +224,18 @@ def _entries(path: str, part: _Transcript) -> Node:
     link = h.a(href=earlier, **in_place)
     return [
         h.p(f"#{_EARLIER}")[link[f"Show earlier events ({part.first:,})"]] if part.first else None,
-        [shown_event(seq, event, part.calls) for seq, event in part.events],
+        [shown_event(seq, event, part.calls, path) for seq, event in part.events],
     ]
 
 
-def shown_event(seq: int, event: Event, calls: Calls) -> Element | None:
-    """Return one event; None for one that has nothing to show."""
+def shown_event(seq: int, event: Event, calls: Calls, path: str = "") -> Element | None:
+    """Return one event; None for one that has nothing to show. `path`: of the agent, for the undo of an edit."""
     content = _content(event, calls)
     if content is None:
         return None
     kind, *inner = content
+    if path and isinstance(event, ContextEdited) and event.edits:
+        inner.append(h.a(href=f"{path}/context#edit-{seq}")["What it removed, and undo"])
     return h.article(class_=f"entry {kind}", id=f"event-{seq}")[h.span(".at")[moment(event.at)], h.div[inner]]
 
 
@@ -467,7 +478,7 @@ class _AgentFollower:
         entries: list[str] = []
         for seq, event in await numbered_events(life.store, life.stream, self._position):
             self._position = seq
-            if (entry := shown_event(seq, event, self._calls)) is not None:
+            if (entry := shown_event(seq, event, self._calls, life.path)) is not None:
                 entries.append(str(entry))
             if self._live is not None:
                 self._live.saw(seq, event)

@@ -34,6 +34,7 @@ from callboard.types.reaching_settings import WebSettings
 from callboard.types.records import RefusedRequest
 from callboard.web.access import Access, TooManyTries
 from callboard.web.agent import agent_routes
+from callboard.web.agent_context import agent_context_routes
 from callboard.web.changes import changes_routes
 from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cookie_name, too_many, visit_of
@@ -71,6 +72,7 @@ def page_app(
             *waiting_routes(services),
             *session_routes(services),
             *agent_routes(services),
+            *agent_context_routes(services),
             *schedule_routes(services),
             *cost_routes(services),
             *policy_routes(services),

@@ -123,13 +123,14 @@ def _edit(edit: EditReport) -> Iterator[Line]:
     taken_back = edit.taken_back_by is not None
     yield Line(name, "dim" if taken_back else "strong")
     yield Line(f"    {edit.tokens_before:,} -> {edit.tokens_after:,} tokens, {change}")
-    for text in _details(edit):
+    for text in edit_details(edit):
         yield Line(f"    {text}", "dim")
     if taken_back:
         yield Line(f"    undone by edit {edit.taken_back_by}", "warn")
 
 
-def _details(edit: EditReport) -> Iterator[str]:
+def edit_details(edit: EditReport) -> Iterator[str]:
+    """Yield the reason for an edit, what it changed, and what it cost."""
     if edit.why:
         yield plain(f"why: {edit.why}").replace("\n", " ")
     lines = [_touched(touched) for touched in edit.touched[:_SHOWN]]
