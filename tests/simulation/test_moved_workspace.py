@@ -197,3 +197,23 @@ def test_a_take_over_from_another_machine_gets_the_last_checkpoint(server: Postg
     assert process.returncode == 3
     assert (hosts.clone / "late.txt").read_text() == "1\n"
     assert "The runtime stopped on another host" not in json.dumps(service.requests[2]["messages"])
+
+
+@pytest.mark.slow
+def test_a_serving_host_without_the_workspace_runs_a_detached_session(server: PostgresServer, tmp_path: Path) -> None:
+    def script(request: Json, number: int) -> Say:
+        if number == 0:
+            return Say([use(0, "bash", command="cat a.txt; echo 1 > made.txt")])
+        return Say([{"type": "text", "text": "Done."}])
+
+    with foreign_service(script) as service:
+        hosts = Hosts(tmp_path.resolve(), server.url, service)
+        (hosts.workspace / "a.txt").write_text("not committed")
+        code, session, err = hosts.first.run(*RUN[:-1], "--detach", RUN[-1])
+        assert code == 0, err
+        with hosts.second.started("serve") as serving:
+            hosts.until(serving, lambda: len(service.bodies) == 2 and hosts.at_remote("made.txt") != "")
+    assert service.complaints == []
+    assert "not committed" in json.dumps(service.requests[1]["messages"])
+    assert (hosts.clone / "made.txt").exists()
+    assert session.strip() in str(hosts.clone)

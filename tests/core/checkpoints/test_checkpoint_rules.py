@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +20,12 @@ from callboard.core.checkpoints.rules import (
     push_end,
     read_commit,
     relocated,
+    results_in_files,
     session_branches,
     short_list,
     work_after,
 )
+from callboard.core.context.stages.results import persisted_mark
 from callboard.types import events as ev
 from callboard.types.checkpoints import CheckpointPolicy
 from callboard.types.records import ToolCall
@@ -191,6 +195,7 @@ def test_losses_are_named() -> None:
         ignored=(".env",),
         outside=("/tmp/notes",),
         servers=("browser",),
+        results=("/data/r/toolu_1.txt",),
     )
     text = loss_reminder(losses, before="/home/a/app", now="/data/app")
     assert text.splitlines() == [
@@ -202,6 +207,7 @@ def test_losses_are_named() -> None:
         "- Files that checkpoints leave out: film.mov: over 50 MB",
         "- Files that git ignores, which are not here: .env",
         "- Files outside the workspace that you changed, which are not here: /tmp/notes",
+        "- Files with whole results, which are not here: /data/r/toolu_1.txt",
         "- MCP servers that were processes of that host, and begin anew here: browser",
         "Look at what is here before you do any of it again.",
     ]
@@ -233,6 +239,12 @@ def test_work_after_a_checkpoint_is_read_from_the_journal() -> None:
         finished("c3", 3, exit_code=1),
     ]
     assert work_after(events, 2) == (("/w/a",), ("make",))
+
+
+def test_files_with_results_are_found_in_a_conversation() -> None:
+    text = json.dumps({"text": f"{persisted_mark('/data/r/a b.txt', 'x')} and {persisted_mark('/data/r/2.txt', 'y')}"})
+    assert results_in_files([text, text]) == ("/data/r/a b.txt", "/data/r/2.txt")
+    assert results_in_files(["Full output: /x"]) == ()
 
 
 def test_a_path_of_another_host_is_found_in_the_innermost_folder() -> None:

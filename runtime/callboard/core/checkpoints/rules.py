@@ -14,6 +14,7 @@ from callboard.core.checkpoints.address import without_credentials
 from callboard.core.context.reminders import displayed_name
 from callboard.types import events as ev
 from callboard.types.checkpoints import CheckpointPolicy
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 LARGEST = 50_000_000
@@ -140,6 +141,8 @@ def push_end(code: int | None, output: str, branch: str) -> PushEnd:
 
 # Losses of agents whose session continues on another host
 
+_RESULT = late_pattern(r"<persisted-output>(?:\\n|\n)Full output: (.+?)(?:\\n|\n)Preview:")
+"""File of a large result, in a text or in its JSON form."""
 _SHOWN = 40
 """Most names of one kind in a reminder."""
 
@@ -159,9 +162,11 @@ class HostLosses:
     """Files outside the workspace that the agent changed."""
     servers: tuple[str, ...] = ()
     """MCP servers that were processes of that host."""
+    results: tuple[str, ...] = ()
+    """Files with large results that the agent's conversation names."""
 
     def __bool__(self) -> bool:
-        return any((self.changes, self.commands, self.left_out, self.ignored, self.outside, self.servers))
+        return any((self.changes, self.commands, self.left_out, self.ignored, self.outside, self.servers, self.results))
 
 
 def relocated(path: str, folders: Mapping[str, str]) -> str:
@@ -198,6 +203,11 @@ def work_after(events: Iterable[ev.Event], at: float) -> tuple[tuple[str, ...], 
     return tuple(files), tuple(ran)
 
 
+def results_in_files(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the files with whole results that texts of a conversation name, oldest first."""
+    return tuple(dict.fromkeys(match[1] for text in texts for match in _RESULT.finditer(text)))
+
+
 def loss_lines(losses: HostLosses) -> list[str]:
     """Return a line for each kind of loss."""
     unknown = "not run again; what they changed in files is not here, and what else they did is unknown"
@@ -207,6 +217,7 @@ def loss_lines(losses: HostLosses) -> list[str]:
         ("Files that checkpoints leave out", losses.left_out),
         ("Files that git ignores, which are not here", losses.ignored),
         ("Files outside the workspace that you changed, which are not here", losses.outside),
+        ("Files with whole results, which are not here", losses.results),
         ("MCP servers that were processes of that host, and begin anew here", losses.servers),
     )
     return [f"- {title}: {_names(names)}" for title, names in kinds if names]

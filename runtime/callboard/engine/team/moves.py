@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from callboard.core.agent.state import AgentState
-from callboard.core.checkpoints.rules import HostLosses, loss_reminder, relocated, work_after
+from callboard.core.checkpoints.rules import HostLosses, loss_reminder, relocated, results_in_files, work_after
 from callboard.core.keys import journal
 from callboard.engine.recall import numbered_events, recall_readable
 from callboard.engine.runtime import SessionRuntime
@@ -98,6 +98,9 @@ def _losses(state: AgentState, moves: Moves, events: Sequence[ev.Event]) -> Host
         ignored=_distinct(row.ignored for row in rows),
         outside=tuple(path for path in state.work.changed if not relocated(path, {**folders, **earlier})),
         servers=moves.before[""].servers,
+        results=results_in_files(
+            message.wire.decode(errors="replace") for message in state.context.conversation.messages
+        ),
     )
 
 
