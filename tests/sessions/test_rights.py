@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,15 @@ async def test_rules_of_an_agent_join_those_of_all_and_one_that_cannot_be_read_a
     assert await ruling(tmp_path, "make", judge, "person", allow="Bash(make") == "ask"
     assert await ruling(tmp_path, "ls", judge, "person", ask="Bash(ls") == "ask"
     assert await ruling(tmp_path, "ls", judge, "person", deny="Bash(ls") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("attended", "answerable", "plan", "ask"),
+    [(True, False, None, None), (False, True, None, None), (False, False, 1_800.0, 0)],
+)
+def test_requests_wait_without_a_deadline_only_if_the_person_chooses_that_and_someone_can_answer(
+    folders: SettingsFolders, *, attended: bool, answerable: bool, plan: float | None, ask: float | None
+) -> None:
+    types = folders.types("ask: {deadline: null}\nplan: {deadline: null}\n")
+    lead = replace(types, attended=attended, answerable=answerable).lead("lead")
+    assert (lead.plan_deadline, lead.ask_deadline) == (plan, ask)

@@ -12,6 +12,7 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.agent.rules.final_report import farewell, last_words
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.stuck_detector import stop_words
+from callboard.core.approvals.requests import SCHEDULED_WAIT
 from callboard.core.budgets.tree import schedule_of
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
@@ -167,7 +168,8 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
 async def _expire(agent: AgentRuntime, step: st.Expire) -> None:
     """Handle a deadline: escalate the request, or reject it."""
     me = agent.state.me
-    seconds = me.plan_deadline if step.request.kind == "plan" else me.ask_deadline or 0.0
+    wait = me.plan_deadline if step.request.kind == "plan" else me.ask_deadline or 0.0
+    seconds = SCHEDULED_WAIT if wait is None else wait  # only a request of a scheduled turn has a deadline then
     passed = step.request.expires_at or 0.0
     await overdue_request(agent.host, step.request.id, seconds, attended=me.ask_deadline != 0, passed=passed)
 

@@ -34,7 +34,7 @@ from callboard.types.errors import SettingsError, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.model_names import FAMILIES, newest_of
 from callboard.types.records import Budget, Json
-from callboard.types.settings import AskSettings, ProfileSettings
+from callboard.types.settings import PlanSettings, ProfileSettings
 
 KINDS = ("lead", "teammate", "subagent")
 COMPATIBLE_TYPES: Mapping[str, str] = MappingProxyType(
@@ -201,13 +201,12 @@ class AgentTypes:
         return small if small in self.definitions else agent_type
 
     def _ask_deadline(self, deadline: float | None) -> float | None:
-        """Return the deadline of a question.
+        """Return the deadline of a question; None: it waits until a person answers. 0 if nobody can."""
+        return deadline if self.attended or self.answerable else 0
 
-        An unattended session never waits forever: if the settings say so, the default deadline applies.
-        """
-        if self.attended or (self.answerable and deadline is not None):
-            return deadline
-        return AskSettings().deadline if self.answerable else 0
+    def _plan_deadline(self, deadline: float | None) -> float | None:
+        """Return the deadline of a plan. If nobody can answer, a plan never waits forever."""
+        return deadline if self.attended or self.answerable or deadline is not None else PlanSettings().deadline
 
     def _rights_of(self, agent_type: str, parent: PermissionRules) -> tuple[ProfileSettings, PermissionRules]:
         """Return the settings of a type, and the rules of its agents.
@@ -303,7 +302,7 @@ class AgentTypes:
             "react_limit": recovery.react_limit,
             "after_compact": settings.context.after_compact,
             "plan_approver": settings.plan.approver,
-            "plan_deadline": settings.plan.deadline,
+            "plan_deadline": self._plan_deadline(settings.plan.deadline),
             "plan_on_deadline": settings.plan.on_deadline,
             "plan_moved_base": settings.plan.moved_base,
             "stuck_after": settings.limits.stuck_after,

@@ -218,7 +218,8 @@ class AgentSpec(Value):
     todo_reminder_steps: int = 3
     plan_required: bool = False
     plan_approver: Literal["person", "lead", "either"] = "person"
-    plan_deadline: float = 1_800.0
+    plan_deadline: float | None = 1_800.0
+    """Seconds that a plan waits; None: no deadline."""
     plan_on_deadline: Literal["escalate", "refuse"] = "escalate"
     """Action at the deadline of a plan: put it to the user as well, unless the user was asked already, or reject it."""
     plan_moved_base: Literal["tell", "void"] = "tell"

@@ -97,6 +97,23 @@ async def test_a_plan_for_the_lead_goes_to_the_person_then_to_the_policy_then_it
         assert len(policy.asked) == 1 + len(asked), "who left it to others is asked again at each deadline"
 
 
+async def test_a_plan_without_a_deadline_waits_for_the_person_however_long() -> None:
+    model = ScriptedModel(
+        {
+            "lead": [use(*spawn("alice", plan_required=True)), say("waiting"), *[say("well")] * 5],
+            "alice": [use("submit_plan", {"plan": "the plan"}), say("so be it")],
+        }
+    )
+    world = team_world(model)
+    world.spec = {"plan_deadline": None, "ask_deadline": None}
+    async with world.session() as team:
+        await team.prompt("go")
+        await anyio.sleep(7 * 86_400)
+        await team.quiet()
+        (plan,) = await requests(team)
+        assert (plan.status, plan.expires_at) == ("pending", None)
+
+
 async def test_an_answer_that_does_not_count_stands_in_the_history() -> None:
     class Meddler(Person):
         async def answer(self, request: Request) -> Answer | None:

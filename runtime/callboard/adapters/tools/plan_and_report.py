@@ -159,7 +159,7 @@ def _plan_request(arguments: _Submit, context: CallContext, base: str) -> Reques
         revision=max((previous.revision for previous in earlier if same_work(previous, bound)), default=0) + 1,
         escalation=_escalation(context),
         created_at=context.now,
-        expires_at=context.now + context.spec.plan_deadline,
+        expires_at=None if context.spec.plan_deadline is None else context.now + context.spec.plan_deadline,
         cause=context.authority,
     )
     return requests.open_request(request)

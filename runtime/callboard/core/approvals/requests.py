@@ -44,7 +44,7 @@ _NO_AGENT = frozenset({"person", "policy"})
 CHAIN: tuple[Literal["lead", "person", "policy"], ...] = ("lead", "person", "policy")
 """Order of escalation at deadlines. After the last one the request is rejected."""
 SCHEDULED_WAIT = 1_800.0
-"""Most seconds that a request of a scheduled turn waits if the settings say forever. A plan always has a deadline."""
+"""Most seconds that a request of a scheduled turn waits if the settings say forever."""
 POLICY_SECONDS = 60.0
 """Seconds for a policy to answer a request that was put to it at a deadline."""
 LATE = "nobody answered in time"
