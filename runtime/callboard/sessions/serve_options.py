@@ -38,7 +38,8 @@ class Serving:
 class LogLine:
     """One line of the log.
 
-    `kind`: serving, hosting, left, fire, retry, end, missed, paused, note, trouble, files.
+    `kind`: serving, hosting, left, fire, retry, end, missed, paused, note, trouble, files,
+    web.
     """
 
     kind: str

@@ -22,6 +22,7 @@ import anyio.to_thread
 
 from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
+from callboard.cli.terminal.page_process import page_beside
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.signals import ExitRequests, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Block, Line, Style, Terminal, block
@@ -73,16 +74,24 @@ class Demo:
     record: Path | None = None
     resume: Path | None = None
     """Folder of a demo that was cut off, to continue."""
+    web: bool = False
+    """True to open the web page of the demo."""
 
 
 def main(
-    terminal: Terminal, *, yes: bool = False, keep: bool = False, record: Path | None = None, resume: Path | None = None
+    terminal: Terminal,
+    *,
+    yes: bool = False,
+    keep: bool = False,
+    record: Path | None = None,
+    resume: Path | None = None,
+    web: bool = False,
 ) -> int:
     """Run the demo and return the exit code, 0 only if the sample's tests pass at the end.
 
     Raises `UsageError` for a folder without a demo, `WorkspaceUnusable` if none can be created.
     """
-    return run_with_signals(_Show(Demo(yes, keep, record, resume), terminal).go, terminal)
+    return run_with_signals(_Show(Demo(yes, keep, record, resume, web), terminal).go, terminal)
 
 
 class _Show:
@@ -121,6 +130,9 @@ class _Show:
             self._screen.attach(session, asks=self._person.asks if self._person is not None else ())
             if self._person is not None:
                 self._person.attach(session)
+            if self._demo.web:
+                page = page_beside(folder, self._terminal.terminal_print, "--open", "--port", "0")
+                await stack.enter_async_context(page)
             self._say(f"Commands run at sandbox level {session.level} of 0 to 3 (`callboard doctor` says more).")
             if not session.schedules():  # the session is new, or was cut off at its beginning
                 await self._begin(session)

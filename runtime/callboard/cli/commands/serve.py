@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -19,8 +21,9 @@ from callboard.adapters.system.open_files import raise_limit
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
+from callboard.cli.terminal.page_process import page_beside
 from callboard.cli.terminal.signals import next_hangup
-from callboard.cli.terminal.terminal import Style, Terminal, block
+from callboard.cli.terminal.terminal import Block, Style, Terminal, block
 from callboard.core.placement import read_labels
 from callboard.sessions.serve import UPGRADED, HostCandidate, LogLine, Serving, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
@@ -54,6 +57,7 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
     help="Time that a step may take to its end at SIGTERM or `hosts drain`.",
 )
 @click.option("--sessions", type=click.IntRange(min=1), metavar="N", help="Most sessions to host at once.")
+@click.option("--web", "web_", is_flag=True, help="Also serve the web page, as `callboard web` does.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, schedules and settings.")
 @as_json
 @everywhere
@@ -85,7 +89,8 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
             return 0
         put_back = raise_limit()
         try:
-            return anyio.run(_Serve(serving, _Lines(terminal, quiet=invocation.quiet, json_=json_)).run)
+            lines = _Lines(terminal, quiet=invocation.quiet, json_=json_)
+            return anyio.run(_Serve(serving, lines, web=values["web_"]).run)
         finally:
             put_back()
 
@@ -117,12 +122,13 @@ def _object(event: LogLine) -> Json:
 class _Serve:
     """One `callboard serve`, from its start to a signal."""
 
-    def __init__(self, serving: Serving, lines: _Lines) -> None:
+    def __init__(self, serving: Serving, lines: _Lines, *, web: bool = False) -> None:
         self._leaving = anyio.Event()
         self._handed_over: int | None = None
         """Exit code once the sessions are handed over at a signal."""
         self._what = replace(serving, leaving=self._leaving)
         self._lines = lines
+        self._web = web
         self._left: int | None = None
         self._again = True
         self._scope: anyio.CancelScope
@@ -136,14 +142,26 @@ class _Serve:
             await group.start(self._take_signals)
             group.start_soon(self._take_hangups)
             group.start_soon(self._take_upgrade)
-            while self._again:
-                self._again = False
-                with self._scope:
-                    code = await serving(self._what, self._lines.tell)
-                self._scope = anyio.CancelScope()
+            async with self._page():
+                while self._again:
+                    self._again = False
+                    with self._scope:
+                        code = await serving(self._what, self._lines.tell)
+                    self._scope = anyio.CancelScope()
             group.cancel_scope.cancel()
         codes = (self._left, self._handed_over, code)
         return next(each for each in codes if each is not None)
+
+    def _page(self) -> AbstractAsyncContextManager[None]:
+        """Return the web page, or nothing. Lines that may be kept in a log have its address without the token."""
+        if not self._web:
+            return nullcontext()
+        kept = self._lines.json_ or not sys.stderr.isatty()
+        return page_beside(self._what.workspace, self._show_page, address_only=kept)
+
+    def _show_page(self, page: Block) -> None:
+        for line in page.lines:
+            self._lines.tell(LogLine("web", line.text))
 
     async def _take_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Hand the sessions over at the first SIGTERM. Leave at SIGINT or a second SIGTERM.

@@ -83,6 +83,7 @@ def serve(invocation: Invocation, /, scenario: Path, **values: Any) -> None:
 @click.option("--keep", is_flag=True, help="Keep the sample project and print its folder.")
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
 @click.option("--resume", type=click.Path(file_okay=False, path_type=Path), help="Continue an interrupted demo.")
+@click.option("--web", is_flag=True, help="Open the web page of the demo in your browser.")
 @everywhere
 @click.pass_obj
 def demo(invocation: Invocation, /, **values: Any) -> int:

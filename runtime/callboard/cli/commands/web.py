@@ -47,6 +47,7 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 )
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="An address of this machine.")
 @click.option("--add-user", metavar="NAME", help="Ask for a password, and let this user sign in with it.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="End when the input ends.")
 @click.option("--new-proxy-secret", is_flag=True, help="Make the secret of a reverse proxy, and print its header.")
 @everywhere
 @click.pass_obj
@@ -66,7 +67,7 @@ def web(invocation: Invocation, /, *, port: int, bind: str, **values: Any) -> in
         if values["new_proxy_secret"]:
             return _make_proxy_secret(terminal)
         options = PageOptions(_address(bind), port, own_settings().web)
-        running = _Web(invocation, terminal, open_=values["open_"], qr=values["qr"])
+        running = _Web(invocation, terminal, **{name: values[name] for name in ("open_", "qr", "with_parent")})
         return anyio.run(running.run, options)
 
 
@@ -107,11 +108,12 @@ def _make_proxy_secret(terminal: Terminal) -> int:
 class _Web:
     """One `callboard web`, from its start to a signal."""
 
-    def __init__(self, invocation: Invocation, terminal: Terminal, *, open_: bool, qr: bool) -> None:
+    def __init__(self, invocation: Invocation, terminal: Terminal, *, open_: bool, qr: bool, with_parent: bool) -> None:
         self._invocation = invocation
         self._terminal = terminal
         self._open = open_
         self._qr = qr
+        self._with_parent = with_parent
         self._serving: PageServer | None = None
 
     async def run(self, options: PageOptions) -> int:
@@ -129,12 +131,22 @@ class _Web:
                 self._tell_code(serving)
                 self._tell_address()
                 if not self._open:
-                    return await _next_signal()
+                    return await self._end()
                 with _redirecting_file(self._invocation.workspace, serving) as file:
                     await anyio.to_thread.run_sync(webbrowser.open, file.as_uri())
-                    return await _next_signal()
+                    return await self._end()
         except OSError as failed:
             raise UsageError(f"--port {options.port}: {failed.strerror}: choose another port, or 0 for any") from failed
+
+    async def _end(self) -> int:
+        """Wait for a signal, or for the end of the command that started this one; return the exit code."""
+        code = 0
+        async with anyio.create_task_group() as group:
+            if self._with_parent:
+                group.start_soon(_end_with_input, group.cancel_scope)
+            code = await _next_signal()
+            group.cancel_scope.cancel()
+        return code
 
     def _tell_address(self) -> None:
         if self._serving is not None:
@@ -158,6 +170,15 @@ async def _next_signal() -> int:
         async for received in signals:
             return _CODES[received]
     raise AssertionError("signals do not end")
+
+
+async def _end_with_input(scope: anyio.CancelScope) -> None:
+    """Cancel a scope when the input ends. It has no content."""
+    descriptor = sys.stdin.fileno()
+    await anyio.wait_readable(descriptor)
+    while os.read(descriptor, 4096):
+        await anyio.wait_readable(descriptor)
+    scope.cancel()
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
 from callboard.cli.repl.status_command import StatusCommand, WindowTitle
 from callboard.cli.repl.team_panel import PanelKey, TeamPanel, has_list
-from callboard.cli.slash.context import LeavePrompt, SlashContext, Switch
+from callboard.cli.slash.context import LeavePrompt, ShowingWork, SlashContext, Switch
 from callboard.cli.slash.registry import COMMANDS, perform
 from callboard.cli.terminal.approver import ELSEWHERE, PersonApprover, TakenBack
 from callboard.cli.terminal.frame import WHOLE, DrawnFrame, Frame, echoed
@@ -295,7 +295,7 @@ class Repl:
         """Execute a line, if it is not empty; one that cannot be sent becomes the draft again. Raises `LeavePrompt`."""
         typed = read_line(line, lives_of(session.team()), lambda name: (session.workspace / name).exists())
         if isinstance(typed, SlashLine):
-            context = SlashContext(session, self._edit_now, host_of(session), self._panel)
+            context = SlashContext(session, self._edit_now, host_of(session), self._panel, self._beside)
             await perform(typed.line, context, self._terminal)
         elif isinstance(typed, Shell):
             assert self._group is not None, "lines are read while the group is open"
@@ -309,6 +309,10 @@ class Repl:
                     self._line.draft = Draft(line, len(line))
 
             await self._write(send)
+
+    def _beside(self, work: ShowingWork) -> None:
+        assert self._group is not None, "lines are read while the group is open"
+        self._group.start_soon(work, self._terminal.terminal_print)
 
     async def _write(self, work: Callable[[], Awaitable[object]]) -> None:
         """Run an action that writes to the store. If it takes long, it continues in the background, in order.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
 
 from callboard.cli.repl.team_panel import TeamPanel
 from callboard.cli.terminal.plan_editor import Edit
@@ -12,6 +14,9 @@ from callboard.sessions.base import OpenSession
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
+
+ShowingWork = Callable[[Callable[[Block], None]], Coroutine[Any, Any, None]]
+"""Work that shows lines above the prompt line, by the function that it gets."""
 
 
 class LeavePrompt(Exception):
@@ -37,6 +42,13 @@ class SlashContext:
     """Process that hosts the session, if it is not this one."""
     panel: TeamPanel | None = None
     """Panel above the prompt line; None if this terminal has none."""
+    beside: Callable[[ShowingWork], None] | None = None
+    """Function that runs work beside the prompt line until it ends; None if there is no prompt line."""
+
+    @property
+    def workspace(self) -> Path:
+        """Return the folder of the session."""
+        return self.session.workspace
 
 
 @dataclass(frozen=True, slots=True)

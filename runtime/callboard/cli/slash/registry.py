@@ -27,6 +27,7 @@ from callboard.cli.slash.context import (
     nothing_more,
     suggestion,
 )
+from callboard.cli.slash.page import web
 from callboard.cli.terminal.plan_editor import keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, wrapped
 from callboard.cli.views.context import context_block, edits_block, undo_line
@@ -575,6 +576,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "edit": SlashCommand("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", edit),
     "reject": SlashCommand("ID why", "reject a plan or deny a tool call", reject),
     "answer": SlashCommand("ID words", "answer an agent's question", answer),
+    "web": SlashCommand("", "open the web page of this workspace, or name the one that runs", web),
     "permissions": SlashCommand("", "show the permission mode and the rules, with their places", permissions),
     "rules": SlashCommand("[revoke ID]", "list the rules that you allowed with `always`, or revoke one", rules),
     "cron": SlashCommand("", "show the schedules", cron),
@@ -586,11 +588,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "context": SlashCommand("[AGENT]", "show what fills a window; also: explain [AGENT], undo N [AGENT]", context),
     "cost": SlashCommand("[model]", "show the cost of each agent, or of each model", cost),
     "model": SlashCommand("[NAME]", "show the lead's model, or choose another", model),
-    "mode": SlashCommand(
-        "[MODE]",
-        "show the lead's permission mode, or choose another",
-        mode,
-    ),
+    "mode": SlashCommand("[MODE]", "show the lead's permission mode, or choose another", mode),
     "config": SlashCommand(
         "[KEY | set KEY VALUE]", "show the settings or one of them, or change one; also unset, add, remove", config
     ),
