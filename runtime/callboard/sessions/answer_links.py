@@ -15,12 +15,11 @@ from callboard.core.keys import LINKS, link_key, request_key, short_id
 from callboard.ports.store import Delete, Put, Row, Store
 from callboard.ports.store_reading import row_of, rows_of
 from callboard.sessions.person_actions import write_links_as_person
+from callboard.sessions.running_page import LINK_PATH
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import AnswerLink, Request
 
-LINK_PATH = "/link"
-"""Path of the page that a link opens. The secret follows after `#`, which browsers send to no server."""
 _SECRET_BYTES = 32
 
 

@@ -12,8 +12,8 @@ from callboard.adapters.processes.pids import is_same, started_at
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
-DEFAULT_ADDRESS = "http://127.0.0.1:7333"
-"""Address of a page that is started without options."""
+LINK_PATH = "/link"
+"""Path of the page that an answer link opens. The secret follows after `#`, which browsers send to no server."""
 _FILE = "web.json"
 
 

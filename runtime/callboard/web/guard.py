@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callboard.adapters.processes.connection_owner import ConnectionOwner, OwnerLookup
-from callboard.sessions.answer_links import LINK_PATH
+from callboard.sessions.running_page import LINK_PATH
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access, Browser, TooManyTries
 from callboard.web.peer import LOOPBACK_ONLY, Peer, PeerRefused, Reach, peer_of, server_of

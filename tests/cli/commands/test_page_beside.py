@@ -92,7 +92,7 @@ def test_the_prompt_names_a_page_that_runs_or_says_where_to_start_one(
         beside = None
 
     class Prompt(Console):
-        beside = staticmethod(started.append)  # pyright: ignore[reportAssignmentType]
+        beside = staticmethod(started.append)  # pyright: ignore[reportAssignmentType] - a list stands in
 
     with announced(state_folder(command), "http://127.0.0.1:1"):
         named = anyio.run(web, Console(), "")

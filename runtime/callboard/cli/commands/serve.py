@@ -143,14 +143,19 @@ class _Serve:
             group.start_soon(self._take_hangups)
             group.start_soon(self._take_upgrade)
             async with self._page():
-                while self._again:
-                    self._again = False
-                    with self._scope:
-                        code = await serving(self._what, self._lines.tell)
-                    self._scope = anyio.CancelScope()
+                code = await self._serve()
             group.cancel_scope.cancel()
         codes = (self._left, self._handed_over, code)
         return next(each for each in codes if each is not None)
+
+    async def _serve(self) -> int:
+        code = 0
+        while self._again:
+            self._again = False
+            with self._scope:
+                code = await serving(self._what, self._lines.tell)
+            self._scope = anyio.CancelScope()
+        return code
 
     def _page(self) -> AbstractAsyncContextManager[None]:
         """Return the web page, or nothing. Lines that may be kept in a log have its address without the token."""
