@@ -178,6 +178,7 @@ async def test_a_session_goes_on_in_a_clone_and_comes_back_without_touching_the_
     assert await fleet.reminders() == [], "nothing was lost, and the conversation shows no path"
 
 
+@pytest.mark.slow
 async def test_an_agent_reads_by_name_what_the_last_host_did_not_push(fleet: Fleet) -> None:
     (fleet.workspace / "noise.log").write_text("ignored")
     async with fleet.at("a") as session:
@@ -230,6 +231,7 @@ async def test_a_worktree_moves_with_its_agent(fleet: Fleet) -> None:
     assert not (fleet.workspace / "two.txt").exists()
 
 
+@pytest.mark.slow
 async def test_a_detached_session_begins_with_the_files_of_the_one_who_started_it(fleet: Fleet) -> None:
     fleet.use_home("a")
     (fleet.workspace / "a.txt").write_text("not committed yet")
@@ -281,6 +283,7 @@ async def test_a_session_does_not_push_an_unrelated_repository(fleet: Fleet) -> 
     assert await rows_of(fleet.store, "s/") == []
 
 
+@pytest.mark.slow
 async def test_a_remote_that_is_gone_is_named_with_the_reason(fleet: Fleet) -> None:
     async with fleet.at("a") as session:
         await fleet.turn(session, "Write one.")

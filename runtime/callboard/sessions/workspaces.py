@@ -5,7 +5,7 @@
 `place_session` prepares everything, under the lease of the session. A session without a remote stays where it is: its
 workspace is a path that all hosts share, or that only one has.
 
-A folder is recognised by an id that is stored next to the workspace's data, never by its path: another machine may have
+A folder is recognised by an id that is stored next to the workspace's logs, never by its path: another machine may have
 another folder there.
 """
 
@@ -168,12 +168,12 @@ async def checkpoint_rows(store: Store, session: str) -> dict[str, CheckpointRow
 
 def place_id(places: WorkspacePaths) -> str:
     """Return the id of a workspace's folder on this machine; it gets one if it has none. Blocks."""
-    file = places.data / "place"
+    file = places.state / "place"  # not in the data folder, which backups contain
     try:
         return file.read_text("utf-8").strip()
     except FileNotFoundError:
-        make_private(places.data)
-    part = places.data / f"place.{secrets.token_hex(8)}"
+        make_private(places.state)
+    part = places.state / f"place.{secrets.token_hex(8)}"
     part.write_text(secrets.token_hex(16), "utf-8")
     try:
         os.link(part, file)  # only one of several processes succeeds
@@ -186,7 +186,7 @@ def place_id(places: WorkspacePaths) -> str:
 
 def _known_place(places: WorkspacePaths) -> str:
     try:
-        return (places.data / "place").read_text("utf-8").strip()
+        return (places.state / "place").read_text("utf-8").strip()
     except OSError:
         return ""
 

@@ -183,6 +183,7 @@ async def test_the_same_files_make_no_second_commit_and_a_new_one_needs_no_force
     assert run_git(folder, "log", "--format=%s").splitlines() == ["the agent's own commit", "first"]
 
 
+@pytest.mark.slow
 async def test_a_head_that_went_back_stays_back(work: Work) -> None:
     work.write("a.txt", "1")
     work.git("commit", "-qam", "second")
@@ -195,6 +196,7 @@ async def test_a_head_that_went_back_stays_back(work: Work) -> None:
     assert run_git(folder, "status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 async def test_a_repository_without_a_commit_moves_too(work: Work) -> None:
     empty = work.base / "empty"
     empty.mkdir()
@@ -209,6 +211,7 @@ async def test_a_repository_without_a_commit_moves_too(work: Work) -> None:
     assert run_git(folder, "symbolic-ref", "HEAD").strip() == "refs/heads/main"
 
 
+@pytest.mark.slow
 async def test_a_detached_head_stays_detached(work: Work) -> None:
     work.git("checkout", "-q", "--detach")
     work.write("a.txt", "1")
@@ -241,6 +244,7 @@ async def test_what_stays_behind_is_named(work: Work) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_submodules_are_left_alone(work: Work) -> None:
     other = new_repository(work.base / "library")
     work.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "lib")
@@ -255,6 +259,7 @@ async def test_submodules_are_left_alone(work: Work) -> None:
     assert list((folder / "lib").iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_line_ends_stay_as_they_are(work: Work) -> None:
     work.write(".gitattributes", "* text=auto\n*.bat eol=crlf\n")
     work.git("add", "--all")
@@ -354,6 +359,7 @@ async def test_the_repository_cannot_redirect_a_push(work: Work) -> None:
     assert not (work.base / "ran").exists()
 
 
+@pytest.mark.slow
 async def test_a_persons_own_configuration_counts_for_a_push_but_its_hooks_and_tags_do_not(work: Work) -> None:
     hooks = work.base / "hooks"
     hooks.mkdir()
@@ -369,6 +375,7 @@ async def test_a_persons_own_configuration_counts_for_a_push_but_its_hooks_and_t
     assert not (work.base / "ran").exists()
 
 
+@pytest.mark.slow
 async def test_many_large_files_are_written_in_parts(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callboard.adapters.git.checkpoints._BATCH", 1_000)
     for number in range(20):
@@ -379,7 +386,8 @@ async def test_many_large_files_are_written_in_parts(work: Work, monkeypatch: py
     assert files_of(await work.restored(snapshot)) == files_of(work.folder)
 
 
-async def test_a_shallow_repository_of_sha256_is_saved(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_a_repository_of_sha256_is_saved(tmp_path: Path) -> None:
     work = Work(tmp_path.resolve())
     folder = work.base / "new"
     folder.mkdir()
