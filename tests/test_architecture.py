@@ -277,6 +277,7 @@ STORE_WRITERS = {
     "sessions/lease.py": "the row of the host",
     "sessions/person_actions.py": "all that a person does",
     "sessions/replay.py": "the envelopes of a recording",
+    "sessions/retention.py": "the removal of sessions",
 }
 """Modules above the engine that commit to the store, and what each writes."""
 

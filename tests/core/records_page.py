@@ -32,6 +32,7 @@ ROWS = (
     values.HostAbout,
     values.QueuedSession,
     values.RefusedRequest,
+    values.RemovedSession,
     values.AnswerLink,
     rates.RateNotice,
     worktrees.WorktreeNoted,

@@ -55,7 +55,7 @@ _JOINED = frozenset({"allow", "ask", "deny", "never", "always_ask", "examples"})
 _BUILT_IN = Path(__file__).parents[1] / "data" / "models.yaml"
 Tree = dict[str, object]
 _PERSONS_ONLY = (
-    *("base_url", "notify", "sandbox", "search", "store", "store_direct", "store_workspace", "web"),
+    *("base_url", "notify", "retention", "sandbox", "search", "store", "store_direct", "store_workspace", "web"),
     *("workspace_remote", "workspace_base", "checkpoint"),
 )
 """Settings that a workspace may not set: the targets of the key and the conversation, the sandbox of its commands, the

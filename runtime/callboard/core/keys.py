@@ -19,6 +19,7 @@ checkpoint/<session>/<tree>      CheckpointRow; without a tree: the workspace
 refused/<session>                requests to the web page that an agent's process sent (stream): RefusedRequest
 link/<sha256 of its secret>      AnswerLink
 orders/<session>                 the number of the newest order that the supervisor has carried out
+removed/<session>                RemovedSession, until everything of it is gone
 rate/<key digest>/<model>        RateNotice          rate/<key digest>/          RateNotice of the key itself
 """
 
@@ -50,6 +51,8 @@ DATABASE = "callboard.db"
 """The file of a workspace's store, in its state folder."""
 
 
+_OF_SESSIONS = ("s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused", "queue", "checkpoint")
+"""First parts of the names of keys and streams of sessions."""
 _NAMED = 8
 """Maximum number of possible ids listed in an error."""
 
@@ -135,8 +138,7 @@ def fire_key(session: str, schedule_id: str, fire_id: str) -> str:
 def session_of(name: str) -> str:
     """Return the session that a key or a stream belongs to; empty if it belongs to none."""
     parts = name.partition("#")[0].split("/")
-    own = parts[0] in {"s", "j", "m", "snap", "dead", "host", "fires", "w", "orders", "refused", "queue", "checkpoint"}
-    return parts[1] if own and len(parts) > 1 else ""
+    return parts[1] if parts[0] in _OF_SESSIONS and len(parts) > 1 else ""
 
 
 def refusals(session: str) -> str:
@@ -201,6 +203,16 @@ def rate_key(key: str, model: str) -> str:
     An empty model: the notice of the API key itself.
     """
     return f"{RATES}{key}/{model}"
+
+
+def names_of(session: str) -> tuple[str, ...]:
+    """Return the names of all keys and streams of a session. One that ends with `/` stands for all that begin so."""
+    return tuple(f"{part}/{session}{end}" for part in _OF_SESSIONS for end in ("", "/"))
+
+
+def removed_key(session: str = "") -> str:
+    """Return the key of the `RemovedSession` of a session; without a session, the prefix of all such keys."""
+    return f"removed/{session}"
 
 
 def link_key(secret: str) -> str:

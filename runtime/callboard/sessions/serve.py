@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from callboard import __version__
+from callboard.adapters.storage.durable import DurableStore
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.adapters.system.logs import logging_to
@@ -47,6 +48,7 @@ from callboard.sessions.options import (
 )
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
+from callboard.sessions.retention import DAY, REMOVAL_MARK, remove_old_sessions
 from callboard.sessions.serve_options import LogLine, Serving, Tell
 from callboard.sessions.serve_sessions import ServedSession, Server
 from callboard.sessions.stores import has_store, keep_patience, open_store, own_settings, reachable, until_cut_off
@@ -62,7 +64,7 @@ from callboard.types.errors import (
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostAbout
 from callboard.types.schedules import Schedule
-from callboard.types.settings import Settings
+from callboard.types.settings import RetentionSettings, Settings
 
 __all__ = ["HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]
 
@@ -107,7 +109,9 @@ async def _served(
         async with fleet.announced():
             tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
             await server.tell_lost()
-            await server.run(partial(_keep_files, serving, places, shared, tell))
+            await server.run(
+                partial(_keep_files, serving, places, shared, tell), partial(_remove_daily, shared.store, places, tell)
+            )
     return 0
 
 
@@ -245,6 +249,30 @@ async def _keep_files(serving: Serving, places: WorkspacePaths, shared: SharedRe
             await _while_leased(store, keeping)
         except (StoreBusy, Fenced):
             await reachable(store)  # others may keep the files now
+
+
+async def _remove_daily(store: Store, places: WorkspacePaths, tell: Tell) -> None:
+    """Remove the sessions that the setting `retention` names, once a day, until cancelled."""
+    retention = own_settings().retention
+    if retention == RetentionSettings() or not isinstance(store, DurableStore):
+        return
+    done = anyio.Path(places.state / REMOVAL_MARK)
+    while True:
+        last = (await done.stat()).st_mtime if await done.exists() else 0.0
+        await anyio.sleep(max(0.0, min(last + DAY - SystemClock().now(), DAY)))
+        try:
+            report = await remove_old_sessions(store, places, retention)
+            await done.touch()
+        except (StoreBusy, Fenced):
+            await reachable(store)
+            continue
+        except (PersonCanAct, OSError) as error:
+            tell(LogLine("trouble", f"old sessions were not removed: {error}"))
+            await anyio.sleep(DAY)
+            continue
+        for removal in report.removed:
+            text = f"removed this session, which ended long ago ({removal.bytes:,} bytes)"
+            tell(LogLine("note", text, removal.session.id))
 
 
 async def _while_leased(store: Store, keeping: Callable[[], Awaitable[None]]) -> None:

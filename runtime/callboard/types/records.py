@@ -395,6 +395,13 @@ class SessionRow(Value):
     be continued by a tool's process."""
 
 
+class RemovedSession(Value):
+    """Session that `callboard store gc` has removed. The row stays for a week, for what lies on other machines."""
+
+    at: float
+    """Time of the removal (Unix seconds)."""
+
+
 class RefusedRequest(Value):
     """Request to the web page that was refused because an agent's tool started the process that sent it."""
 

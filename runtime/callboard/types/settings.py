@@ -265,6 +265,19 @@ class PathSettings(Section):
     for them. Not in a replay."""
 
 
+class RetentionSettings(Section):
+    """Sessions that are removed: `callboard store gc` removes them at once, `callboard serve` once a day.
+
+    Only sessions that have ended, and that no schedule, request, or message waits for. From the user's file and the
+    environment, never from a workspace.
+    """
+
+    days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Days after its end at which a session is removed. Default: never."""
+    sessions: Count | None = None
+    """Number of sessions to keep; the oldest ended ones above it are removed. Default: all are kept."""
+
+
 class BackgroundSettings(Section):
     """Commands that run in the background."""
 
@@ -441,6 +454,7 @@ class Settings(Section):
     cleanup_days: Count | None = None
     """Days after which copies of transcripts for other programs (`paths.shared_transcripts`) are removed; 0: none are
     written. Default: never."""
+    retention: RetentionSettings = RetentionSettings()
     background: BackgroundSettings = BackgroundSettings()
     sandbox: SandboxSettings = SandboxSettings()
     memory: MemorySettings = MemorySettings()

@@ -169,6 +169,7 @@ async def test_a_process_whose_row_was_removed_commits_on(server: PostgresServer
 
 
 AS_BEFORE_VERSION_3 = (
+    "ALTER TABLE callboard.blob DROP COLUMN used",
     "DROP TABLE callboard.writer",
     "DROP FUNCTION callboard.commit_if",
     "DROP FUNCTION callboard.number_commit",

@@ -12,8 +12,7 @@ from tests.adapters.storage.older_stores import older_database
 from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
 
 from callboard.adapters.storage.packing import row_crc
-from callboard.adapters.storage.sqlite import open_store, writer
-from callboard.adapters.storage.sqlite import store as store_module
+from callboard.adapters.storage.sqlite import open_store, place, writer
 from callboard.adapters.storage.sqlite.place import sync_folder
 from callboard.ports.store import Append, Delete, Put, Row, Store
 from callboard.types.errors import Conflict
@@ -107,7 +106,7 @@ async def test_a_blob_that_is_there_is_synced_once_and_a_lost_one_is_written_aga
         synced.append(folder)
         sync_folder(folder)
 
-    monkeypatch.setattr(store_module, "sync_folder", counting)
+    monkeypatch.setattr(place, "sync_folder", counting)
     store = await open_store(tmp_path / "s")
     digest = await store.put_blob(b"a prompt")
     assert len(synced) == 2

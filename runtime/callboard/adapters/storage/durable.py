@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.patience import Patience
 from callboard.ports.store import Store
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -26,6 +27,17 @@ class DamageReport:
 
     def __str__(self) -> str:
         return f"{self.what} in {self.where} was damaged and set aside: {self.set_aside}"
+
+
+DIGEST_IN_VALUE = late_pattern(rb"[0-9a-f]{64}")
+"""Digest of a blob wherever a stored value may name one."""
+ERASED_TOGETHER = 1_000
+"""Most records that one transaction of a removal deletes, so that no commit waits long."""
+
+
+def range_of(name: str) -> tuple[str, str]:
+    """Return the least name, and the least one that follows, of a name or of a prefix that ends with `/`."""
+    return (name, f"{name[:-1]}0") if name.endswith("/") else (name, f"{name}\1")  # `0` follows `/`
 
 
 def text_after(prefix: str) -> str | None:
@@ -59,6 +71,25 @@ class DurableStore(Store):
     async def reachable(self) -> None:
         """Return when the store can be reached. One on this machine always can."""
         await checkpoint()
+
+    @abstractmethod
+    async def stored_bytes(self, names: Sequence[str]) -> int:
+        """Return the bytes of the values with these names. One that ends with `/` stands for all that begin with it."""
+
+    @abstractmethod
+    async def erase_streams(self, streams: Sequence[str]) -> None:
+        """Delete these streams for good, in many small transactions. Their names may be used again, from number 1."""
+
+    @abstractmethod
+    async def erase_keys(self, keys: Sequence[str]) -> None:
+        """Delete these keys for good, with their revisions: no reader is woken, and a name must not be used again."""
+
+    @abstractmethod
+    async def erase_blobs(self, unused: float) -> tuple[int, int]:
+        """Delete the blobs that no stored value names, and that nobody has put within `unused` seconds.
+
+        Return their number and bytes. Reads everything that is stored.
+        """
 
     async def cut_off(self) -> str:
         """Wait until this process must end the work under its leases, and return the reason.

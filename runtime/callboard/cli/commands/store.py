@@ -14,12 +14,15 @@ from callboard.adapters.storage.durable import DurableStore
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
+from callboard.cli.views.sessions_removed import removal_json, removal_lines
 from callboard.core.keys import count_words
 from callboard.engine.commands import stored_sessions
 from callboard.sessions.inspect.backup import copy_workspace
 from callboard.sessions.places import find_places
+from callboard.sessions.retention import RemovalReport, remove_old_sessions
 from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.errors import UsageError
+from callboard.types.settings import RetentionSettings
 
 
 @click.group(invoke_without_command=True)
@@ -79,6 +82,39 @@ def copy(invocation: Invocation, /, target: str) -> None:
             for table, word in (("stream", "stream"), ("record", "record"), ("row", "row"), ("blob", "blob"))
         )
         terminal.rows(block(f"copied to {target}: {', '.join(parts)}"))
+
+
+@store.command()
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Remove sessions that ended before.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N sessions.")
+@click.option("--dry-run", is_flag=True, help="Change nothing, list what would go.")
+@as_json
+@everywhere
+@click.pass_obj
+def gc(invocation: Invocation, /, days: float | None, *, keep: int | None, dry_run: bool, json_: bool) -> None:
+    """Remove old sessions that have ended, with everything that only they need.
+
+    Without --days and --keep, the setting `retention` says which. Sessions that are open, that a process hosts, or that
+    have a schedule, an open request, a worktree, or unread mail stay. Other processes may use the workspace meanwhile.
+    """
+    retention = RetentionSettings(days=days, sessions=keep)
+    if retention == RetentionSettings():
+        retention = own_settings().retention
+    if retention == RetentionSettings():
+        raise UsageError("no rule says which sessions are old: give --days or --keep, or set retention.days")
+    refuse_tools("Removing sessions")
+
+    async def removing() -> RemovalReport:
+        async with _opened(invocation) as opened:
+            places = find_places(invocation.workspace, writable=False)
+            return await remove_old_sessions(opened, places, retention, dry_run=dry_run)
+
+    report = anyio.run(removing)
+    with terminal_of(invocation) as terminal:
+        if json_:
+            terminal.record(json.dumps(removal_json(report, dry_run=dry_run), indent=2))
+        else:
+            terminal.rows(removal_lines(report, dry_run=dry_run))
 
 
 def _show(invocation: Invocation, *, json_: bool) -> None:

@@ -14,7 +14,13 @@ from typing import Any, Generic, LiteralString, TypeVar
 
 import psycopg
 
-from callboard.adapters.storage.durable import DamageReport, text_after
+from callboard.adapters.storage.durable import (
+    DIGEST_IN_VALUE,
+    ERASED_TOGETHER,
+    DamageReport,
+    range_of,
+    text_after,
+)
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
@@ -167,8 +173,109 @@ def _row(key: str, revision: int, stored_crc: int, stored: bytes | None) -> Row:
 
 
 def has_blob(space: int, digest: str) -> Query[bool]:
-    """Return the check whether a blob is complete."""
-    return Query("SELECT 1 FROM callboard.blob WHERE space = %s AND digest = %s AND part = 0", (space, digest), bool)
+    """Return the check whether a blob is complete. No removal deletes it for the next hours then."""
+    return Query(
+        "WITH known AS (SELECT used FROM callboard.blob WHERE space = %s AND digest = %s AND part = 0), "
+        "renewed AS (UPDATE callboard.blob SET used = now() WHERE space = %s AND digest = %s AND part = 0 "
+        "AND used < now() - interval '1 hour' RETURNING 1) "
+        # Not what `known` says of an older one: a removal may have deleted it since.
+        "SELECT 1 FROM known WHERE used >= now() - interval '1 hour' UNION ALL SELECT 1 FROM renewed",
+        (space, digest, space, digest),
+        bool,
+    )
+
+
+def stored_bytes(connection: Connection, *, space: int, names: Sequence[str]) -> int:
+    """Return the bytes of the values with these names (`durable.range_of`)."""
+    total = 0
+    for name in names:
+        sql = "SELECT coalesce(sum(length(value)), 0) FROM callboard.row WHERE space = %s AND key >= %s AND key < %s"
+        total += int(run(connection, sql, (space, *range_of(name)))[0][0])
+    for name in names:
+        sql = (
+            "SELECT coalesce(sum(length(r.data)), 0) FROM callboard.stream s JOIN callboard.record r "
+            "ON r.stream = s.number WHERE s.space = %s AND s.name >= %s AND s.name < %s"
+        )
+        total += int(run(connection, sql, (space, *range_of(name)))[0][0])
+    return total
+
+
+def erase_streams(connection: Connection, *, space: int, names: Sequence[str]) -> None:
+    """Delete these streams, `ERASED_TOGETHER` records in each transaction, the first ones first."""
+    for name in names:
+        sql = "SELECT number FROM callboard.stream WHERE space = %s AND name >= %s AND name < %s"
+        for (number,) in run(connection, sql, (space, *range_of(name))):
+            while run(
+                connection,
+                "DELETE FROM callboard.record WHERE stream = %s AND seq = ANY(ARRAY("
+                "SELECT seq FROM callboard.record WHERE stream = %s ORDER BY seq LIMIT %s)) RETURNING 1",
+                (number, number, ERASED_TOGETHER),
+            ):
+                pass
+            run(connection, "DELETE FROM callboard.stream WHERE number = %s", (number,))
+
+
+def erase_keys(connection: Connection, *, space: int, names: Sequence[str]) -> None:
+    """Delete the rows of these keys."""
+    for name in names:
+        sql = "DELETE FROM callboard.row WHERE space = %s AND key >= %s AND key < %s"
+        run(connection, sql, (space, *range_of(name)))
+
+
+def erase_blobs(connection: Connection, *, space: int, unused: float) -> tuple[int, int]:
+    """Delete the blobs that no value names and that were not put within `unused` seconds. As slow as the server."""
+    candidates = [
+        str(digest)
+        for (digest,) in run(
+            connection,
+            "SELECT digest FROM callboard.blob WHERE space = %s AND part = 0 "
+            "AND used < now() - make_interval(secs => %s)",
+            (space, unused),
+        )
+    ]
+    named = _digests(connection, space) if candidates else frozenset[str]()
+    sizes: list[int] = []
+    for digest in candidates:
+        if digest in named:
+            continue
+        with connection.transaction():
+            locked = run(
+                connection,
+                "SELECT 1 FROM callboard.blob WHERE space = %s AND digest = %s AND part = 0 "
+                "AND used < now() - make_interval(secs => %s) FOR UPDATE",
+                (space, digest, unused),
+            )
+            sql = "DELETE FROM callboard.blob WHERE space = %s AND digest = %s RETURNING length(data)"
+            parts = run(connection, sql, (space, digest)) if locked else []
+        sizes += [sum(int(length) for (length,) in parts)] if parts else []
+    return len(sizes), sum(sizes)
+
+
+def _digests(connection: Connection, space: int) -> frozenset[str]:
+    """Return all digests of blobs in the values of the space."""
+    digests: set[bytes] = set()
+    for (number,) in run(connection, "SELECT number FROM callboard.stream WHERE space = %s", (space,)):
+        seq = 0
+        sql = (
+            "SELECT seq, crc, data FROM callboard.record WHERE stream = %s AND seq > %s AND data IS NOT NULL "
+            "ORDER BY seq LIMIT %s"
+        )
+        while rows := run(connection, sql, (number, seq, ERASED_TOGETHER)):
+            digests |= _digests_in([row[1:] for row in rows])
+            seq = int(rows[-1][0])
+    key = ""
+    sql = (
+        "SELECT key, crc, value FROM callboard.row WHERE space = %s AND key > %s AND value IS NOT NULL "
+        "ORDER BY key LIMIT %s"
+    )
+    while rows := run(connection, sql, (space, key, ERASED_TOGETHER)):
+        digests |= _digests_in([row[1:] for row in rows])
+        key = str(rows[-1][0])
+    return frozenset(digest.decode() for digest in digests)
+
+
+def _digests_in(values: Rows) -> set[bytes]:
+    return {digest for crc, stored in values for digest in DIGEST_IN_VALUE.findall(unpack(stored, crc)[0])}
 
 
 def put_blob_part(space: int, digest: str, number: int, parts: Sequence[bytes]) -> Query[None]:

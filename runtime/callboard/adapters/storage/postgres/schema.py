@@ -15,7 +15,7 @@ from typing import LiteralString
 from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run
 from callboard.types.errors import WorkspaceUnusable
 
-VERSION = 3
+VERSION = 4
 OLDEST_SERVER = 140_000
 """PostgreSQL 14, as the server counts."""
 CREATING = 7_310_001
@@ -113,6 +113,12 @@ WRITER: tuple[LiteralString, ...] = (
 )
 """Since version 3."""
 
+BLOB_USED: tuple[LiteralString, ...] = (
+    # Time of the last put of a blob, to an hour: a removal leaves new ones alone.
+    "ALTER TABLE callboard.blob ADD COLUMN used timestamptz NOT NULL DEFAULT now()",
+)
+"""Since version 4."""
+
 TABLES: tuple[LiteralString, ...] = (
     "CREATE SCHEMA IF NOT EXISTS callboard",
     "CREATE TABLE callboard.version (number int NOT NULL)",
@@ -177,10 +183,11 @@ TABLES: tuple[LiteralString, ...] = (
         found timestamptz NOT NULL DEFAULT clock_timestamp(),
         data bytea)""",
     *WRITER,
+    *BLOB_USED,
 )
 
 UPGRADES: Mapping[int, tuple[LiteralString, ...]] = MappingProxyType(
-    {1: ("ALTER TABLE callboard.host ADD COLUMN about bytea",), 2: WRITER}
+    {1: ("ALTER TABLE callboard.host ADD COLUMN about bytea",), 2: WRITER, 3: BLOB_USED}
 )
 """Statements from each older version to the next one, run in one transaction under the lock `CREATING`."""
 

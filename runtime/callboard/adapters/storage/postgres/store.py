@@ -26,7 +26,7 @@ from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import Feed, Fetch, Sleepers
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell
 from callboard.adapters.storage.postgres import queries, schema
-from callboard.adapters.storage.postgres.address import AnswerWatch, ServerAddress, connect
+from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, connect
 from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
@@ -218,6 +218,23 @@ class PostgresStore(DurableStore):
             await self._set_aside(mismatch)
         await self._reread_damage()
         return self._damage
+
+    async def stored_bytes(self, names: Sequence[str]) -> int:
+        return await self._by_itself(partial(queries.stored_bytes, space=self.space, names=names))
+
+    async def erase_streams(self, streams: Sequence[str]) -> None:
+        await self._by_itself(partial(queries.erase_streams, space=self.space, names=streams))
+
+    async def erase_keys(self, keys: Sequence[str]) -> None:
+        await self._by_itself(partial(queries.erase_keys, space=self.space, names=keys))
+
+    async def erase_blobs(self, unused: float) -> tuple[int, int]:
+        return await self._by_itself(partial(queries.erase_blobs, space=self.space, unused=unused))
+
+    async def _by_itself(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of rare work, on a connection of its own in a thread."""
+        self._usable()
+        return await to_thread.run_sync(self._on_connection, work)
 
     async def cut_off(self) -> str:
         period = self._presence.period

@@ -1,4 +1,4 @@
-"""Folder of a store: private, owned by this user, on a disk of this machine; and its lock files.
+"""Folder of a store: private, owned by this user, on a disk of this machine; its lock files and blobs.
 
 A folder of another user is refused, and so are file systems whose locks do not work between machines: SQLite's log
 needs shared memory, and two hosts on one file would lose each other's writes.
@@ -7,20 +7,23 @@ needs shared memory, and two hosts on one file would lose each other's writes.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Collection, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from callboard.core.keys import DATABASE as DATABASE
-from callboard.types.errors import WorkspaceUnusable
+from callboard.types.errors import ValueDamaged, WorkspaceUnusable
 from callboard.types.late_pattern import late_pattern
 
 _NETWORK = late_pattern(
     "9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|smb3|smbfs"
     r"|fuse\.(ceph|davfs2|gcsfuse|glusterfs|goofys|rclone|s3fs|smbnetfs|sshfs)"
 )
+_DIGEST = late_pattern(r"[0-9a-f]{64}")
+_GONE = ".gone"  # ends the name of a blob that is being deleted
 
 
 def prepare(folder: Path) -> None:
@@ -110,3 +113,111 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def put_blob(folder: Path, data: bytes, *, synced: set[str] | None) -> str:
+    """Store the bytes and return their digest. Repairs a damaged copy. Raises `OSError`; blocks.
+
+    `synced`: digests of blobs that need no sync if they are there; None if nothing is synced.
+    """
+    digest = hashlib.sha256(data).hexdigest()
+    path = _blob_path(folder, digest)
+    if not _renewed(path, data):
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        _write(path, data, synced is not None)
+    elif synced is None or digest in synced:
+        return digest
+    if synced is not None:  # also for an existing file: its writer may not have synced the folder yet
+        sync_folder(path.parent)
+        sync_folder(folder / "blobs")
+        synced.add(digest)
+    return digest
+
+
+def get_blob(folder: Path, digest: str) -> bytes:
+    """Return the bytes. Raises `KeyError`, `ValueDamaged`, `OSError`; blocks."""
+    if not _DIGEST.fullmatch(digest):
+        raise KeyError(digest)
+    path = _blob_path(folder, digest)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise KeyError(digest) from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        aside = folder / "damaged" / digest
+        path.rename(aside)
+        raise ValueDamaged(f"blob {digest} no longer matches its digest: it was set aside as {aside}", f"blob/{digest}")
+    return data
+
+
+def _blob_path(folder: Path, digest: str) -> Path:
+    return folder / "blobs" / digest[:2] / digest
+
+
+def erase_blobs(folder: Path, named: Collection[str], before: float) -> tuple[int, int]:
+    """Delete the blobs that are not `named` and were last put before a time; return their number and bytes.
+
+    Completes what a killed process began. Raises `OSError`; blocks.
+    """
+    sizes: list[int] = []
+    for path in [*(folder / "blobs").glob("??/*")]:
+        digest = path.name.partition(".")[0]
+        with suppress(FileNotFoundError):  # another process was faster
+            old = path.stat().st_mtime < before
+            if old and path.suffix == ".new":  # the writer was killed
+                path.unlink()
+            elif path.suffix == _GONE or (old and digest not in named and not path.suffix):
+                sizes += _erase_blob(path, keep=digest in named, before=before)
+    return len(sizes), sum(sizes)
+
+
+def _erase_blob(path: Path, *, keep: bool, before: float) -> list[int]:
+    """Delete a blob's file, and return its size; return nothing if it is kept or was put again.
+
+    It gets another name first, and its time is read again: a process that puts the same bytes at this moment either has
+    renewed the time, or finds no file and writes it (`_renewed`).
+    """
+    gone = path.with_suffix(_GONE)
+    if path != gone:
+        path.rename(gone)
+    about = gone.stat()
+    keep = keep or about.st_mtime >= before
+    if keep:
+        with suppress(FileExistsError):
+            os.link(gone, gone.with_suffix(""))
+    gone.unlink()
+    return [] if keep else [about.st_size]
+
+
+def _renewed(path: Path, data: bytes) -> bool:
+    """Return True if the blob exists. No removal deletes it for the next hours then."""
+    try:
+        if not _holds(path, data):
+            return False
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return path.exists()
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except FileNotFoundError:
+        return False
+
+
+def _write(path: Path, data: bytes, durable: bool) -> None:
+    # Each writer has its own draft, because two processes may store the same bytes at the same time.
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new")
+    try:
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as opened:  # noqa: PTH123 - the mode at creation
+            opened.write(data)
+            opened.flush()
+            if durable:
+                # Before the rename: after a power cut the name would otherwise exist with an empty file.
+                os.fsync(opened.fileno())
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

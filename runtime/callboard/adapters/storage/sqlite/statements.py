@@ -6,12 +6,13 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 
 import apsw
 
-from callboard.adapters.storage.durable import text_after
+from callboard.adapters.storage.durable import DIGEST_IN_VALUE, ERASED_TOGETHER, range_of, text_after
 from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc, unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.adapters.storage.sqlite.sql import run
@@ -20,6 +21,8 @@ from callboard.types.errors import Conflict, Fenced
 from callboard.types.lazy_dataclass import dataclass
 
 _SEQ = (1 << SEQ_BITS) - 1
+VALUE_COLUMNS: Mapping[str, str] = MappingProxyType({"record": "data", "row": "value"})
+"""Tables of values, and the column of the value."""
 _ABOVE_ALL_TEXT = b""  # SQLite sorts every blob after every text
 
 
@@ -142,6 +145,65 @@ def _after(prefix: str) -> str | bytes:
     """Return the least value that sorts after every text with this prefix."""
     following = text_after(prefix)
     return _ABOVE_ALL_TEXT if following is None else following
+
+
+def stored_bytes(connection: apsw.Connection, names: Sequence[str]) -> int:
+    """Return the bytes of the values with these names (`durable.range_of`)."""
+    total = 0
+    for name in names:
+        sql = "SELECT coalesce(sum(length(value)), 0) FROM row WHERE key >= ? AND key < ?"
+        total += int(run(connection, sql, range_of(name))[0][0])
+    for name in names:
+        for number, _ in _streams(connection, name):
+            sql = "SELECT coalesce(sum(length(data)), 0) FROM record WHERE place BETWEEN ? AND ?"
+            total += int(run(connection, sql, (number << SEQ_BITS, (number << SEQ_BITS) | _SEQ))[0][0])
+    return total
+
+
+def _streams(connection: apsw.Connection, name: str) -> list[tuple[int, str]]:
+    rows = run(connection, "SELECT number, name FROM stream WHERE name >= ? AND name < ?", range_of(name))
+    return [(int(number), str(stream)) for number, stream in rows]
+
+
+def erase_records(connection: apsw.Connection, names: Sequence[str]) -> bool:
+    """Delete some of the records of these streams, and streams without records; return False if there is nothing left.
+
+    The first records go first: the last number of a stream stays until the stream itself goes.
+    """
+    number = next((stream[0] for name in names for stream in _streams(connection, name)), None)
+    if number is None:
+        return False
+    run(
+        connection,
+        "DELETE FROM record WHERE place IN (SELECT place FROM record WHERE place BETWEEN ? AND ? LIMIT ?)",
+        (number << SEQ_BITS, (number << SEQ_BITS) | _SEQ, ERASED_TOGETHER),
+    )
+    if connection.changes() < ERASED_TOGETHER:
+        run(connection, "DELETE FROM stream WHERE number = ?", (number,))
+    return True
+
+
+def erase_keys(connection: apsw.Connection, names: Sequence[str]) -> None:
+    """Delete the rows of these keys, except the newest row of the store: the next commit counts from its number."""
+    for name in names:
+        run(
+            connection,
+            "DELETE FROM row WHERE key >= ? AND key < ? AND changed < (SELECT max(changed) FROM row)",
+            range_of(name),
+        )
+
+
+def digests_in(connection: apsw.Connection, *, table: str, after: int) -> tuple[set[bytes], int]:
+    """Return the digests of blobs in the next values of a table, and the place of the last one; 0 at the end."""
+    value = VALUE_COLUMNS[table]
+    rows = run(
+        connection,
+        f"SELECT rowid, crc, {value} FROM {table} "  # noqa: S608 - names of our own tables
+        f"WHERE rowid > ? AND {value} IS NOT NULL ORDER BY rowid LIMIT ?",
+        (after, ERASED_TOGETHER),
+    )
+    found = {digest for _, crc, stored in rows for digest in DIGEST_IN_VALUE.findall(unpack(stored, crc)[0])}
+    return found, int(rows[-1][0]) if rows else 0
 
 
 @dataclass

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -38,14 +39,13 @@ from callboard.adapters.storage.feed import Doorbell, Feed, Fetch, Sleepers
 from callboard.adapters.storage.patience import ObstacleWait, Patience, Tell
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
-from callboard.adapters.storage.sqlite.place import open_lock, sync_folder, try_lock
+from callboard.adapters.storage.sqlite.place import erase_blobs, get_blob, open_lock, put_blob, try_lock
 from callboard.adapters.storage.sqlite.schema import VERSION, connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.adapters.storage.threads import Readers, Soon, run_soon, soon_here
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
-from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -169,7 +169,9 @@ class SqliteStore(DurableStore):
 
     async def put_blob(self, data: bytes) -> str:
         self._usable()
-        return await self.patiently(partial(put, self._folder, data, synced=self._synced if self._durable else None))
+        return await self.patiently(
+            partial(put_blob, self._folder, data, synced=self._synced if self._durable else None)
+        )
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, run in a thread.
@@ -192,7 +194,7 @@ class SqliteStore(DurableStore):
     async def get_blob(self, digest: str) -> bytes:
         self._usable()
         try:
-            return await to_thread.run_sync(get, self._folder, digest)
+            return await to_thread.run_sync(get_blob, self._folder, digest)
         except OSError as error:
             raise translated(error, self._folder) from error
         except StoreDamaged:
@@ -245,6 +247,31 @@ class SqliteStore(DurableStore):
             await self._writer.do(opening.set_aside(damage))
         await self._retell()
         return self._damage
+
+    async def stored_bytes(self, names: Sequence[str]) -> int:
+        return await self._ask(lambda connection: statements.stored_bytes(connection, names))
+
+    async def erase_streams(self, streams: Sequence[str]) -> None:
+        self._usable()
+        while await self._writer.do(lambda transaction: statements.erase_records(transaction.connection, streams)):
+            pass
+
+    async def erase_keys(self, keys: Sequence[str]) -> None:
+        self._usable()
+        await self._writer.do(lambda transaction: statements.erase_keys(transaction.connection, keys))
+
+    async def erase_blobs(self, unused: float) -> tuple[int, int]:
+        before = time.time() - unused  # before the values are read: what is put meanwhile is newer
+        named: set[str] = set()
+        for table in statements.VALUE_COLUMNS:
+            place = -1
+            while place:
+                found, place = await self._ask(partial(statements.digests_in, table=table, after=place))
+                named.update(digest.decode() for digest in found)
+        try:
+            return await to_thread.run_sync(partial(erase_blobs, self._folder, named, before))
+        except OSError as error:
+            raise translated(error, self._folder) from error
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -339,71 +366,6 @@ class SqliteStore(DurableStore):
         for held in self._leases:
             held.abandon()
         self._opened.abandon()
-
-
-_DIGEST = late_pattern(r"[0-9a-f]{64}")
-
-
-def put(folder: Path, data: bytes, *, synced: set[str] | None) -> str:
-    """Store the bytes and return their digest. Repairs a damaged copy. Raises `OSError`; blocks.
-
-    `synced`: digests of blobs that need no sync if they are there; None if nothing is synced.
-    """
-    digest = hashlib.sha256(data).hexdigest()
-    path = _path(folder, digest)
-    if not _holds(path, data):
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        _write(path, data, synced is not None)
-    elif synced is None or digest in synced:
-        return digest
-    if synced is not None:  # also for an existing file: its writer may not have synced the folder yet
-        sync_folder(path.parent)
-        sync_folder(folder / "blobs")
-        synced.add(digest)
-    return digest
-
-
-def get(folder: Path, digest: str) -> bytes:
-    """Return the bytes. Raises `KeyError`, `ValueDamaged`, `OSError`; blocks."""
-    if not _DIGEST.fullmatch(digest):
-        raise KeyError(digest)
-    path = _path(folder, digest)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise KeyError(digest) from None
-    if hashlib.sha256(data).hexdigest() != digest:
-        aside = folder / "damaged" / digest
-        path.rename(aside)
-        raise ValueDamaged(f"blob {digest} no longer matches its digest: it was set aside as {aside}", f"blob/{digest}")
-    return data
-
-
-def _path(folder: Path, digest: str) -> Path:
-    return folder / "blobs" / digest[:2] / digest
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    try:
-        return path.stat().st_size == len(data) and path.read_bytes() == data
-    except FileNotFoundError:
-        return False
-
-
-def _write(path: Path, data: bytes, durable: bool) -> None:
-    # Each writer has its own draft, because two processes may store the same bytes at the same time.
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new")
-    try:
-        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as opened:  # noqa: PTH123 - the mode at creation
-            opened.write(data)
-            opened.flush()
-            if durable:
-                # Before the rename: after a power cut the name would otherwise exist with an empty file.
-                os.fsync(opened.fileno())
-        draft.rename(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 _LARGEST = 16_384
