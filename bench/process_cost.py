@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import sys
 import time
@@ -16,6 +17,12 @@ def cpu() -> float:
     """Return the CPU seconds of this process so far, user and system, for all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+def cpu_of(pid: int) -> float:
+    """Return the CPU seconds of a living process so far, for all threads (man 5 proc_pid_stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident() -> int:

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -22,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from callboard.adapters.processes.connection_owner import OwnerLookup, ProcessLookup
 from callboard.adapters.system.http_server import TlsFiles, serving_app
+from callboard.core.agent.snapshot import shape
 from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.open_requests import OpenRequests
 from callboard.sessions.person_actions import record_refusal
@@ -275,6 +277,8 @@ async def serving_page(
         async with running as bound, anyio.create_task_group() as group:
             group.start_soon(requests.follow, news.notify)
             await group.start(live.run)
+            # The first screen of a session needs it, and it takes 60 ms.
+            group.start_soon(anyio.to_thread.run_sync, shape)
             serving = PageServer(options, bound, access)
             with app.ending_streams(), announced(places.state, options.web.address or serving.base):
                 yield serving

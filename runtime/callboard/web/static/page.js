@@ -56,7 +56,7 @@ function showTimes() {
     const text = element.dataset.kind === "at" ? CLOCK.format(at) : until ? (late ? `deadline passed ${span(seconds)} ago, waited` : `${span(seconds)} left`) : `${span(seconds)} ago`;
     if (element.textContent !== text) element.textContent = text;
     element.classList.toggle("soon", until && seconds < 120);
-    element.title = at.toLocaleString();
+    if (!element.title) element.title = at.toLocaleString();
   }
   const waiting = document.getElementById("waiting")?.dataset.count;
   const title = document.title.replace(/^\(\d+\) /, "");
