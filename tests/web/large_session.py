@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.core.agent.agent_states import Life, finished, judged, settled, started
 
 from callboard.core.approvals.requests import open_request
 from callboard.core.keys import agent_key, journal, request_key, session_key, task_key
 from callboard.ports.store import Append, Put, Store, Write
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import log_notice, open_store
 from callboard.types import events as ev
 from callboard.types.events import Event
 from callboard.types.records import AgentRow, Budget, Request, SessionRow, Task
+from callboard.types.settings import Settings
 
 ROUNDS = 15
 """Calls of each agent; each is about six events."""
@@ -99,3 +103,10 @@ async def fill(store: Store, agents: int = 100, session: str = "s1", workspace: 
     await store.commit(*(Put(request_key(session, each.id), each.encode()) for each in requests))
     await store.commit(*(Put(task_key(session, each.id), each.encode()) for each in tasks()))
     return count
+
+
+async def write_large(workspace: Path) -> None:
+    """Write the session into the store of a workspace."""
+    store = await open_store(find_places(workspace), Settings(durability="process"), log_notice)
+    assert await fill(store, workspace=str(workspace)) > 9_000
+    await store.aclose()
