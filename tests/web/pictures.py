@@ -23,7 +23,6 @@ SHOWN = (
     ("waiting", "dark", PHONE),
     ("session", "light", DESK),
     ("worktree", "light", DESK),
-    ("schedules", "dark", DESK),
 )
 """Pictures in the docs: screen, color scheme, size."""
 
