@@ -43,6 +43,7 @@ from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, pat
 from callboard.web.new_session import PATH as NEW
 from callboard.web.policy import decisions_path
 from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, done, viewer_of
+from callboard.web.schedules import PATH as SCHEDULES
 from callboard.web.waiting import request_card
 
 PATH = "/sessions"
@@ -277,6 +278,7 @@ def _state_section(seen: TeamOverview, budgets: Sequence[Line]) -> Element:
             h.a(href=cost_path(seen.session))["Cost"],
             h.a(href=decisions_path(seen.session))["Decisions"],
             h.a(href=CHANGES)["Changes"],
+            h.a(href=SCHEDULES)["Schedules"],
         ],
         [h.p(".about")[spelled(text)] for text in texts[1:]],
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in budgets],
