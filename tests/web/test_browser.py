@@ -63,7 +63,7 @@ def test_a_real_session_is_answered_from_the_page_and_survives_its_host(command:
         first.wait_for(state="detached")
         assert "approved" in waiting.locator("#reply").inner_text()
         second = waiting.locator("article", has_text="rm -f kept.txt")
-        second.locator("textarea").fill("keep it")
+        second.locator("textarea[name=text]").fill("keep it")
         agent.get_by_text("One file is left. <img src=x onerror=alert(1)>").wait_for()
         assert not (command.workspace / "old.txt").exists()
 
@@ -71,11 +71,11 @@ def test_a_real_session_is_answered_from_the_page_and_survives_its_host(command:
         host.end()
         for tab in (team, agent):
             tab.get_by_text("No process hosts").first.wait_for()
-        assert second.locator("textarea").input_value() == "keep it", "updates keep what is typed"
+        assert second.locator("textarea[name=text]").input_value() == "keep it", "updates keep what is typed"
         host = AtTerminal(command, "resume")
         team.get_by_text(f"Hosted by process {host.process.pid}").wait_for()
         second = waiting.locator("article", has_text="rm -f kept.txt")
-        second.locator("textarea").fill("keep it")
+        second.locator("textarea[name=text]").fill("keep it")
         second.get_by_role("button", name="Reject").click()
         agent.get_by_text("I keep it.", exact=True).wait_for()
         waiting.get_by_text("Nothing waits for an answer.").wait_for()
