@@ -41,13 +41,21 @@ async def messages(request: web.Request) -> web.StreamResponse:
     return response
 
 
+async def until_left(request: web.Request) -> web.StreamResponse:
+    """Return the response of `messages`, also if the host ends in the middle of it."""
+    try:
+        return await messages(request)
+    except ConnectionResetError:
+        return web.Response()
+
+
 async def count_tokens(request: web.Request) -> web.Response:
     return web.json_response({"input_tokens": len(await request.read()) // 4})
 
 
 async def main() -> None:
     app = web.Application(client_max_size=LARGEST_REQUEST)
-    app.router.add_post("/{agents}/{pieces}/v1/messages", messages)
+    app.router.add_post("/{agents}/{pieces}/v1/messages", until_left)
     app.router.add_post("/{agents}/{pieces}/v1/messages/count_tokens", count_tokens)
     app.router.add_get("/{steps}/{label}/v1/models/{model}", model)
     runner = web.AppRunner(app, access_log=None)
