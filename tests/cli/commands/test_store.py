@@ -93,3 +93,25 @@ def test_a_workspace_cannot_choose_the_store(command: Command) -> None:
     ran = command.run_inline("run", "--trust", "--model", command.scenario(SCENARIO), "Do it.")
     assert (ran.code, ran.out) == (3, "")
     assert "settings.yaml:1: store: a workspace may not set this" in ran.err
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_old_sessions_are_listed_and_removed(server: PostgresServer, command: Command, engine: str) -> None:
+    place = {"CALLBOARD_STORE": server.url if engine == "postgres" else "sqlite"}
+    model = command.scenario(SCENARIO)
+    assert command.run_inline("run", "--model", model, "Do it.", **place).code == 0
+    (session,) = sessions(command, place["CALLBOARD_STORE"])
+    unset = command.run_inline("store", "gc", **place)
+    assert (unset.code, "set retention.days" in unset.err) == (2, True)
+    assert "0 sessions removed" in command.run_inline("store", "gc", "--days", "1", **place).out
+    listed = command.run_inline("store", "gc", "--keep", "0", "--dry-run", **place)
+    assert (f"{session}  would be removed" in listed.out, "1 session would be removed" in listed.out) == (True, True)
+    assert sessions(command, place["CALLBOARD_STORE"]) == [session]
+    (command.workspace.parent / "config" / "callboard").mkdir(parents=True)
+    (command.workspace.parent / "config" / "callboard" / "settings.yaml").write_text("retention: {sessions: 0}\n")
+    removed = json.loads(command.run_inline("store", "gc", "--json", **place).out)
+    assert [each["session"] for each in removed["removed"]] == [session]
+    assert removed["removed"][0]["bytes"] > 1_000
+    assert sessions(command, place["CALLBOARD_STORE"]) == []
+    assert command.run_inline("store", "check", **place).code == 0
+    assert command.run_inline("run", "--model", model, "Do it.", **place).code == 0
