@@ -21,7 +21,14 @@ from tests.postgres_server import PostgresServer, running
 
 from callboard.adapters.storage.draft import CommitDraft
 from callboard.ports.store import Append, Delete, Expect, LeaseHolder, Put, Row
-from callboard.types.errors import Conflict, Fenced, SettingsError, StoreBusy, ValueDamaged, WorkspaceUnusable
+from callboard.types.errors import (
+    Conflict,
+    Fenced,
+    SettingsError,
+    StoreBusy,
+    ValueDamaged,
+    WorkspaceUnusable,
+)
 
 psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
