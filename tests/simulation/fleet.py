@@ -32,7 +32,7 @@ from callboard.types.events import EnvelopeReceived, decode_event
 from callboard.types.records import AgentRow, Envelope, SessionRow
 from callboard.types.schedules import Fire, Schedule
 
-LONGEST = 600.0
+LONGEST = 180.0
 """Seconds until a wait gives up."""
 CHILD = Path(__file__).with_name("fleet_child.py")
 SCENARIO = """
@@ -107,14 +107,14 @@ class FleetWorld:
         kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL") if key in os.environ}
         return {**kept, "HOME": str(home), "CALLBOARD_STORE": url, "CALLBOARD_SANDBOX__LEVEL": "0"}
 
-    def detach(self, numbers: Sequence[int]) -> list[str]:
+    def detach(self, numbers: Sequence[int], scenario: str = SCENARIO) -> list[str]:
         """Store sessions for the hosts; return their ids."""
         for number in numbers:
             commands = {
                 agent: COMMAND.format(session=number, agent=agent, count=self.count, pause=self.pause)
                 for agent in ("lead", "alice")
             }
-            (self.workspace / f"{number}.yaml").write_text(SCENARIO.format(**commands))
+            (self.workspace / f"{number}.yaml").write_text(scenario.format(**commands))
         words = [sys.executable, str(CHILD), str(self.workspace), *map(str, numbers)]
         environ = self.environ("person", self.server.url)
         done = subprocess.run(words, env=environ, cwd=self.workspace, capture_output=True, text=True, check=False)
@@ -161,13 +161,27 @@ class FleetWorld:
         environ = self.environ("person", self.server.url)
         return subprocess.run(words, env=environ, cwd=self.workspace, capture_output=True, text=True, check=False)
 
+    def follow(self, session: str) -> subprocess.Popen[str]:
+        """Follow a session from a further machine, until no host works on it. Return when it follows."""
+        words = [sys.executable, "-m", "callboard", "attach", "--follow", session]
+        environ = self.environ("person", self.server.url)
+        with self.followed.open("w") as output:
+            process = subprocess.Popen(words, env=environ, cwd=self.workspace, stdout=output, stderr=output, text=True)
+        self.until(lambda: "this screen follows it" in self.followed.read_text(), "it follows")
+        return process
+
+    @property
+    def followed(self) -> Path:
+        """Return the file with what the follower has shown."""
+        return self.folder / "followed"
+
     def deeds(self) -> list[Deed]:
         file = self.workspace / "witness"
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         return [Deed(session, agent, host, float(at)) for session, agent, host, at in lines]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + LONGEST
+        deadline = time.monotonic() + max(LONGEST, 4 * self.count * self.pause)
         while not condition():
             logs = "\n".join(f"--- {host.name}\n{host.said()[-3_000:]}" for host in self.hosts)
             assert time.monotonic() < deadline, f"not in time: {what}\n{logs}"

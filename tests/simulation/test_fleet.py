@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -44,11 +47,14 @@ def lived(world: FleetWorld, random: Random, sessions: int, *, cut: float, outag
         world.until(lambda: len(hosts_of(world)) == sessions, "every session has a host")
         began = hosts_of(world)
         assert len(set(began.values())) == 3, f"the sessions are spread: {began}"
+        follower = world.follow(ids[int(next(session for session, host in began.items() if host == "one"))])
         time.sleep(random.uniform(0, 2))
         world.hosts[0].kill()
         proxy.cut = True
         at = time.time()
-        lost = [session for session, host in began.items() if host != "three"]
+        at_work = hosts_of(world, at - 3 * world.pause)
+        lost = [session for session, host in at_work.items() if host != "three"]
+        assert {"one", "two"} <= set(at_work.values()), "both hosts are lost at work"
         world.until(lambda: {hosts_of(world, at).get(each) for each in lost} == {"three"}, "host three acts for all")
         cut_off = [deed.at for deed in world.deeds() if deed.host == "two"]
         assert max(cut_off) < at + 10.0, "a host that is cut off ends its commands before it can be replaced"
@@ -61,11 +67,51 @@ def lived(world: FleetWorld, random: Random, sessions: int, *, cut: float, outag
         world.until(lambda: world.ended(ids), "every session ends")
         assert world.hosts[1].process.poll() is None, "the host that was cut off has stayed"
         assert world.broken_promises(ids) == []
+        follower.wait(timeout=60)  # with 3 if the server was away for longer than a command without a session waits
+        assert re.search(r"on \w+ takes over the session from process \d+ on one", world.followed.read_text())
+
+
+ASKING = """
+agents:
+  lead:
+    - when: {{contains: Work.}}
+      reply:
+        - tool_use: {{name: ask_person, input: {{question: May I?}}}}
+        - tool_use: {{name: bash, input: {{command: '{lead}'}}}}
+    - when: {{contains: You may.}}
+      reply: Thank you.
+    - {{reply: I have worked., repeat: forever}}
+"""
+
+
+@pytest.mark.slow
+def test_a_person_works_with_sessions_of_other_machines(server: PostgresServer, tmp_path: Path) -> None:
+    with fleet_world(server, tmp_path, count=40, pause=0.5) as world:
+        host = world.serve("one")
+        world.until(lambda: "serving" in host.said(), "the host serves")
+        (session,) = world.detach([0], ASKING)
+        follower = world.follow(session)
+        world.until(lambda: bool(world.deeds()), "it works")
+        commands = (("hosts", "--json"), ("team",), ("plans", "--json"), ("send", "Be quick."))
+        with ThreadPoolExecutor() as pool:  # at once, while it works
+            hosts, team, plans, sent = (ran.stdout for ran in pool.map(lambda words: world.run(*words), commands))
+        (listed,) = json.loads(hosts)["hosts"]
+        assert (listed["machine"], listed["state"], listed["sessions"]) == ("one", "serving", [session])
+        assert f"hosted by process {listed['pid']} on one" in team
+        assert "on one hosts the session" in sent
+        (question,) = json.loads(plans)
+        answered = world.run("answer", "--session", session, question["id"], "You may.")
+        assert answered.returncode == 0, answered.stderr
+        world.until(lambda: world.ended([session]), "the session ends")
+        follower.wait(timeout=60)  # it may have ended before the answer
+        assert "May I?" in world.followed.read_text()
+        (row,) = json.loads(world.run("sessions", "--json").stdout)
+        assert row["exit_code"] == 0
 
 
 @pytest.mark.slow
 def test_hosts_die_and_are_cut_off_and_no_two_act_for_one_session(server: PostgresServer, tmp_path: Path) -> None:
-    with fleet_world(server, tmp_path, count=30, pause=0.5) as world:
+    with fleet_world(server, tmp_path, count=50, pause=0.5) as world:
         lived(world, Random(1), 6, cut=14.0, outage=1.0)
 
 

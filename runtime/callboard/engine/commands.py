@@ -204,12 +204,12 @@ async def send_prompt(
             "metadata": metadata,
         }
     )
-    await store.commit(sending(session, envelope), *await _queueing(store, session, now))
+    await store.commit(sending(session, envelope), *await queueing_if_detached(store, session, now))
     return envelope.id
 
 
-async def _queueing(store: Store, session: str, now: float) -> Sequence[Write]:
-    """Return the write by which a detached session gets a host for a new prompt; none for another session.
+async def queueing_if_detached(store: Store, session: str, now: float) -> Sequence[Write]:
+    """Return the write by which a detached session gets a host for a prompt or an answer; none for another session.
 
     It is also written while the session has a host, which may be about to leave: the changed row keeps it.
     """

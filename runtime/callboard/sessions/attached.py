@@ -142,7 +142,7 @@ class AttachedSession(OpenSession):
         lead = self.state("lead")
         row = self._board.agent("lead")
         text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
-        if self._died:
+        if self._died and not await self._was_finished():
             reason = f"{self.where}, which hosted the session, has died: `callboard resume {self.id}` continues it"
             return RunEnd(FAILED, text, reason, self.usage(), self.team(), self.open_work())
         code = await self._recorded_code()
@@ -154,6 +154,13 @@ class AttachedSession(OpenSession):
         end = RunEnd(outcome.exit_code, text, outcome.why, usage, team, open_work, outcome.limit, advice)
         end = end if end.exit_code == code else end.of_run()
         return end if end.exit_code == code else replace(end, exit_code=code, why="", limit="", advice="")
+
+    async def _was_finished(self) -> bool:
+        """Return True if a host that this process has not seen has finished the work of one that died."""
+        row = await self._store.get(session_key(self.id))
+        now = read_value(SessionRow, row.value, row.key) if row is not None and row.value is not None else None
+        ended = now is not None and now.ended_at is not None and now.ended_at >= self._began
+        return ended and await waiting_reason(self._store, self.id) is None
 
     async def _recorded_code(self) -> int:
         """Return the exit code that the host recorded for its run; 0 if the host just left."""
@@ -381,7 +388,7 @@ async def open_attached(
         row = await find_session(store, options.identity.session)
         holder = await store.holder(host_lease(row.id))
         if holder is None:
-            raise UsageError(f"no process hosts session {row.id}: `callboard resume {row.id}` continues it")
+            holder = await _coming_host(store, row.id)
         live_text = options.hosting.live_text
         session = AttachedSession(row, places, store, observers=observers, approvers=approvers, live_text=live_text)
         async with _present(store, row.id, bool(approvers)), _following(session, holder):
@@ -389,6 +396,19 @@ async def open_attached(
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
+
+
+async def _coming_host(store: Store, session: str) -> LeaseHolder:
+    """Return the serving host that is about to take a session. Raises `UsageError` if none is."""
+    waits = await waiting_reason(store, session)
+    if waits is None:
+        raise UsageError(f"no process hosts session {session}: `callboard resume {session}` continues it")
+    with anyio.move_on_after(REPLACED_WITHIN):
+        async with store.watch(host_key(session)) as rows:
+            async for _ in rows:
+                if (holder := await store.holder(host_lease(session))) is not None:
+                    return holder
+    raise UsageError(f"no process hosts session {session}: {waits}")
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.core.keys import refusals, rule_key, schedule_key, task_key
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
-from callboard.engine.commands import AgentCommand, send_command, send_note, send_prompt
+from callboard.engine.commands import AgentCommand, queueing_if_detached, send_command, send_note, send_prompt
 from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.environment import Answer
 from callboard.ports.store import Append, Delete, Fence, Put, Store, Write
@@ -42,7 +42,10 @@ async def answer_as_person(
     refuse_inside_tool("answer a request")
     from callboard.engine.approvals.requests import answer_request
 
-    return await answer_request(store, session, request_id, answer, now=now, fence=fence)
+    refused = await answer_request(store, session, request_id, answer, now=now, fence=fence)
+    if refused is None and fence is None and (queue := await queueing_if_detached(store, session, now)):
+        await store.commit(*queue)  # the agent may have ended its turn, and reads the answer as mail
+    return refused
 
 
 async def say_as_person(

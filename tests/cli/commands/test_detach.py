@@ -23,6 +23,8 @@ agents:
   lead:
     - when: {{contains: Read it}}
       reply: [{{tool_use: {{name: read_file, input: {{path: note.txt}}}}}}]
+    - when: {{contains: Ask me.}}
+      reply: [{{tool_use: {{name: ask_person, input: {{question: May I?}}}}}}]
     - {{reply: Done as asked., repeat: forever}}
 """
 
@@ -80,6 +82,17 @@ def test_a_detached_session_waits_for_a_host_and_each_new_prompt_gets_one(
     sent = command.run("send", "--session", session, "Once more.")
     assert "a serving host is about to take it" in sent.out
     until(lambda: hosts[0].said().count("its work is done") == 2, "the second prompt is answered")
+    assert events(command, session).count("turn_ended") == 2
+
+
+def test_an_answer_gets_a_host_for_the_session_that_asked(command: Command, hosts: list[Running]) -> None:
+    session = detach(command, "Ask me.")
+    hosts.append(serve(command))
+    hosts[0].wait_for("its work is done")
+    (question,) = json.loads(command.run_inline("plans", "--json", "--session", session).out)
+    answered = command.run("answer", "--session", session, question["id"], "You may.")
+    assert answered.code == 0, answered.err
+    until(lambda: hosts[0].said().count("its work is done") == 2, "the agent has read the answer")
     assert events(command, session).count("turn_ended") == 2
 
 

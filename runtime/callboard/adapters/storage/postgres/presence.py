@@ -226,11 +226,17 @@ class Presence:
         return float("inf") if not renewed else renewed + SILENT_SECONDS - monotonic()
 
     def cut_off(self, period: int) -> None:
-        """End a period: the leases of this process are lost, and its row too. Once for each period."""
+        """End a period, and let everything that waits for the server fail until it answers. Once for each period."""
+        if self._end_period(period):
+            self._watch.give_up()
+            self._patience.suspend()
+
+    def _end_period(self, period: int) -> bool:
+        """Give up the leases of this process, and its row. Return False if the period has ended already."""
         with self._lock:
             state = self._state
             if period != state.period:
-                return
+                return False
             state.period += 1
             state.held.clear()
             state.lost = state.row.number or state.lost
@@ -238,9 +244,8 @@ class Presence:
             state.row = _Row()
             state.listens = False
             waiters, self._ended = self._ended, []
-        self._watch.give_up()
-        self._patience.suspend()
         wake(waiters)
+        return True
 
     async def until_cut_off(self, period: int) -> None:
         """Return when a period has ended."""
@@ -423,7 +428,7 @@ class Presence:
         sent = monotonic()
         if state.row.number and state.row.renewed + SILENT_SECONDS <= sent:
             # This process slept, or was stopped: others may have its leases by now, whatever the row says.
-            self.cut_off(state.period)
+            self._end_period(state.period)
         if state.lost and sent >= state.lost_at + FREED_AFTER:
             # Leases that nobody has taken meanwhile are then free for everybody.
             with connection.transaction():
@@ -437,7 +442,7 @@ class Presence:
                 (state.listening, state.row.number),
             )
             if not changed:  # an administrator removed it, or the server was restored: leases must be acquired again
-                self.cut_off(state.period)
+                self._end_period(state.period)
                 state.lost = 0
         if not state.row.number:
             state.row.number = run(
