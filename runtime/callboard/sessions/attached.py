@@ -403,11 +403,13 @@ async def _coming_host(store: Store, session: str) -> LeaseHolder:
     waits = await waiting_reason(store, session)
     if waits is None:
         raise UsageError(f"no process hosts session {session}: `callboard resume {session}` continues it")
+    holder: LeaseHolder | None = None
     with anyio.move_on_after(REPLACED_WITHIN):
         async with store.watch(host_key(session)) as rows:
-            async for _ in rows:
-                if (holder := await store.holder(host_lease(session))) is not None:
-                    return holder
+            while holder is None and await anext(rows, None) is not None:
+                holder = await store.holder(host_lease(session))
+    if holder is not None:
+        return holder
     raise UsageError(f"no process hosts session {session}: {waits}")
 
 

@@ -31,8 +31,10 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.inspect.hosts import StoreHosts, choices_of, name_of, read_hosts
 from callboard.sessions.inspect.serving import about_of, announced_serving
 from callboard.sessions.lease import host_died
+from callboard.sessions.options import WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import Notice, find_places
+from callboard.sessions.serve_options import Serving
 from callboard.sessions.stores import has_store, open_store, own_settings, reachable
 from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError, StoreBusy, UsageError
@@ -210,6 +212,16 @@ class Fleet:
 def _facts(processes: Sequence[PresentProcess]) -> list[object]:
     """Return what matters of the hosts, without the ever-changing times."""
     return [(each.holder, each.about, each.leases) for each in processes]
+
+
+async def prepare_workspace(serving: Serving, session: str, store: Store) -> WorkspaceOptions:
+    """Return the folder in which this host runs the session, with the trust in its content.
+
+    Called with the lease of the session free, so another host may still be faster. A session runs in the folder in
+    which the host serves. One with a remote is prepared when it is opened, under its lease (`workspaces.py`): in its
+    own folder if that is on this host, otherwise in a clone.
+    """
+    return WorkspaceOptions(serving.workspace, trust=serving.trust)
 
 
 async def list_hosts(workspace: Path, notice: Notice) -> StoreHosts:

@@ -27,8 +27,7 @@ from callboard.engine.commands import PLACEMENT, queueing
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
-from callboard.sessions.fleet import Fleet
-from callboard.sessions.host_workspace import prepare_workspace
+from callboard.sessions.fleet import Fleet, prepare_workspace
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.lease import process_at, until_free
