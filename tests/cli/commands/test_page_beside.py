@@ -16,8 +16,7 @@ from tests.warm import PIPE
 from tests.web.page_process import state_folder
 
 from callboard.adapters.processes import tool_ancestry
-from callboard.cli.slash.page import PageConsole, web
-from callboard.cli.terminal.page_process import _show_address, page_beside
+from callboard.cli.terminal.page_process import PageConsole, _show_address, open_page, page_beside
 from callboard.cli.terminal.terminal import Block
 from callboard.sessions.running_page import announced, running_page
 from callboard.types.errors import UsageError
@@ -95,10 +94,10 @@ def test_the_prompt_names_a_page_that_runs_or_says_where_to_start_one(
         beside = staticmethod(started.append)  # pyright: ignore[reportAssignmentType] - a list stands in
 
     with announced(state_folder(command), "http://127.0.0.1:1"):
-        named = anyio.run(web, Console(), "")
+        named = anyio.run(open_page, Console(), "")
     assert "http://127.0.0.1:1 (process" in named.lines[0].text
     with pytest.raises(UsageError, match="in another terminal"):
-        anyio.run(web, Console(), "")
+        anyio.run(open_page, Console(), "")
     if not tool_ancestry.started_by_tool():
-        assert "starting the page" in anyio.run(web, Prompt(), "").lines[0].text
+        assert "starting the page" in anyio.run(open_page, Prompt(), "").lines[0].text
         assert len(started) == 1

@@ -27,7 +27,7 @@ from callboard.cli.slash.context import (
     nothing_more,
     suggestion,
 )
-from callboard.cli.slash.page import web
+from callboard.cli.terminal.page_process import open_page
 from callboard.cli.terminal.plan_editor import keep_text
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, wrapped
 from callboard.cli.views.context import context_block, edits_block, undo_line
@@ -576,7 +576,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "edit": SlashCommand("ID [words]", "edit a plan in $VISUAL or $EDITOR, and approve it", edit),
     "reject": SlashCommand("ID why", "reject a plan or deny a tool call", reject),
     "answer": SlashCommand("ID words", "answer an agent's question", answer),
-    "web": SlashCommand("", "open the web page of this workspace, or name the one that runs", web),
+    "web": SlashCommand("", "open the web page of this workspace, or name the one that runs", open_page),
     "permissions": SlashCommand("", "show the permission mode and the rules, with their places", permissions),
     "rules": SlashCommand("[revoke ID]", "list the rules that you allowed with `always`, or revoke one", rules),
     "cron": SlashCommand("", "show the schedules", cron),
