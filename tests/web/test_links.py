@@ -9,13 +9,16 @@ import pytest
 from tests.web.page_client import HOST, OWN, Page, opened_page
 from tests.web.test_answers import PERMISSION, PLAN, QUESTION, store_of, stored
 from tests.web.test_guard import TOOL, UNKNOWN
+from tests.web.test_inert import check_inert, requests
 
 from callboard.core.approvals.requests import open_request
 from callboard.core.keys import LINKS, request_key
 from callboard.ports.store import Put
-from callboard.sessions.answer_links import make_link, revoke_links, void_reason
+from callboard.sessions.answer_links import LinkedRequest, make_link, revoke_links, void_reason
+from callboard.sessions.inspect.inspector import handle_of
 from callboard.types.errors import UsageError
 from callboard.types.records import AnswerLink, Request
+from callboard.web.links import request_document
 
 FOREIGN = {"host": HOST, "sec-fetch-site": "cross-site"}
 """Headers of a request that a link of a chat program causes."""
@@ -156,3 +159,14 @@ async def test_links_need_the_own_page_as_other_changes_do() -> None:
             assert (await page.post(path, form, foreign)).status == 403
             assert (await page.post(path, form, kind="text/plain")).status == 415
         assert (await stored(page)).status == "pending"
+
+
+@pytest.mark.anyio
+async def test_hostile_texts_are_inert_on_the_page_of_a_link() -> None:
+    rows = list(requests())[:60]
+    async with opened_page(store=await store_of(*rows)) as page:
+        handle = await handle_of(page.store, "s1")
+        for row in rows:
+            link = AnswerLink(id="l", session="s1", request=row.id, digest="", created_at=1.0, expires_at=2.0)
+            shown = request_document(LinkedRequest(link, row), handle, "secret", needs_code=True)
+            check_inert(str(shown))
