@@ -17,13 +17,14 @@ from callboard.adapters.git.repository import GitFailed, Repository, WorkingTree
 from callboard.adapters.system.regular_files import open_beneath
 from callboard.ports.worktrees import DiffHunk, DiffLine, FileDiff, WorktreeDiff
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 
 MOST_FILES = 200
 MOST_LINES = 3_000
 """Most changed files, and most lines of one file, that are returned."""
 _LARGEST = 400_000
 """Most bytes of a new file that is read."""
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
+_HUNK = late_pattern(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 
 
 async def worktree_diff(git: Git, folder: Path, branch: str) -> WorktreeDiff:
