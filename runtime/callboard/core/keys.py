@@ -206,7 +206,7 @@ def rate_key(key: str, model: str) -> str:
 
 
 def names_of(session: str) -> tuple[str, ...]:
-    """Return the names of all keys and streams of a session. One that ends with `/` stands for all that begin so."""
+    """Return the names of all keys and streams of a session. A name that ends with `/` is a prefix."""
     return tuple(f"{part}/{session}{end}" for part in _OF_SESSIONS for end in ("", "/"))
 
 
@@ -236,7 +236,7 @@ def host_lease(session: str) -> str:
 
 
 def live_purpose(session: str) -> str:
-    """Return the part of a socket's name that stands for the live text of a session."""
+    """Return the part of a socket's name that identifies the live text of a session."""
     return short_id("live", session)
 
 

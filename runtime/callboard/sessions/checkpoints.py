@@ -112,7 +112,7 @@ class Checkpoints:
         deletes = [Delete(checkpoint_key(self._runtime.session, tree)) for tree in gone]
         moves = Moves(placed.rows, placed.restored, {row.tree: row.folder for row in rows}) if placed.moved else None
         await note_move(self._runtime, moves, (*writes, *deletes))
-        self._rows = {**{tree: row for tree, row in placed.rows.items() if tree not in gone}}
+        self._rows = {tree: row for tree, row in placed.rows.items() if tree not in gone}
         self._rows |= {row.tree: row for row in rows}
         self._all = placed.policy != "off"
 

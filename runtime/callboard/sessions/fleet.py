@@ -28,14 +28,12 @@ from callboard.core.placement import ANY, HostChoice, ranked
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, LeaseHolder, PresentProcess, Put, Store
 from callboard.ports.store_reading import rows_of
-from callboard.sessions.inspect.hosts import StoreHosts, choices_of, name_of, read_hosts
+from callboard.sessions.inspect.hosts import StoreHosts, choices_of, key_of, name_of, read_hosts
 from callboard.sessions.inspect.serving import about_of, announced_serving
 from callboard.sessions.lease import host_died
-from callboard.sessions.options import WorkspaceOptions
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import Notice, find_places
-from callboard.sessions.serve_options import Serving
-from callboard.sessions.stores import has_store, open_store, own_settings, reachable
+from callboard.sessions.stores import existing_store, reachable
 from callboard.types.choices import unknown
 from callboard.types.errors import CallboardError, StoreBusy, UsageError
 from callboard.types.records import HostAbout, HostRow
@@ -214,19 +212,9 @@ def _facts(processes: Sequence[PresentProcess]) -> list[object]:
     return [(each.holder, each.about, each.leases) for each in processes]
 
 
-async def prepare_workspace(serving: Serving, session: str, store: Store) -> WorkspaceOptions:
-    """Return the folder in which this host runs the session, with the trust in its content.
-
-    Called with the lease of the session free, so another host may still be faster. A session runs in the folder in
-    which the host serves. One with a remote is prepared when it is opened, under its lease (`workspaces.py`): in its
-    own folder if that is on this host, otherwise in a clone.
-    """
-    return WorkspaceOptions(serving.workspace, trust=serving.trust)
-
-
 async def list_hosts(workspace: Path, notice: Notice) -> StoreHosts:
     """Return the hosts of the store of a workspace."""
-    async with _opened(workspace, notice) as store:
+    async with existing_store(find_places(workspace, writable=False), notice) as store:
         return StoreHosts() if store is None else await read_hosts(store)
 
 
@@ -236,7 +224,7 @@ async def drain_host(workspace: Path, name: str, notice: Notice, *, drain: bool 
     `drain`: False withdraws that, so that they take up sessions again. Raises `UsageError` if no host has the name.
     """
     refuse_inside_tool("drain a host")
-    async with _opened(workspace, notice) as store:
+    async with existing_store(find_places(workspace, writable=False), notice) as store:
         if store is None:
             raise UsageError(unknown("host", name, (), where="that serves this store"))
         return await drain_in(store, name, drain=drain)
@@ -250,20 +238,6 @@ async def drain_in(store: Store, name: str, *, drain: bool) -> tuple[str, ...]:
     if not chosen:
         raise UsageError(unknown("host", name, [name_of(each) for each in processes], where="that serves this store"))
     for process in chosen:
-        key = drain_key(process.machine, process.holder.pid, process.holder.started)
+        key = key_of(process)
         await store.commit(Put(key, b"{}") if drain else Delete(key))
     return tuple(name_of(process) for process in chosen)
-
-
-@asynccontextmanager
-async def _opened(workspace: Path, notice: Notice) -> AsyncGenerator[Store | None]:
-    places = find_places(workspace, writable=False)
-    settings = own_settings()
-    if not has_store(places, settings):
-        yield None
-        return
-    store = await open_store(places, settings, notice)
-    try:
-        yield store
-    finally:
-        await store.aclose()

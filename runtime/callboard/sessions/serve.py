@@ -51,7 +51,7 @@ from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.retention import DAY, REMOVAL_MARK, remove_old_sessions
 from callboard.sessions.serve_options import LogLine, Serving, Tell
 from callboard.sessions.serve_sessions import ServedSession, Server
-from callboard.sessions.stores import has_store, keep_patience, open_store, own_settings, reachable, until_cut_off
+from callboard.sessions.stores import existing_store, keep_patience, open_store, own_settings, reachable, until_cut_off
 from callboard.types.errors import (
     CredentialsMissing,
     Fenced,
@@ -155,15 +155,8 @@ async def _patient_store(places: WorkspacePaths, settings: Settings, tell: Tell)
 
 async def serving_pids(workspace: Path, notice: Notice) -> list[int]:
     """Return the processes of this machine that serve a workspace now."""
-    places = find_places(workspace, writable=False)
-    settings = own_settings()
-    if not has_store(places, settings):
-        return []
-    store = await open_store(places, settings, notice)
-    try:
-        return sorted(holder.pid for holder in await serving(store) if not holder.machine)
-    finally:
-        await store.aclose()
+    async with existing_store(find_places(workspace, writable=False), notice) as store:
+        return [] if store is None else sorted(holder.pid for holder in await serving(store) if not holder.machine)
 
 
 @dataclass(frozen=True, slots=True)

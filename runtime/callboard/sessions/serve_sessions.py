@@ -27,7 +27,7 @@ from callboard.engine.commands import PLACEMENT, queueing
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
-from callboard.sessions.fleet import Fleet, prepare_workspace
+from callboard.sessions.fleet import Fleet
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.lease import process_at, until_free
@@ -38,6 +38,7 @@ from callboard.sessions.options import (
     PermissionOptions,
     SessionOptions,
     SharedResources,
+    WorkspaceOptions,
 )
 from callboard.sessions.result import BUG
 from callboard.sessions.serve_options import LogLine, Serving, Tell
@@ -418,7 +419,8 @@ class Server:
     async def _host_now(self, entry: ServedSession, codes: list[int]) -> None:
         serving = self._what
         options = SessionOptions(
-            await prepare_workspace(serving, entry.session, self._store),
+            # One with a remote is prepared when it is opened, under its lease (`workspaces.py`).
+            WorkspaceOptions(serving.workspace, trust=serving.trust),
             identity=IdentityOptions(session=entry.session, resume=True),
             permissions=PermissionOptions(answerable=True),
             hosting=HostingOptions(shared=self._shared, commands_at_rest="end"),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -75,6 +75,20 @@ def has_store(places: WorkspacePaths, settings: Settings) -> bool:
 def own_settings() -> Settings:
     """Return the settings without those of a workspace, which cannot choose the store. Raises `SettingsError`."""
     return load_settings(os.environ).settings
+
+
+@asynccontextmanager
+async def existing_store(places: WorkspacePaths, notice: Notice) -> AsyncGenerator[Store | None]:
+    """Open the workspace's store during the block; None if the workspace has no session yet. Raises as `open_store`."""
+    settings = own_settings()
+    if not has_store(places, settings):
+        yield None
+        return
+    store = await open_store(places, settings, notice)
+    try:
+        yield store
+    finally:
+        await store.aclose()
 
 
 def damage_lines(store: Store) -> tuple[str, ...]:

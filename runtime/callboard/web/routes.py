@@ -25,7 +25,7 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import Store
 from callboard.sessions.inspect.open_requests import OpenRequests
 from callboard.sessions.places import WorkspacePaths
-from callboard.types.errors import CallboardError
+from callboard.types.errors import CallboardError, heart_of
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access
 from callboard.web.guard import visit_of
@@ -146,10 +146,7 @@ class EventStream:
 
 def _reason(failed: BaseExceptionGroup[CallboardError]) -> Element:
     """Return why a stream has ended, in a line."""
-    error: BaseException = failed
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return h.p(".bad")[f"This page is not updated any more: {spelled(str(error))}"]
+    return h.p(".bad")[f"This page is not updated any more: {spelled(str(heart_of(failed)))}"]
 
 
 def encoded(message: StreamMessage) -> bytes:

@@ -37,6 +37,28 @@ class Current(Protocol):
 
 
 @dataclass(slots=True)
+class StateTables:
+    """Ids, rows, and fences as tables: the part of `Current` that is the same wherever the state is kept."""
+
+    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    """Rows by key, the last changed one last. A deleted key remains, without a value, so that watchers are notified."""
+    fences: dict[str, int] = field(default_factory=dict[str, int])
+
+    def seen(self, stream: str, record_id: str) -> int:
+        """See `Current`."""
+        return self.ids.get((stream, record_id), 0)
+
+    def row(self, key: str) -> Row | None:
+        """See `Current`."""
+        return self.rows.get(key)
+
+    def fence(self, lease: str) -> int:
+        """See `Current`."""
+        return self.fences.get(lease, 0)
+
+
+@dataclass(slots=True)
 class _Changes:
     records: dict[str, list[tuple[Record, str | None]]] = field(
         default_factory=dict[str, list[tuple[Record, str | None]]]

@@ -74,7 +74,7 @@ class DurableStore(Store):
 
     @abstractmethod
     async def stored_bytes(self, names: Sequence[str]) -> int:
-        """Return the bytes of the values with these names. One that ends with `/` stands for all that begin with it."""
+        """Return the bytes of the values with these names. A name that ends with `/` is a prefix."""
 
     @abstractmethod
     async def erase_streams(self, streams: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from anyio.lowlevel import checkpoint
 
-from callboard.adapters.storage.draft import CommitDraft
+from callboard.adapters.storage.draft import CommitDraft, StateTables
 from callboard.adapters.storage.feed import Feed, Sleepers
 from callboard.ports.store import (
     Changes,
@@ -41,17 +41,13 @@ class Crashed(BaseException):
 
 
 @dataclass
-class _Contents:
+class _Contents(StateTables):
     """Contents that a disk would have, and the attached stores."""
 
     streams: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
-    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    rows: dict[str, Row] = field(default_factory=dict[str, Row])
-    """Rows by key, the last changed one last. A deleted key remains, without a value, so that watchers are notified."""
     changed: dict[str, int] = field(default_factory=dict[str, int])
     """Key -> number of the commit that changed its row."""
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    fences: dict[str, int] = field(default_factory=dict[str, int])
     commits: int = 0
     """Number of commits that changed rows."""
     held: dict[str, MemoryLease] = field(default_factory=dict[str, "MemoryLease"])
@@ -62,15 +58,6 @@ class _Contents:
 
     def last(self, stream: str) -> int:
         return len(self.streams.get(stream, []))
-
-    def seen(self, stream: str, record_id: str) -> int:
-        return self.ids.get((stream, record_id), 0)
-
-    def row(self, key: str) -> Row | None:
-        return self.rows.get(key)
-
-    def fence(self, lease: str) -> int:
-        return self.fences.get(lease, 0)
 
     def merge(self, draft: CommitDraft) -> None:
         for stream, records in draft.records.items():

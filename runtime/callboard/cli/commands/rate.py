@@ -17,7 +17,7 @@ from callboard.cli.terminal.terminal import block
 from callboard.cli.views.rate import in_force, rate_block, rate_json
 from callboard.engine.rate_limits.limiter import rates_of, reset_rates
 from callboard.sessions.places import find_places
-from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.sessions.stores import existing_store
 from callboard.types.rate_limits import RateNotice
 
 
@@ -58,12 +58,7 @@ def reset(invocation: Invocation, /) -> None:
 
 async def _notices(invocation: Invocation, reset: bool) -> list[RateNotice]:
     """Return the notices of all keys in the workspace's store; with `reset` they are removed."""
-    places = find_places(invocation.workspace)
-    settings = own_settings()
-    if not has_store(places, settings):
-        return []
-    store = await open_store(places, settings, notice_of(invocation))
-    try:
+    async with existing_store(find_places(invocation.workspace), notice_of(invocation)) as store:
+        if store is None:
+            return []
         return await reset_rates(store, SystemClock().now()) if reset else await rates_of(store)
-    finally:
-        await store.aclose()

@@ -20,7 +20,7 @@ from callboard.engine.commands import stored_sessions
 from callboard.sessions.inspect.backup import copy_workspace
 from callboard.sessions.places import find_places
 from callboard.sessions.retention import RemovalReport, remove_old_sessions
-from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.sessions.stores import existing_store, own_settings
 from callboard.types.errors import UsageError
 from callboard.types.settings import RetentionSettings
 
@@ -138,12 +138,8 @@ async def _facts(invocation: Invocation) -> Mapping[str, str]:
 @asynccontextmanager
 async def _opened(invocation: Invocation) -> AsyncGenerator[DurableStore]:
     places = find_places(invocation.workspace, writable=False)
-    settings = own_settings()
-    if not has_store(places, settings):
-        raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
-    opened = await open_store(places, settings, notice_of(invocation))
-    assert isinstance(opened, DurableStore), "only tests have stores without a disk"
-    try:
+    async with existing_store(places, notice_of(invocation)) as opened:
+        if opened is None:
+            raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
+        assert isinstance(opened, DurableStore), "only tests have stores without a disk"
         yield opened
-    finally:
-        await opened.aclose()

@@ -183,7 +183,7 @@ def relocated(path: str, folders: Mapping[str, str]) -> str:
 def work_after(events: Iterable[ev.Event], at: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that an agent's tools changed after a time, and the commands that it ran.
 
-    A command that was in progress, or in the background, is left out: the agent is told about it by itself.
+    Commands that were running, in the foreground or in the background, are left out: other lines report them.
     """
     commands: dict[str, str] = {}
     files: dict[str, None] = {}

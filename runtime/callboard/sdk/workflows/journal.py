@@ -31,7 +31,7 @@ from callboard.ports.store import Append, Put, Store, Write
 from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChanged
 from callboard.sdk.signatures import adapter_of, faults_of
 from callboard.sessions.places import Notice, find_places
-from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.sessions.stores import existing_store
 from callboard.types.choices import unknown
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
@@ -218,15 +218,10 @@ class WorkflowRecord:
 
 async def stored_workflows(workspace: Path, notice: Notice) -> list[WorkflowRecord]:
     """Return all workflows of a workspace, newest first, without their steps. Raises `WorkspaceUnusable`."""
-    places = find_places(workspace, writable=False)
-    settings = own_settings()
-    if not has_store(places, settings):
-        return []
-    store = await open_store(places, settings, notice)
-    try:
+    async with existing_store(find_places(workspace, writable=False), notice) as store:
+        if store is None:
+            return []
         return [await _stored(store, session, row) for session, row in await _rows(store)]
-    finally:
-        await store.aclose()
 
 
 async def stored_workflow(workspace: Path, prefix: str | None, notice: Notice) -> WorkflowRecord:
@@ -235,18 +230,14 @@ async def stored_workflow(workspace: Path, prefix: str | None, notice: Notice) -
     Raises `UsageError` that lists the existing ids.
     """
     places = find_places(workspace, writable=False)
-    settings = own_settings()
-    if not has_store(places, settings):
-        raise UsageError(f"no workflow has run in {places.workspace} yet: callboard workflow run FILE:NAME")
-    store = await open_store(places, settings, notice)
-    try:
+    async with existing_store(places, notice) as store:
+        if store is None:
+            raise UsageError(f"no workflow has run in {places.workspace} yet: callboard workflow run FILE:NAME")
         rows = await _rows(store)
         session, row = _chosen(rows, prefix)
         chosen = await _stored(store, session, row)
         newest = {record.step: record for record in await records_of(store, session, row.id)}
         return WorkflowRecord(session, row, list(newest.values()), chosen.hosted)
-    finally:
-        await store.aclose()
 
 
 def _chosen(rows: Sequence[tuple[str, WorkflowRow]], prefix: str | None) -> tuple[str, WorkflowRow]:

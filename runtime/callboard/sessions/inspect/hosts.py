@@ -82,6 +82,11 @@ def name_of(process: PresentProcess) -> str:
     return host_name(process.machine, process.holder.pid)
 
 
+def key_of(process: PresentProcess) -> str:
+    """Return the key of the orders to a process, which no other process has."""
+    return drain_key(process.machine, process.holder.pid, process.holder.started)
+
+
 def choices_of(processes: Sequence[PresentProcess]) -> list[HostChoice]:
     """Return the serving hosts as candidates for a session."""
     return [
@@ -91,7 +96,7 @@ def choices_of(processes: Sequence[PresentProcess]) -> list[HostChoice]:
             len(hosted_by(process)),
             about.sessions,
             about.draining,
-            drain_key(process.machine, process.holder.pid, process.holder.started),
+            key_of(process),
             process.silent >= SILENT_AFTER,
         )
         for process in processes

@@ -14,7 +14,7 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.health import ListedSession, listed_sessions
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
-from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.sessions.stores import existing_store
 from callboard.types.errors import UsageError
 from callboard.types.records import SessionRow
 
@@ -41,11 +41,8 @@ async def handle_of(store: Store, session: str | None) -> SessionHandle:
 
 async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:
     """Return all sessions of a workspace, newest first, including unreadable ones."""
-    places = find_places(workspace, writable=False)
-    if not has_store(places, own_settings()):
-        return []
-    async with _open(places, notice) as store:
-        return await listed_sessions(store)
+    async with existing_store(find_places(workspace, writable=False), notice) as store:
+        return [] if store is None else await listed_sessions(store)
 
 
 async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> list[tuple[SessionRow, int]]:
@@ -65,11 +62,7 @@ async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> li
 
 @asynccontextmanager
 async def _open(places: WorkspacePaths, notice: Notice) -> AsyncGenerator[Store]:
-    settings = own_settings()
-    if not has_store(places, settings):
-        raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
-    store = await open_store(places, settings, notice)
-    try:
+    async with existing_store(places, notice) as store:
+        if store is None:
+            raise UsageError(f"there is no session in {places.workspace} yet: start one with `callboard run`")
         yield store
-    finally:
-        await store.aclose()

@@ -34,7 +34,7 @@ from callboard.ports.worktrees import (
 from callboard.sessions.person_actions import as_person, refuse_inside_tool
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import launcher_of, serve_way_out
-from callboard.sessions.stores import has_store, open_store, own_settings
+from callboard.sessions.stores import existing_store
 from callboard.sessions.workspaces import keeper_of
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -163,14 +163,10 @@ async def open_worktrees(workspace: Path, notice: Notice) -> AsyncGenerator[Work
     Raises `UsageError` if it never had a session, and therefore has no worktrees.
     """
     places = find_places(workspace, writable=False)
-    settings = own_settings()
-    if not has_store(places, settings):
-        raise UsageError(f"there is no session in {places.workspace} yet, so there are no worktrees")
-    store = await open_store(places, settings, notice)
-    try:
+    async with existing_store(places, notice) as store:
+        if store is None:
+            raise UsageError(f"there is no session in {places.workspace} yet, so there are no worktrees")
         yield worktrees_in(places, store)
-    finally:
-        await store.aclose()
 
 
 def worktrees_in(places: WorkspacePaths, store: Store) -> WorktreeInspector:

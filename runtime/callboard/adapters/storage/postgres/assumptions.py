@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from callboard.adapters.storage.draft import CommitDraft
+from callboard.adapters.storage.draft import CommitDraft, StateTables
 from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
 from callboard.adapters.storage.postgres.address import Connection, run
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Row, Write
@@ -63,29 +63,14 @@ class GroupNames:
 
 
 @dataclass(slots=True)
-class NamedState:
+class NamedState(StateTables):
     """State of the names of a group (`draft.Current`)."""
 
     lasts: dict[str, int] = field(default_factory=dict[str, int])
-    ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    rows: dict[str, Row] = field(default_factory=dict[str, Row])
-    fences: dict[str, int] = field(default_factory=dict[str, int])
 
     def last(self, stream: str) -> int:
         """Return the last number of the stream."""
         return self.lasts.get(stream, 0)
-
-    def seen(self, stream: str, record_id: str) -> int:
-        """Return the number of the record with this id."""
-        return self.ids.get((stream, record_id), 0)
-
-    def row(self, key: str) -> Row | None:
-        """Return the row of the key."""
-        return self.rows.get(key)
-
-    def fence(self, lease: str) -> int:
-        """Return the number of the lease's newest holder."""
-        return self.fences.get(lease, 0)
 
 
 class Assumptions:
