@@ -114,6 +114,9 @@ SOAK_FIRST = (
 )
 """Files and folders of soak tests, the most important first: the time may not suffice for all."""
 
+SOAK_LIMIT = 3600
+"""Seconds after which one soak test fails as hanging; `timeout` in `pyproject.toml` is the limit of the others."""
+
 TOGETHER = (
     "tests/simulation/test_kill_demo.py",
     "tests/test_packaging.py",
@@ -239,6 +242,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "soak" in (config.getoption("markexpr") or ""):
         for item in of_properties(items):
             item.add_marker("soak")
+        for item in items:
+            item.add_marker(pytest.mark.timeout(SOAK_LIMIT))
         items[:] = in_rounds([item for item in items if "soak" in item.keywords])
         return
     items.sort(key=lambda item: place_in_line(item, LONGEST))
