@@ -145,7 +145,7 @@ async def test_a_commit_of_one_round_trip_that_the_server_gets_late_does_not_tak
             await store.commit(Append("s", b"1"))
         with psycopg.connect(server.url, autocommit=True) as other:
             numbers = NumberedCommits()
-            names, state = GroupNames(["s"], [], [], []), NamedState({"s": 2})
+            names, state = GroupNames(["s"], [], [], []), NamedState(lasts={"s": 2})
             draft = CommitDraft(state)
             draft.commit([Append("s", b"late")], None)
             number = numbers.next()
