@@ -49,7 +49,7 @@ def test_a_dry_run_shows_what_would_be_and_adds_nothing(command: Command) -> Non
     assert schedules_of(command) == []
     would = json.loads(command.run_inline(*asked, "--dry-run", "--json").out)
     assert ("jitter: " in dry.out) == (would["put_off"] >= 1), (
-        "the session's id decides; less than a second is not shown"
+        "less than a second is not shown"
     )
     real = json.loads(command.run_inline(*asked, "--json").out)
     assert (would["id"], would["put_off"], would["next"]) == (real["id"], real["put_off"], real["next"])
