@@ -48,9 +48,7 @@ def test_a_dry_run_shows_what_would_be_and_adds_nothing(command: Command) -> Non
     assert dry.out.endswith("dry run: nothing was changed\n")
     assert schedules_of(command) == []
     would = json.loads(command.run_inline(*asked, "--dry-run", "--json").out)
-    assert ("jitter: " in dry.out) == (would["put_off"] >= 1), (
-        "less than a second is not shown"
-    )
+    assert ("jitter: " in dry.out) == (would["put_off"] >= 1), "less than a second is not shown"
     real = json.loads(command.run_inline(*asked, "--json").out)
     assert (would["id"], would["put_off"], would["next"]) == (real["id"], real["put_off"], real["next"])
     assert (would["dry_run"], real["dry_run"], len(schedules_of(command))) == (True, False, 1)
