@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -131,7 +132,8 @@ class _Show:
             if self._person is not None:
                 self._person.attach(session)
             if self._demo.web:
-                page = page_beside(folder, self._terminal.terminal_print, "--open", "--port", "0")
+                kept = not sys.stderr.isatty()
+                page = page_beside(folder, self._terminal.terminal_print, "--open", "--port", "0", address_only=kept)
                 await stack.enter_async_context(page)
             self._say(f"Commands run at sandbox level {session.level} of 0 to 3 (`callboard doctor` says more).")
             if not session.schedules():  # the session is new, or was cut off at its beginning

@@ -27,6 +27,7 @@ from callboard.cli.terminal.terminal import Block, Style, Terminal, block
 from callboard.core.placement import read_labels
 from callboard.sessions.serve import UPGRADED, HostCandidate, LogLine, Serving, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
+from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -58,6 +59,7 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 )
 @click.option("--sessions", type=click.IntRange(min=1), metavar="N", help="Most sessions to host at once.")
 @click.option("--web", "web_", is_flag=True, help="Also serve the web page, as `callboard web` does.")
+@click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="Port of --web, as in `callboard web`.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, schedules and settings.")
 @as_json
 @everywhere
@@ -74,6 +76,9 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
     of their steps; Ctrl-C and closing the terminal shut it down at once, in order; SIGHUP rereads the settings.
     """
     refuse_tools("Serving schedules", service=True)
+    port: int | None = values["port"]
+    if port is not None and not values["web_"]:
+        raise UsageError("--port is that of the web page: add --web")
     serving = Serving(
         invocation.workspace,
         trust=bool(values["trust"]),
@@ -90,9 +95,16 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
         put_back = raise_limit()
         try:
             lines = _Lines(terminal, quiet=invocation.quiet, json_=json_)
-            return anyio.run(_Serve(serving, lines, web=values["web_"]).run)
+            return anyio.run(_Serve(serving, lines, page_options=_page_options(web=values["web_"], port=port)).run)
         finally:
             put_back()
+
+
+def _page_options(*, web: bool, port: int | None) -> Sequence[str] | None:
+    """Return the options of the web page; None without one."""
+    if not web:
+        return None
+    return () if port is None else ("--port", str(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +134,13 @@ def _object(event: LogLine) -> Json:
 class _Serve:
     """One `callboard serve`, from its start to a signal."""
 
-    def __init__(self, serving: Serving, lines: _Lines, *, web: bool = False) -> None:
+    def __init__(self, serving: Serving, lines: _Lines, *, page_options: Sequence[str] | None = None) -> None:
         self._leaving = anyio.Event()
         self._handed_over: int | None = None
         """Exit code once the sessions are handed over at a signal."""
         self._what = replace(serving, leaving=self._leaving)
         self._lines = lines
-        self._web = web
+        self._page_options = page_options
         self._left: int | None = None
         self._again = True
         self._scope: anyio.CancelScope
@@ -159,10 +171,10 @@ class _Serve:
 
     def _page(self) -> AbstractAsyncContextManager[None]:
         """Return the web page, or nothing. Lines that may be kept in a log have its address without the token."""
-        if not self._web:
+        if self._page_options is None:
             return nullcontext()
         kept = self._lines.json_ or not sys.stderr.isatty()
-        return page_beside(self._what.workspace, self._show_page, address_only=kept)
+        return page_beside(self._what.workspace, self._show_page, *self._page_options, address_only=kept)
 
     def _show_page(self, page: Block) -> None:
         for line in page.lines:
