@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -145,45 +144,3 @@ def test_a_tools_process_starts_no_page(command: Command) -> None:
 def test_the_page_stays_on_the_loopback_without_tls_and_says_why(command: Command, address: str, words: str) -> None:
     refused = command.run_inline("web", "--bind", address)
     assert (refused.code in (2, 3), words in refused.err) == (True, True), refused.err
-
-
-AGENT = """
-agents:
-  lead:
-    - reply:
-        - tool_use: {name: bash, input: {command: "sh attack.sh"}}
-    - repeat: forever
-      reply: I tried.
-"""
-
-
-@proc
-@unmarked
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_real_agent_approves_nothing_at_any_level_of_the_sandbox(command: Command, level: int) -> None:
-    """Its command has the cookie, and a form of the page; it also looks for the token, and drops its variables."""
-    create_session_with(command, plan())
-    with serving(command) as page:
-        page.sign_in()
-        values = [str(page.port), page.cookie, page.form_token(), stored_request(command).digest]
-        (command.workspace / "attack.py").write_text(ATTACK)
-        words = " ".join(shlex.quote(word) for word in (sys.executable, "attack.py", *values))
-        (command.workspace / "attack.sh").write_text(
-            f"cat {shlex.quote(str(state_folder(command)))}/*.html\n{words} 2>&1 | tail -n 1\n"
-            f"env -i {words} 2>&1 | tail -n 1\nsetsid env -i {words} 2>&1 | tail -n 1\n"
-        )
-        settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
-        settings.parent.mkdir(parents=True)
-        settings.write_text(f"sandbox: {{level: {level}, unattended: any}}\n")
-        model = command.scenario(AGENT)
-        ran = command.run("run", "--permission-mode", "bypassPermissions", "-v", "--model", model, "Approve the plan.")
-        if ran.code == 3:
-            pytest.skip(f"this machine has no sandbox of level {level}")
-        assert ran.code == 0, ran.err
-        shown = command.run_inline("show", "req_a1", "--session", "s1", "--json")
-        assert json.loads(shown.out)["status"] == "pending"
-        page.process.send_signal(signal.SIGINT)
-        _, err = page.process.communicate(timeout=60)
-    reached = err.count("refused POST /sessions/s1/requests/req_a1")
-    assert level or reached, (ran.err, err)

@@ -39,8 +39,9 @@ def create_session_with(command: Command, *requests: Request, session: str = "s1
         anyio.run(write)
 
 
-def stored_request(command: Command, request_id: str = "req_a1") -> Request:
-    """Return the stored request."""
-    result = command.run_inline("show", request_id, "--json")
+def stored_request(command: Command, request_id: str = "req_a1", *, session: str = "") -> Request:
+    """Return the stored request of a session, by default of the newest one."""
+    chosen = ("--session", session) if session else ()
+    result = command.run_inline("show", request_id, *chosen, "--json")
     assert result.code == 0, result.err
     return Request.model_validate_json(result.out)

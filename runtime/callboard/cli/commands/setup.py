@@ -390,7 +390,8 @@ _NETWORK = (
     "the allowed hosts, and those that a command was approved with",
 )
 _OPEN = (
-    "a command that was allowed from reading your files, changing them, using the network",
+    "a command that was allowed from reading your files, changing them (the store with its approvals, too), using the "
+    "network",
     "writes to files of the workspace that other tools run (.git/hooks, .mcp.json); changes of permission bits outside",
     "protected names in deeper folders; use of disk and processor within the limits; faults of the kernel",
     "what is sent to allowed hosts; protected names in deeper folders; use of disk and processor; faults of the kernel",
