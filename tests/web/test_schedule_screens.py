@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.web.page_client import Page, opened_page
+from tests.web.page_client import OWN, Page, opened_page
 
 from callboard.adapters.storage.memory import MemoryStore
+from callboard.cli.views.schedules import NOBODY
 from callboard.core.keys import fire_key, schedule_key, session_key
 from callboard.ports.store import Put, Store
 from callboard.types.records import SessionRow
@@ -117,3 +118,42 @@ async def test_a_schedule_of_a_file_is_not_edited_here(tmp_path: Path) -> None:
     async with opened_page(tmp_path, await store_with(schedule(source=".callboard/schedules/a.md"))) as page:
         text = (await page.get(PATH)).text
         assert ("Its file decides" in text, "/edit" in text, "/remove" in text) == (True, False, False)
+
+
+@pytest.mark.anyio
+async def test_a_schedule_is_added_to_a_session(tmp_path: Path) -> None:
+    async with opened_page(tmp_path, await store_with(schedule())) as page:
+        text = (await page.get("/schedules")).text
+        assert 'action="/schedules/add"' in text
+        form = {"session": "s1", "name": "daily", "cron": "@daily", "timezone": "UTC", "prompt": "one\r\ntwo"}
+        added = await page.post("/schedules/add", {**form, "misfire": "latest", "overlap": "queue", "deadline": "20m"})
+        assert (added.status, added.headers["location"].rpartition("/")[0]) == (303, "/sessions/s1/schedules"), (
+            added.text
+        )
+        row = await page.store.get(schedule_key("s1", added.headers["location"].rpartition("/")[2]))
+        assert row is not None
+        made = Schedule.model_validate_json(row.value or b"")
+        assert (made.name, made.cron, made.prompt, made.overlap) == ("daily", "@daily", "one\ntwo", "queue")
+        assert (made.deadline, made.state, made.created_at > 0) == (1_200.0, "active", True)
+        told = await page.post("/schedules/add", {**form, "name": "other"}, {**OWN, "hx-request": "true"})
+        assert ("other</a>" in told.text, NOBODY in told.text) == (True, True), told.text
+        for wrong, words in (
+            ({"cron": "61 * * * *"}, "Times: minute"),
+            ({"cron": " "}, "Times: fill it in"),
+            ({"prompt": ""}, "Prompt: fill it in"),
+            ({"deadline": "soon"}, "Stop a run after: "),
+            ({}, "daily"),
+            ({"session": "s2", "name": "x"}, "s2"),
+        ):
+            refused = await page.post("/schedules/add", {**form, **wrong})
+            assert (refused.status, words in refused.text) == (409, True), (wrong, refused.text)
+        assert len(await page.store.keys("s/s1/schedule/")) == 3
+
+
+@pytest.mark.anyio
+async def test_without_a_session_no_schedule_is_added(tmp_path: Path) -> None:
+    async with opened_page(tmp_path, MemoryStore()) as page:
+        text = (await page.get("/schedules")).text
+        assert ("/schedules/add" in text, "start one" in text) == (False, True)
+        refused = await page.post("/schedules/add", {"cron": "@daily", "prompt": "Go."})
+        assert (refused.status, "start one first" in refused.text) == (409, True)

@@ -6,19 +6,20 @@ Texts come from the listing of the command line (`cli/views/schedules.py`). A ch
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, timedelta
 
 import htpy as h
 from htpy import Element, Node
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from callboard.cli.views.cost import spent_words
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import spelled
-from callboard.cli.views.schedules import meaning, outcome_words, rule_lines, took_words
+from callboard.cli.views.schedules import NOBODY, meaning, outcome_words, rule_lines, took_words
 from callboard.core.keys import fires_prefix, schedule_key, short_id
 from callboard.core.scheduling import budget_words
 from callboard.core.scheduling.cron import CronInvalid
@@ -32,9 +33,11 @@ from callboard.types.schedules import Fire, Schedule
 from callboard.web.agent import agent_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, chosen, clock, facts, field, form, path_of, table
-from callboard.web.routes import EventStream, PageServices, done, row_stream, viewer_of
+from callboard.web.new_session import PATH as NEW
+from callboard.web.routes import EventStream, PageServices, done, html_response, row_stream, viewer_of
 
 PATH = "/schedules"
+ADD = f"{PATH}/add"
 SEEN = "seen"
 _DAYS = 14
 """Days of the calendar."""
@@ -47,6 +50,8 @@ _FIRES = 20
 _HISTORY = 100
 _TITLE = 70
 _NEXT = 5
+_SESSIONS = 50
+"""Newest sessions that a new schedule may belong to."""
 _GOOD: Mapping[str, str] = {"done": "good", "failed": "bad", "timed_out": "bad", "lost": "bad", "missed": "warn"}
 _WAITING = ("waiting", "running")
 
@@ -58,6 +63,8 @@ class _Listed:
     rows: Sequence[ScheduleStatus]
     fires: Sequence[Fire]
     faults: Sequence[str]
+    sessions: Sequence[str]
+    """Sessions that a new schedule may belong to, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ def _list_page(listed: _Listed, viewer: Viewer) -> WebPage:
             h.h2["Newest runs"], _history(listed.fires[:_FIRES], viewer, names)
         ],
     }
-    return WebPage("Schedules", PATH, fragments)
+    return WebPage("Schedules", PATH, fragments, _add_form(listed.sessions, viewer))
 
 
 def _table(listed: _Listed, viewer: Viewer) -> Element:
@@ -330,6 +337,10 @@ def fields_of(schedule: Schedule) -> dict[str, str]:
     }
 
 
+_BLANK = Schedule(id="new", cron="", prompt="", created_at=0.0)
+"""Schedule with the defaults, for the form that adds one."""
+
+
 def _digest(schedule: Schedule) -> str:
     """Return a text that changes with the fields that the page edits."""
     return short_id("seen", *fields_of(schedule).values())
@@ -346,6 +357,22 @@ def _edit_form(shown: _Shown, viewer: Viewer) -> Element:
             [_labelled(name, text) for name, text in fields_of(schedule).items()],
             h.div(".buttons")[h.button(".primary", type="submit")["Save"]],
             label="Edit",
+        ),
+    ]
+
+
+def _add_form(sessions: Sequence[str], viewer: Viewer) -> Element:
+    if not sessions:
+        return h.p(".about")["A schedule belongs to a session: ", h.a(href=NEW)["start one"], "."]
+    return h.details(".edit")[
+        h.summary["Add a schedule …"],
+        form(
+            viewer,
+            ADD,
+            field("Session", chosen("session", [(each, spelled(each)) for each in sessions], ""), "whose lead works"),
+            [_labelled(name, text) for name, text in fields_of(_BLANK).items()],
+            h.div(".buttons")[h.button(".primary", type="submit")["Add"]],
+            label="Add",
         ),
     ]
 
@@ -375,6 +402,15 @@ def changed_fields(schedule: Schedule, posted: Mapping[str, str]) -> dict[str, o
 # Routes
 
 Change = Callable[[ScheduleInspector, str, Mapping[str, str]], Awaitable[str]]
+
+
+@contextmanager
+def _labelled_faults() -> Generator[None]:
+    """Name a wrong field as the form does. Raises `UsageError`."""
+    try:
+        yield
+    except InvalidField as wrong:
+        raise UsageError(f"{_LABELS.get(wrong.field, (wrong.field, ''))[0]}: {wrong.what}") from wrong
 
 
 class _ScheduleRoutes:
@@ -409,13 +445,29 @@ class _ScheduleRoutes:
         async def changing(request: Request) -> Response:
             name = request.path_params["schedule"]
             every = await schedules_of(self._services.store, self._services.places, request.path_params["session"])
-            try:
+            with _labelled_faults():
                 text = await act(every.current, name, visit_of(request).form)
-            except InvalidField as wrong:
-                raise UsageError(f"{_LABELS.get(wrong.field, (wrong.field, ''))[0]}: {wrong.what}") from wrong
             return done(request, text, schedule_path(every.current.session, name))
 
         return changing
+
+    async def add(self, request: Request) -> Response:
+        """Add a schedule to a session, as `callboard cron add` does, and lead to it."""
+        posted = visit_of(request).form
+        every = await schedules_of(self._services.store, self._services.places, posted.get("session") or None)
+        if not every.inspectors:
+            raise UsageError("a schedule belongs to a session: start one first")
+        for name in ("cron", "prompt"):
+            if not posted.get(name, "").strip():
+                raise UsageError(f"{_LABELS[name][0]}: fill it in")
+        with _labelled_faults():
+            made = every.current.drafted(changed_fields(_BLANK, posted))
+        await every.current.add(made)
+        path = schedule_path(every.current.session, made.id)
+        if not request.headers.get("hx-request"):
+            return RedirectResponse(path, 303)
+        nobody = "" if await every.fires_here(every.current) else f" {NOBODY}"
+        return html_response(h.p["Added: ", h.a(href=path)[_name(made)], spelled(f", {meaning(made)}.{nobody}")])
 
     async def _listed(self, request: Request) -> WebPage:
         every = await schedules_of(self._services.store, self._services.places)
@@ -427,7 +479,9 @@ class _ScheduleRoutes:
         ]
         live = sorted(entries, key=lambda row: (row.schedule.state not in LIVE, row.schedule.state != "active"))
         fires = [fire for inspector in every.inspectors if inspector.all() for fire in await inspector.history()]
-        return _list_page(_Listed(live, newest_first(fires), await every.faults()), viewer_of(request))
+        sessions = [inspector.session for inspector in every.inspectors[:_SESSIONS]]
+        listed = _Listed(live, newest_first(fires), await every.faults(), sessions)
+        return _list_page(listed, viewer_of(request))
 
     async def _shown(self, request: Request) -> WebPage:
         every = await schedules_of(self._services.store, self._services.places, request.path_params["session"])
@@ -479,6 +533,7 @@ def schedule_routes(services: PageServices) -> list[Route]:
     return [
         Route(PATH, routes.list),
         Route(f"{PATH}{EVENTS}", routes.follow_list),
+        Route(ADD, routes.add, methods=["POST"]),
         Route(one, routes.show),
         Route(f"{one}{EVENTS}", routes.follow),
         *(Route(f"{one}/{name}", routes.change(act), methods=["POST"]) for name, act in changes.items()),
