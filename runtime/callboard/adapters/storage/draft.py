@@ -11,9 +11,18 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Protocol
 
+from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
 from callboard.types.errors import Conflict, Fenced
 from callboard.types.lazy_dataclass import dataclass
+
+PRESENT = b""
+"""Marks a key that has a value; no decision needs its bytes."""
+
+StoredRecord = tuple[str, int, str | None, int, bytes]
+"""Stream, number, id, checksum, and data as in the tables."""
+StoredRow = tuple[str, int, int, bytes | None]
+"""Key, revision, checksum, and value as in the tables."""
 
 
 class Current(Protocol):
@@ -152,6 +161,8 @@ class _Part:
         return self._current.last(stream)
 
     def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
+        # A deleted key keeps its row without a value, so that its revision never decreases
+        # (test_a_revision_never_falls_also_over_deletion).
         row = self.new.rows.get(key) or self._before.rows.get(key) or self._current.row(key)
         newest = row.revision if row is not None else 0
         revision = newest if row is not None and row.value is not None else 0
@@ -160,3 +171,22 @@ class _Part:
         if value is not None or revision:
             self.new.rows[key] = Row(key, value, newest + 1)
         return newest + 1
+
+
+def stored_records(draft: CommitDraft) -> list[StoredRecord]:
+    """Return the new records as they are stored."""
+    records: list[StoredRecord] = []
+    for stream, appended in draft.records.items():
+        for record, record_id in appended:
+            crc = record_crc(stream, record.seq, record_id, record.data)
+            stored, stored_crc = pack(record.data, crc, SMALLEST_RECORD)
+            records.append((stream, record.seq, record_id, stored_crc, stored))
+    return records
+
+
+def stored_row(row: Row) -> StoredRow:
+    """Return a changed row as it is stored."""
+    if row.value is None:
+        return row.key, row.revision, 0, None
+    stored, crc = pack(row.value, row_crc(row.key, row.revision, row.value), SMALLEST_ROW)
+    return row.key, row.revision, crc, stored

@@ -16,14 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from callboard.adapters.storage.draft import CommitDraft, StateTables
-from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
+from callboard.adapters.storage.draft import PRESENT, CommitDraft, StateTables, stored_records, stored_row
 from callboard.adapters.storage.postgres.address import Connection, run
 from callboard.ports.store import Append, Delete, Expect, Fence, Put, Row, Write
 from callboard.types.lazy_dataclass import dataclass
 
-PRESENT = b""
-"""Marks a key that has a value; no decision needs its bytes."""
 MOST_KNOWN = 65_536
 """Streams, and keys, whose state is remembered."""
 LONGEST_DOUBT = 64
@@ -32,11 +29,6 @@ WRONG_ASSUMPTION = "CB001"
 """SQLSTATE of `commit_if` if the state differs from what this process assumed. Its detail is the name."""
 SUPERSEDED = "CB002"
 """SQLSTATE of `number_commit` if the row of the writer has another number: it was asked for, or removed."""
-
-StoredRecord = tuple[str, int, str | None, int, bytes]
-"""Stream, number, id, checksum, and data as in the tables."""
-StoredRow = tuple[str, int, int, bytes | None]
-"""Key, revision, checksum, and value as in the tables."""
 
 
 @dataclass(slots=True)
@@ -184,25 +176,6 @@ class NumberedCommits:
             return None
         self.done = int(rows[0][0])
         return self.done == number
-
-
-def stored_records(draft: CommitDraft) -> list[StoredRecord]:
-    """Return the new records as they are stored."""
-    records: list[StoredRecord] = []
-    for stream, appended in draft.records.items():
-        for record, record_id in appended:
-            crc = record_crc(stream, record.seq, record_id, record.data)
-            stored, stored_crc = pack(record.data, crc, SMALLEST_RECORD)
-            records.append((stream, record.seq, record_id, stored_crc, stored))
-    return records
-
-
-def stored_row(row: Row) -> StoredRow:
-    """Return a changed row as it is stored."""
-    if row.value is None:
-        return row.key, row.revision, 0, None
-    stored, crc = pack(row.value, row_crc(row.key, row.revision, row.value), SMALLEST_ROW)
-    return row.key, row.revision, crc, stored
 
 
 def commit_if(

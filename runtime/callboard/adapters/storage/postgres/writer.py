@@ -23,21 +23,17 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8Dumper
 
-from callboard.adapters.storage.draft import CommitDraft
+from callboard.adapters.storage.draft import PRESENT, CommitDraft, StoredRow, stored_records, stored_row
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
 from callboard.adapters.storage.postgres.assumptions import (
-    PRESENT,
     SUPERSEDED,
     WRONG_ASSUMPTION,
     Assumptions,
     GroupNames,
     NamedState,
     NumberedCommits,
-    StoredRow,
     commit_if,
-    stored_records,
-    stored_row,
 )
 from callboard.adapters.storage.postgres.faults import (
     away,

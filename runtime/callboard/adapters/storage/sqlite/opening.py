@@ -37,6 +37,7 @@ from callboard.adapters.storage.sqlite.schema import APPLICATION, SEQ_BITS, TABL
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
 from callboard.adapters.storage.sqlite.statements import ChecksumMismatch, Transaction
 from callboard.adapters.storage.sqlite.writer import holder_of, in_the_way
+from callboard.ports.store import Delete
 from callboard.types.errors import StoreBusy, StoreDamaged
 from callboard.types.lazy_dataclass import dataclass
 
@@ -304,7 +305,7 @@ def set_aside(damage: ChecksumMismatch) -> Callable[[Transaction], None]:
                 "SELECT 'table row, revision ' || revision, ?, ?, value FROM row WHERE key = ? AND value IS NOT NULL",
                 (damage.what, now, damage.key),
             )
-            transaction.remove(damage.key)
+            transaction.write_all([Delete(damage.key)], None)
 
     return move
 

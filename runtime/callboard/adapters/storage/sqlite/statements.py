@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 import apsw
 
+from callboard.adapters.storage.draft import PRESENT, CommitDraft, stored_records, stored_row
 from callboard.adapters.storage.durable import DIGEST_IN_VALUE, ERASED_TOGETHER, range_of, text_after
-from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc, unpack
+from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.adapters.storage.sqlite.sql import run
-from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
-from callboard.types.errors import Conflict, Fenced
+from callboard.ports.store import Fence, Record, Row, Write
 from callboard.types.lazy_dataclass import dataclass
 
 _SEQ = (1 << SEQ_BITS) - 1
@@ -245,6 +245,42 @@ class LookedChanges:
         return TransactionChanges(grown, {str(row[0]) for row in rows})
 
 
+class _StoredState:
+    """State in the tables before a commit (`draft.Current`)."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._numbers: dict[str, int | None] = {}
+
+    def number(self, stream: str) -> int | None:
+        """Return the number of the stream in the tables."""
+        if stream not in self._numbers:
+            self._numbers[stream] = stream_number(self._connection, stream)
+        return self._numbers[stream]
+
+    def last(self, stream: str) -> int:
+        """See `Current`."""
+        number = self.number(stream)
+        return 0 if number is None else last_seq(self._connection, number)
+
+    def seen(self, stream: str, record_id: str) -> int:
+        """See `Current`."""
+        number = self.number(stream)
+        if number is None:
+            return 0
+        rows = run(self._connection, "SELECT place FROM record WHERE place >> 40 = ? AND id = ?", (number, record_id))
+        return int(rows[0][0]) & _SEQ if rows else 0
+
+    def row(self, key: str) -> Row | None:
+        """See `Current`."""
+        rows = run(self._connection, "SELECT revision, value IS NOT NULL FROM row WHERE key = ?", (key,))
+        return Row(key, PRESENT if rows[0][1] else None, int(rows[0][0])) if rows else None
+
+    def fence(self, lease: str) -> int:
+        """See `Current`."""
+        return fence_number(self._connection, lease)
+
+
 class Transaction:
     """Writes of one commit, on a connection with an open transaction. Raises `Conflict`, `Fenced`, `apsw.Error`.
 
@@ -254,86 +290,42 @@ class Transaction:
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.touched = TransactionChanges()
-        self._change = 0
 
     def write_all(self, writes: Sequence[Write], fence: Fence | None) -> tuple[int, ...]:
         """Perform the writes in order, and return one number for each."""
-        if fence is not None and (newest := fence_number(self.connection, fence.lease)) != fence.number:
-            raise Fenced(
-                f"lease {fence.lease} went to another process (number {newest}, after {fence.number}): "
-                "this process has stopped writing, so that two never write one journal"
+        state = _StoredState(self.connection)
+        draft = CommitDraft(state)
+        numbers = draft.commit(writes, fence)
+        if draft.records:
+            self._write_records(draft, state)
+        if draft.rows:
+            self._write_rows(draft)
+        return numbers
+
+    def _write_records(self, draft: CommitDraft, state: _StoredState) -> None:
+        places: dict[str, int] = {}
+        for stream in draft.records:
+            number = state.number(stream)
+            if number is None:
+                run(self.connection, "INSERT INTO stream (name) VALUES (?)", (stream,))
+                number = self.connection.last_insert_rowid()
+            places[stream] = number << SEQ_BITS
+        for stream, seq, record_id, crc, stored in stored_records(draft):
+            run(
+                self.connection,
+                "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)",
+                (places[stream] | seq, record_id, crc, stored),
             )
-        return tuple(self._write(write) for write in writes)
+        self.touched.streams.update(places)
 
-    def remove(self, key: str) -> None:
-        """Delete the key, whatever its revision."""
-        self._set(key, None, None)
-
-    def _write(self, write: Write) -> int:
-        match write:
-            case Append():
-                return self._append(write)
-            case Put():
-                return self._set(write.key, bytes(write.value), write.expected)
-            case Delete():
-                self._set(write.key, None, write.expected)
-                return 0
-            case Expect():
-                current = last(self.connection, write.stream)
-                if current != write.last:
-                    raise Conflict(write.stream, write.last, current)
-                return 0
-
-    def _append(self, write: Append) -> int:
-        number = stream_number(self.connection, write.stream)
-        if number is None:
-            run(self.connection, "INSERT INTO stream (name) VALUES (?)", (write.stream,))
-            number = self.connection.last_insert_rowid()
-        # Before the expectation is compared, because a caller that repeats a commit after a crash expects the old
-        # number (test_an_id_seen_before_wins_over_an_expectation_so_a_commit_may_be_repeated).
-        elif write.id is not None and (seen := self._seen(number, write.id)) is not None:
-            return seen
-        current = last_seq(self.connection, number)
-        if write.expected is not None and write.expected != current:
-            raise Conflict(write.stream, write.expected, current)
-        seq = current + 1
-        data = bytes(write.record)
-        stored, crc = pack(data, record_crc(write.stream, seq, write.id, data), SMALLEST_RECORD)
-        run(
-            self.connection,
-            "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)",
-            ((number << SEQ_BITS) | seq, write.id, crc, stored),
-        )
-        self.touched.streams.add(write.stream)
-        return seq
-
-    def _seen(self, number: int, record_id: str) -> int | None:
-        rows = run(self.connection, "SELECT place FROM record WHERE place >> 40 = ? AND id = ?", (number, record_id))
-        return int(rows[0][0]) & _SEQ if rows else None
-
-    def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
-        # A deleted key keeps its row without a value, so that its revision never decreases
-        # (test_a_revision_never_falls_also_over_deletion).
-        rows = run(self.connection, "SELECT revision, value IS NOT NULL FROM row WHERE key = ?", (key,))
-        newest = int(rows[0][0]) if rows else 0
-        current = newest if rows and rows[0][1] else 0
-        if expected is not None and expected != current:
-            raise Conflict(key, expected, current)
-        revision = newest + 1
-        if value is None and not current:
-            return revision
-        stored, crc = (None, 0) if value is None else pack(value, row_crc(key, revision, value), SMALLEST_ROW)
-        run(
-            self.connection,
-            "INSERT INTO row (key, revision, crc, value, changed) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
-            "SET revision = excluded.revision, crc = excluded.crc, value = excluded.value, changed = excluded.changed",
-            (key, revision, crc, stored, self._number()),
-        )
-        self.touched.keys.add(key)
-        return revision
-
-    def _number(self) -> int:
-        """Return the number of this commit: one above that of the last one that changed a row."""
-        if not self._change:
-            self._change = 1 + _newest_change(self.connection)
-        return self._change
+    def _write_rows(self, draft: CommitDraft) -> None:
+        change = 1 + _newest_change(self.connection)
+        for row in draft.rows.values():
+            run(
+                self.connection,
+                "INSERT INTO row (key, revision, crc, value, changed) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) "
+                "DO UPDATE SET revision = excluded.revision, crc = excluded.crc, value = excluded.value, "
+                "changed = excluded.changed",
+                (*stored_row(row), change),
+            )
+        self.touched.keys.update(draft.rows)
