@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.core.agent.agent_states import Life
 from tests.web.page_client import OWN, Page, opened_page
@@ -27,19 +29,24 @@ def cut_life(text: str = "go") -> Life:
     return life.on(ev.ContextEdited, stage="snip_middle", edits=(edit,), why=f"because {text}", **sizes)
 
 
-async def store_of(life: Life, *mail: Envelope) -> Store:
-    store = MemoryStore()
-    await store.commit(Put(session_key("s1"), SessionRow(id="s1", workspace="/w", created_at=1.0).encode()))
-    row = AgentRow(name="alice", kind="teammate", created_at=1.0, life="idle")
-    await store.commit(Put(agent_key("s1", "alice"), row.encode()))
+async def write_life(store: Store, life: Life, *, agent: str = "alice", mail: Sequence[Envelope] = ()) -> None:
+    """Write an agent with its journal and its mailbox into session s1."""
+    row = AgentRow(name=agent, kind="teammate", created_at=1.0, life="idle")
+    await store.commit(Put(agent_key("s1", agent), row.encode()))
     blob = await store.put_blob(b"[]")
     events = [
         event.model_copy(update={"system": blob, "tools": blob}) if isinstance(event, ev.PromptSet) else event
         for event in life.events
     ]
-    await store.commit(*(Append(journal("s1", "alice", 1), event.encode()) for event in events))
+    await store.commit(*(Append(journal("s1", agent, 1), event.encode()) for event in events))
     received = [event.envelope for event in life.events if isinstance(event, ev.EnvelopeReceived)]
-    await store.commit(*(Append(mailbox("s1", "alice", 1), envelope.encode()) for envelope in (*received, *mail)))
+    await store.commit(*(Append(mailbox("s1", agent, 1), envelope.encode()) for envelope in (*received, *mail)))
+
+
+async def store_of(life: Life, *mail: Envelope) -> Store:
+    store = MemoryStore()
+    await store.commit(Put(session_key("s1"), SessionRow(id="s1", workspace="/w", created_at=1.0).encode()))
+    await write_life(store, life, mail=mail)
     return store
 
 

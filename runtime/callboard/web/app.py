@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from callboard.adapters.processes.connection_owner import OwnerLookup, ProcessLookup
 from callboard.adapters.system.http_server import TlsFiles, serving_app
+from callboard.adapters.system.logs import logging_to
 from callboard.core.agent.snapshot import shape
 from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.open_requests import OpenRequests
@@ -268,7 +269,9 @@ async def serving_page(
             )
             await record_refusal(store, session, entry)
 
+    log = ExitStack()
     try:
+        log.enter_context(logging_to(places.state / "log" / "web.jsonl"))
         await requests.read()
         live = LiveFeeds(store, places.live)
         services = PageServices(store, places, access, requests, news, live)
@@ -284,5 +287,5 @@ async def serving_page(
                 yield serving
             group.cancel_scope.cancel()
     finally:
-        with anyio.CancelScope(shield=True):
+        with log, anyio.CancelScope(shield=True):
             await store.aclose()

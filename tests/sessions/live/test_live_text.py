@@ -16,6 +16,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import structlog
 from tests.cli.commands.command import Command
 from tests.simulation.processes import AtTerminal, started
 from tests.simulation.streaming_service import MODEL, StreamedReply, StreamingService, streaming_service
@@ -305,3 +306,23 @@ def test_a_real_agent_reads_nothing_at_any_level_of_the_sandbox(
         session = json.loads(command.run_inline("sessions", "--json").out)[0]["id"]
         log = json.loads(command.run_inline("policy", "log", "--session", session, "--json").out)
         assert "web" in {entry["tool"] for entry in log}
+
+
+@pytest.mark.anyio
+async def test_a_follower_without_a_log_prints_nothing_when_the_text_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    structlog.reset_defaults()
+    holder = me()
+    with listening(tmp_path, socket_name(holder.pid, holder.started, live_purpose("s1"))) as listener:
+        async with anyio.create_task_group() as group:
+
+            async def answer() -> None:
+                await anyio.wait_readable(listener)
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(b"of another version\n")
+
+            group.start_soon(answer)
+            assert not await read_live(tmp_path, "s1", holder, LiveRequest(), take=lambda _: None)
+    assert capsys.readouterr() == ("", "")

@@ -41,7 +41,8 @@ async def read_live(
             connection.sendall(request_line(request))  # fits into the buffer of a new connection
             return await _read(connection, session, take)
         except (OSError, LiveProtocolError) as error:
-            structlog.get_logger("callboard.live").info("live text has ended", session=session, error=str(error))
+            if structlog.is_configured():  # otherwise this process has no log, and the line would be on its screen
+                structlog.get_logger("callboard.live").info("live text has ended", session=session, error=str(error))
             return False
 
 
