@@ -30,6 +30,7 @@ def lived(seed: int, hours: float) -> tuple[Week, Counter[str]]:
 def test_some_hours_of_eight_runners_and_fifty_schedules_fire_each_slot_once() -> None:
     week, outcomes = lived(1, 5.0)
     assert week.kills > 10, "nothing was tried"
+    assert week.handed_over > 0
     assert outcomes["done"] > 50, outcomes
 
 
@@ -39,5 +40,6 @@ def test_a_week_of_eight_runners_and_fifty_schedules_fires_each_slot_once(seed: 
     for number in range(soak):
         week, outcomes = lived(100 * seed + number, 7 * 24.0)
         assert week.kills > 100
+        assert week.handed_over > 100
         assert week.jumps
         assert {"done", "missed", "skipped", "failed", "timed_out"} <= set(outcomes), outcomes

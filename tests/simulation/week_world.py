@@ -1,7 +1,8 @@
 """A week of schedules: simulated runners on one store that are killed, machines that sleep, clocks that jump.
 
-Each runner is a process of `serve`: it hosts what nobody else hosts, until it dies at one of its writes or leaves. The
-clock is the machine's: it stands away from the time that passes, by what the machine slept and what was set by hand.
+Each runner is a process of `serve`: it hosts what nobody else hosts, until it dies at one of its writes, leaves, or
+hands it over at the end of a step. The clock is the machine's: it stands away from the time that passes, by what the
+machine slept and what was set by hand.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from callboard.types.records import SessionRow
 from callboard.types.schedules import Schedule
 
 HOUR = 3_600.0
+HANDED_OVER = 30.0
+"""Seconds that a runner has to hand its session over. Then it is cut off."""
 START = 1_805_886_000.0
 """2027-03-24 07:00 in Berlin: the clocks change on the 28th, within the week."""
 SESSIONS = ("s1", "s2", "s3", "s4", "s5")
@@ -71,6 +74,8 @@ class Week:
     runners: int = 8
     schedules: int = 50
     kills: int = 0
+    handed_over: int = 0
+    """Times that a runner left at the end of a step."""
     jumps: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """(when, by how much) the clock was set, or the machine slept."""
     found: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
@@ -144,10 +149,20 @@ class Week:
                 continue
             team = self._team(store, session)
             team.host.fence = lease.fence
-            with anyio.move_on_after(draws.uniform(60, 12 * HOUR)):
-                await team.run()
+            async with anyio.create_task_group() as group:
+                group.start_soon(team.run)
+                await anyio.sleep(draws.uniform(60, draws.choice([0.5, 12]) * HOUR))
+                if draws.random() < 0.5:
+                    await self._hand_over(team)
+                group.cancel_scope.cancel()
             return
         await anyio.sleep(draws.uniform(60, 600))
+
+    async def _hand_over(self, team: Team) -> None:
+        """Leave at the end of a step, as a serving host does that drains."""
+        with anyio.move_on_after(HANDED_OVER) as late:
+            await team.pause()
+        self.handed_over += not late.cancelled_caught
 
     def _team(self, store: MemoryStore, session: str) -> Team:
         return Team(self._world(store).host(session), pid=1)

@@ -136,3 +136,35 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
         assert len({one.id for one in fires}) == len(fires)
         assert len({one.nominal for one in fires}) == len(fires)
         assert all(one.attempt == 1 for one in fires)
+
+
+class CountedClock(MovableClock):
+    """A clock that fails when it is asked without end, as by a loop that never sleeps."""
+
+    asked = 0
+
+    def now(self) -> float:
+        self.asked += 1
+        assert self.asked < 20_000, "the scheduler turns on the spot"
+        return super().now()
+
+
+async def test_a_clock_that_is_set_back_after_a_failure_ends_the_wait() -> None:
+    """The next process begins before the failure that it reads, and waits from its own beginning."""
+    world = World(Outage("invalid", 3 * MINUTE), clock=CountedClock())
+    async with world.session() as team:
+        await add(world, cron="* * * * *")
+        while await failures(world) < 2:
+            await anyio.sleep(1)
+        await team.quiet()
+    assert isinstance(world.clock, MovableClock)
+    world.clock.ahead = -30.0
+    world.store = world.store.reopen()
+    async with world.session(resume=True) as team:
+        await anyio.sleep(5 * MINUTE)
+        await team.quiet()
+        assert "done" in {one.outcome for one in await history(world)}
+
+
+async def failures(world: World) -> int:
+    return sum(one.outcome == "failed" for one in await history(world))

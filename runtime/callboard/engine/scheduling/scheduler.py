@@ -202,10 +202,14 @@ class SessionScheduler:
     def _not_before(self, schedule: Schedule) -> float:
         """Return the end of the wait after failures.
 
-        A failure in the future was recorded before the clock was set back.
+        A failure in the future was recorded before the clock was set back. It counts as one of now, once: an end that
+        moves with the clock is never reached (test_a_clock_that_is_set_back_after_a_failure_ends_the_wait).
         """
         failed_at = self.fires.failed_at.get(schedule.id, 0.0)
-        return wait_after(schedule, min(failed_at, self._host.clock.now()))
+        now = self._host.clock.now()
+        if failed_at > now:
+            failed_at = self.fires.failed_at[schedule.id] = now
+        return wait_after(schedule, failed_at)
 
     async def _pause(self, schedule: Schedule, reason: str, *, wakes: bool) -> None:
         """Pause a schedule that cannot fire, with the reason, and inform the lead."""
