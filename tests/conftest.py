@@ -99,6 +99,7 @@ SOAK_FIRST = (
     "simulation/test_fault_loop.py",
     "simulation/test_chaos.py",
     "simulation/test_team_simulation.py",
+    "simulation/test_several_hosts.py",
     "simulation/test_serve_processes.py",
     "adapters/storage/test_store_processes.py",
     "adapters/git/test_worktree_kills.py",

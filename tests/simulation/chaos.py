@@ -56,6 +56,8 @@ BUDGETS: tuple[Json, ...] = (
 """Of every agent's life, all that it starts included."""
 LATE = 10.0
 """Seconds after its time in which something may still be on its way into the store."""
+LAST = 99
+"""Number of the last process, which nothing befalls."""
 Draw = random.Random
 
 
@@ -175,27 +177,25 @@ class Run:
         inner = disk.reopened()
         async with anyio.create_task_group() as zombies:
             for number, fate in enumerate(self.fates(shared=disk.shared)):
-                world, ended = await self._world(inner, number, fate), anyio.Event()
+                world, ended = self._world(inner, number, fate, await _leased(inner, number)), anyio.Event()
                 self.ended.append(ended)
                 assert isinstance(world.store, Unkind)
                 stops = world.store.stops
                 zombies.start_soon(self._until_dead, world, number, fate, ended)
-                await _either(ended, stops if fate.wrong == "frozen" else ended)
+                await either(ended, stops if fate.wrong == "frozen" else ended)
                 inner = disk.reopened() if ended.is_set() else disk.beside(world.lease)
                 if not ended.is_set():
                     self.seen.frozen = True
                     self.seen.died.add(number)
                 else:  # a frozen process may still write while we read
                     await self.look(inner)
-            last = await self._world(inner, 99, Fate())
-            await self._live(last, 99)
+            last = self._world(inner, LAST, Fate(), await _leased(inner, LAST))
+            await self._live(last, LAST)
         return await gather(inner, SESSION)
 
-    async def _world(self, inner: Inner, number: int, fate: Fate) -> ChaosWorld:
+    def _world(self, inner: Inner, number: int, fate: Fate, lease: Lease | None) -> ChaosWorld:
         """The world of one process, with the lease."""
         model, store = WildModel(self.service, number), self.store(inner, number, fate)
-        lease = await store.acquire(host_lease(SESSION))
-        assert not isinstance(lease, LeaseHolder), f"process {number} finds the session hosted by {lease}"
         return ChaosWorld(
             model,
             self.tools,
@@ -242,14 +242,14 @@ class Run:
         begun = await world.store.get(session_key(SESSION)) is not None
         draw = Draw(f"{self.seed}/person/{number}")
         async with world.session(SESSION, resume=begun) as session:
-            person = Person(session, draw, number, self.ends, self.names)
+            person = Person(world, draw, number, self.ends, self.names)
             await person.acts()
             await session.quiet()
-            if number == 99:
+            if number == LAST:
                 await self._to_the_end(session)
             await anyio.sleep(draw.choice((0, 0, 900)))
             await session.quiet()
-            self.seen.live = _states(session)
+            self.seen.live = states_of(session)
 
     async def _to_the_end(self, session: HostedSession) -> None:
         """Quiet is quiet: nothing is written before something is due; and what waits for a word runs into its
@@ -261,7 +261,7 @@ class Run:
             if self.settles:
                 await anyio.sleep(self.settles)
                 await session.quiet()
-            rows = await rows_of(session)
+            rows = await rows_of(session.world)
             due = _next_due(rows, self.clock.now(), self.moody)
             before, left = self.looks.commits, max(0.0, min(due, self.clock.now() + 4_000) - self.clock.now() - 1)
             await anyio.sleep(left)
@@ -272,8 +272,14 @@ class Run:
                 return
             await anyio.sleep(max(0.0, max(deadlines) - self.clock.now()) + 2)
             await session.quiet()
-            if min(_deadlines(await rows_of(session)), default=self.clock.now()) + 100 < self.clock.now():
+            if min(_deadlines(await rows_of(session.world)), default=self.clock.now()) + 100 < self.clock.now():
                 return  # nobody has seen to it in time: it stands there for the judges
+
+
+async def _leased(inner: Inner, number: int) -> Lease:
+    lease = await inner.acquire(host_lease(SESSION))
+    assert not isinstance(lease, LeaseHolder), f"process {number} finds the session hosted by {lease}"
+    return lease
 
 
 async def _cancel_at(event: anyio.Event, scope: anyio.CancelScope) -> None:
@@ -281,7 +287,7 @@ async def _cancel_at(event: anyio.Event, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _either(one: anyio.Event, other: anyio.Event) -> None:
+async def either(one: anyio.Event, other: anyio.Event) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(_cancel_at, one, group.cancel_scope)
         group.start_soon(_cancel_at, other, group.cancel_scope)
@@ -303,7 +309,7 @@ def _next_due(rows: list[Request | Schedule], now: float, moody: Moody) -> float
     return min(at for at in times if at >= now - LATE)
 
 
-def _states(session: HostedSession) -> dict[tuple[str, int], AgentState]:
+def states_of(session: HostedSession) -> dict[tuple[str, int], AgentState]:
     """The states of those who live here now."""
     members = session.team.members.items()
     return {key: one.agent.state for key, one in members if one.agent is not None and not one.ended.is_set()}

@@ -12,7 +12,7 @@ from callboard.core.keys import agent_key, rows_prefix
 from callboard.engine.approvals.requests import answer_request
 from callboard.engine.commands import Action, AgentCommand, send_command, send_prompt
 from callboard.ports.environment import Answer
-from callboard.testing import HostedSession
+from callboard.testing import World
 from callboard.types.errors import UsageError
 from callboard.types.records import Request
 from callboard.types.schedules import Schedule
@@ -21,10 +21,10 @@ SESSION = "s1"
 Draw = random.Random
 
 
-async def rows_of(session: HostedSession) -> list[Request | Schedule]:
+async def rows_of(world: World) -> list[Request | Schedule]:
     """The requests and schedules of the session."""
     found: list[Request | Schedule] = []
-    for row in await session.world.store.keys(rows_prefix(SESSION)):
+    for row in await world.store.keys(rows_prefix(SESSION)):
         if "/request/" in row.key:
             found.append(Request.model_validate_json(row.value or b""))
         if "/schedule/" in row.key:
@@ -36,7 +36,7 @@ async def rows_of(session: HostedSession) -> list[Request | Schedule]:
 class Person:
     """Somebody who talks, answers, interrupts, stops and compacts as it comes."""
 
-    session: HostedSession
+    world: World
     draw: Draw
     process: int
     did: Counter[str]
@@ -48,7 +48,7 @@ class Person:
         for number in range(self.draw.randint(0, 8)):
             await anyio.sleep(self.draw.choice((0, 0.05, 1, 7, 60, 900)))
             name = self.draw.choice(("lead", "lead", *self.names))
-            if await self.session.world.store.get(agent_key(SESSION, name)) is None:
+            if await self.world.store.get(agent_key(SESSION, name)) is None:
                 continue
             await self._act(name, f"word {number}")
 
@@ -72,21 +72,21 @@ class Person:
             pass  # nobody of that name any more
 
     async def _prompt(self, text: str, name: str) -> None:
-        now, store = self.session.world.clock.now(), self.session.world.store
+        now, store = self.world.clock.now(), self.world.store
         await send_prompt(store, SESSION, text, to=name, now=now, nonce=self._nonce())
 
     async def _command(self, action: Action, name: str, text: str = "") -> None:
-        now, store = self.session.world.clock.now(), self.session.world.store
+        now, store = self.world.clock.now(), self.world.store
         await send_command(store, SESSION, AgentCommand(action, name, text), now=now, nonce=self._nonce())
 
     async def _answer(self) -> None:
         """Any request, decided already or not, in any way."""
-        asked = [row for row in await rows_of(self.session) if isinstance(row, Request)]
+        asked = [row for row in await rows_of(self.world) if isinstance(row, Request)]
         if asked:
             one = self.draw.choice(asked)
             said = Answer(self.draw.choice(("approved", "rejected", "answered")), "person", "by the way")
-            now = self.session.world.clock.now()
-            await answer_request(self.session.world.store, SESSION, one.id, said, now=now)
+            now = self.world.clock.now()
+            await answer_request(self.world.store, SESSION, one.id, said, now=now)
 
     def _nonce(self) -> str:
         self.said += 1

@@ -38,7 +38,7 @@ from callboard.ports.store import (
 from callboard.types.errors import StoreFull
 
 T = TypeVar("T")
-Wrong = Literal["", "killed_before", "killed_after", "full", "frozen", "dropped"]
+Wrong = Literal["", "killed_before", "killed_after", "full", "frozen", "dropped", "drained"]
 
 
 class Inner(Store, Protocol):
@@ -72,26 +72,26 @@ class Unkind:
 
     def __init__(self, inner: Inner, looks: Looks, wrong: Wrong = "", at: int = 0, thaw: float = 0.0) -> None:
         self.inner, self._looks = inner, looks
-        self._wrong, self._at, self._thaw = wrong, at, thaw
+        self.wrong, self._at, self._thaw = wrong, at, thaw
         self.writes = 0
         self.stops = anyio.Event()
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         self.writes += 1
         due = self.writes == self._at
-        if due and self._wrong == "dropped":
+        if due and self.wrong in ("dropped", "drained"):
             self.stops.set()
-        if due and self._wrong == "full":
+        if due and self.wrong == "full":
             self.stops.set()
             raise StoreFull("the store is full (a fault of the chaos): nothing was written")
-        if due and self._wrong == "frozen":
+        if due and self.wrong == "frozen":
             self.stops.set()
             await anyio.sleep(self._thaw)
-        if due and self._wrong == "killed_before":
+        if due and self.wrong == "killed_before":
             self._die()
         numbers = await self.inner.commit(*writes, fence=fence)
         self.landed(writes, numbers, fence)
-        if due and self._wrong == "killed_after":
+        if due and self.wrong == "killed_after":
             self._die()
         return numbers
 
@@ -102,7 +102,7 @@ class Unkind:
     def _die(self) -> None:
         self.stops.set()
         self.inner.kill()
-        raise Crashed(f"{self._wrong} write {self.writes} (a fault of the chaos)")
+        raise Crashed(f"{self.wrong} write {self.writes} (a fault of the chaos)")
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
         return await self.inner.read(stream, after, limit)
@@ -275,6 +275,11 @@ class Disk:
                 self._open.kill()
             self._open = InlineSqlite(self._folder, self._portal)
         return self._open
+
+    def joined(self) -> Inner:
+        """As a process of another host opens it, which leaves those of the other hosts alone."""
+        assert self._memory is not None, "only a store that is shared"
+        return self._memory.beside()
 
     def beside(self, lease: Lease | None) -> Inner:
         """As a second process opens it that takes the lease of one which does not answer any more."""

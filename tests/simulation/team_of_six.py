@@ -25,7 +25,7 @@ from tests.simulation.team_of_six_outside import SixMoody, SixOutside, SixWorktr
 from tests.simulation.team_of_six_promises import Post, broken_in_team
 from tests.simulation.team_of_six_replies import MATES, six_say
 
-from callboard.ports.store import Append, Fence, Record, Records, Write
+from callboard.ports.store import Append, Fence, Lease, Record, Records, Write
 from callboard.types.records import Json
 
 _WRONG: tuple[Wrong, ...] = ("killed_before", "killed_after", "dropped", "killed_before", "killed_after", "full")
@@ -79,10 +79,10 @@ class SixRun(Run):
             "plan_deadline": draw.choice((60.0, 1_800.0, 1_800.0)),
         }
 
-    async def _world(self, inner: Inner, number: int, fate: Fate) -> ChaosWorld:
+    def _world(self, inner: Inner, number: int, fate: Fate, lease: Lease | None) -> ChaosWorld:
         """A process that begins finishes or takes back what one that died had under way outside."""
         self.outside.trees.tidied()
-        world = await super()._world(inner, number, fate)
+        world = super()._world(inner, number, fate, lease)
         world.judge.ask.add("remove_worktree")  # as the real judge does for work that would be lost
         return world
 
