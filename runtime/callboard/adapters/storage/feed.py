@@ -21,13 +21,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from anyio.lowlevel import checkpoint
 
+from callboard.adapters.storage.threads import Soon, run_soon, soon_here
 from callboard.ports.notifier import Notifier
+from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 
@@ -139,6 +141,77 @@ def _take_out(sleeper: T, table: dict[str, set[T]]) -> None:
         table[name].discard(sleeper)
         if not table[name]:
             del table[name]
+
+
+@dataclass(frozen=True)
+class _LoopFeed:
+    """Feed and the event loop in which it waits."""
+
+    soon: Soon
+    feed: Feed[Any]
+
+
+class DurableFeeds:
+    """Open feeds of a durable store, whose changes come from threads and from other processes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._sleepers = Sleepers[_LoopFeed]()
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        fetch: Fetch[T],
+        position: int,
+        *,
+        listen: Callable[[bool], None],
+        stream: str | None = None,
+        prefix: str | None = None,
+    ) -> AsyncGenerator[Feed[T], None]:
+        """Keep a feed that is woken for this stream, or for keys with this prefix.
+
+        `listen`: called with True when there is a feed, and with False when the last one is gone.
+        """
+
+        async def fetch_if_open(position: int) -> tuple[Sequence[T], int]:
+            # Rung just before the store closes: return nothing, so that the reader ends instead of failing.
+            return ([], position) if self._closed else await fetch(position)
+
+        sleeper = _LoopFeed(soon_here(), Feed(fetch_if_open, position))
+        self._sleepers.hang(sleeper, stream=stream, prefix=prefix)
+        listen(True)
+        try:
+            yield sleeper.feed
+        finally:
+            self._sleepers.remove(sleeper)
+            if not self._sleepers:
+                listen(False)
+
+    def streams(self) -> tuple[str, ...]:
+        """Return the streams that have feeds."""
+        return self._sleepers.streams()
+
+    def changed(self, streams: Iterable[str], keys: Iterable[str]) -> None:
+        """Wake the feeds of these streams and keys."""
+        self._wake(self._sleepers.touched(streams, keys))
+
+    def rung(self, names: Collection[str] | None) -> None:
+        """Wake the feeds of a ring's names (`s` and a stream, `k` and a key), or all of them."""
+        if names is None:
+            self._wake(self._sleepers.everyone())
+            return
+        streams = [name[1:] for name in names if name.startswith("s")]
+        self.changed(streams, [name[1:] for name in names if name.startswith("k")])
+
+    def close(self) -> None:
+        """End all feeds."""
+        self._closed = True
+        for sleeper in self._sleepers.everyone():
+            run_soon(sleeper.soon, sleeper.feed.end)
+
+    def _wake(self, sleepers: Iterable[_LoopFeed]) -> None:
+        for sleeper in sleepers:
+            run_soon(sleeper.soon, sleeper.feed.ring)
 
 
 class Doorbell:

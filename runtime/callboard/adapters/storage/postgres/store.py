@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -23,7 +23,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.durable import DamageReport, DurableStore
-from callboard.adapters.storage.feed import Feed, Fetch, Sleepers
+from callboard.adapters.storage.feed import DurableFeeds
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell
 from callboard.adapters.storage.postgres import queries, schema
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, connect
@@ -31,11 +31,9 @@ from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
 from callboard.adapters.storage.postgres.writer import CommitHooks, PostgresWriter
-from callboard.adapters.storage.threads import Soon, run_soon, soon_here
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import ValueDamaged
 from callboard.types.late_pattern import late_pattern
-from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 
@@ -97,9 +95,10 @@ class PostgresStore(DurableStore):
         self._closed = False
         self._watch = AnswerWatch()
         self._readers = PostgresReaders(address, patience, self._watch, count=READERS)
-        self._wakeups = Wakeups(space, self._readers)
+        self._feeds = DurableFeeds()
+        self._wakeups = Wakeups(self._feeds, space, self._readers)
         self._presence = Presence(
-            address, space, patience, self._watch, callbacks=Callbacks(self._wakeups.rung, self._wakeups.look)
+            address, space, patience, self._watch, callbacks=Callbacks(self._feeds.rung, self._wakeups.look)
         )
         self._writer = PostgresWriter(
             address,
@@ -134,7 +133,8 @@ class PostgresStore(DurableStore):
             records = await self.read(stream, position, limit=_PAGE)
             return records, records[-1].seq if records else position
 
-        async with self._feeding(fetch, after, stream=stream) as feed:
+        self._usable()
+        async with self._feeds.open(fetch, after, listen=self._presence.listen, stream=stream) as feed:
             yield feed
 
     async def get(self, key: str) -> Row | None:
@@ -154,7 +154,8 @@ class PostgresStore(DurableStore):
             except ValueMismatch as mismatch:
                 raise await self._set_aside(mismatch) from None
 
-        async with self._feeding(fetch, 0, prefix=prefix) as feed:
+        self._usable()
+        async with self._feeds.open(fetch, 0, listen=self._presence.listen, prefix=prefix) as feed:
             yield feed
 
     async def put_blob(self, data: bytes) -> str:
@@ -261,8 +262,7 @@ class PostgresStore(DurableStore):
                 return
             self._closed = True
             self.patience.close()
-            for sleeper in self._wakeups.sleepers.everyone():
-                run_soon(sleeper.soon, sleeper.feed.end)
+            self._feeds.close()
             await to_thread.run_sync(self._stop)
 
     def _stop(self) -> None:
@@ -313,29 +313,9 @@ class PostgresStore(DurableStore):
         except psycopg.Error as error:
             raise translated(error, self.address) from error
 
-    @asynccontextmanager
-    async def _feeding(
-        self, fetch: Fetch[T], position: int, *, stream: str | None = None, prefix: str | None = None
-    ) -> AsyncGenerator[Feed[T], None]:
-        self._usable()
-
-        async def fetch_if_open(position: int) -> tuple[Sequence[T], int]:
-            # Rung just before the store closes: return nothing, so that the reader ends instead of failing.
-            return ([], position) if self._closed else await fetch(position)
-
-        sleeper = _PostgresSleeper(soon_here(), Feed(fetch_if_open, position))
-        self._wakeups.sleepers.hang(sleeper, stream=stream, prefix=prefix)
-        self._presence.listen(True)
-        try:
-            yield sleeper.feed
-        finally:
-            self._wakeups.sleepers.remove(sleeper)
-            if not self._wakeups.sleepers:
-                self._presence.listen(False)
-
     def _committed(self, streams: Collection[str], keys: Collection[str], ring: bool = True) -> None:
         """Wake the waiting readers, here and elsewhere. Called in the writer's thread, after each transaction."""
-        self._wakeups.wake(self._wakeups.sleepers.touched(streams, keys))
+        self._feeds.changed(streams, keys)
         if ring:
             self._wakeups.ring(streams, keys, self._presence)
 
@@ -364,19 +344,11 @@ STREAMS_PER_LOOK = 2_000
 thousand sessions does not keep the server busy with looks."""
 
 
-@dataclass(frozen=True)
-class _PostgresSleeper:
-    """Feed and the event loop in which it waits."""
-
-    soon: Soon
-    feed: Feed[Any]
-
-
 class Wakeups:
-    """Sleeping readers of one store, and the rings to other processes. Thread-safe."""
+    """Rings to other processes, and checks of what they have changed. Thread-safe."""
 
-    def __init__(self, space: int, readers: PostgresReaders) -> None:
-        self.sleepers = Sleepers[_PostgresSleeper]()
+    def __init__(self, feeds: DurableFeeds, space: int, readers: PostgresReaders) -> None:
+        self._feeds = feeds
         self._space = space
         self._readers = readers
         self._lock = threading.Lock()
@@ -408,27 +380,14 @@ class Wakeups:
             self._ringing = False
         return presence.ring(sorted(streams), sorted(keys))
 
-    def rung(self, names: set[str] | None) -> None:
-        """Wake the readers of a ring's names, or all of them. Called when another process has committed."""
-        if names is None:
-            self.wake(self.sleepers.everyone())
-            return
-        streams = [name[1:] for name in names if name.startswith("s")]
-        self.wake(self.sleepers.touched(streams, [name[1:] for name in names if name.startswith("k")]))
-
     def look(self) -> None:
         """Ask the server what has changed, and wake the readers of it."""
         self._readers.tell(self._look_at_keys)
         if streams := self._due_streams():
             self._readers.tell(lambda: self._look_at_streams(streams))
 
-    def wake(self, sleepers: Iterable[_PostgresSleeper]) -> None:
-        """Let these readers read."""
-        for sleeper in sleepers:
-            run_soon(sleeper.soon, sleeper.feed.ring)
-
     def _due_streams(self) -> list[str]:
-        streams = self.sleepers.streams()
+        streams = self._feeds.streams()
         if len(streams) <= STREAMS_PER_LOOK:
             return list(streams)
         self._asked = self._asked % len(streams)
@@ -443,7 +402,7 @@ class Wakeups:
             ends = query.decode(rows)
             grown = [stream for stream, end in ends.items() if self._ends.get(stream) != end]
             self._ends.update(ends)
-            self.wake(self.sleepers.touched(grown, ()))
+            self._feeds.changed(grown, ())
 
         return Query(query.sql, query.parameters, decode)
 
@@ -452,6 +411,6 @@ class Wakeups:
 
         def decode(rows: queries.Rows) -> None:
             keys, self._position = query.decode(rows)
-            self.wake(self.sleepers.touched((), keys))
+            self._feeds.changed((), keys)
 
         return Query(query.sql, query.parameters, decode)

@@ -35,7 +35,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard.adapters.kernel.process_table import row_of
 from callboard.adapters.storage.durable import DamageReport, DurableStore
-from callboard.adapters.storage.feed import Doorbell, Feed, Fetch, Sleepers
+from callboard.adapters.storage.feed import Doorbell, DurableFeeds
 from callboard.adapters.storage.patience import ObstacleWait, Patience, Tell
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
@@ -43,7 +43,7 @@ from callboard.adapters.storage.sqlite.place import erase_blobs, get_blob, open_
 from callboard.adapters.storage.sqlite.schema import VERSION, connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
-from callboard.adapters.storage.threads import Readers, Soon, run_soon, soon_here
+from callboard.adapters.storage.threads import Readers
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
 from callboard.types.lazy_dataclass import dataclass
@@ -88,14 +88,6 @@ async def _close_at_cancel(patience: Patience) -> None:
         patience.close()
 
 
-@dataclass(frozen=True)
-class _Sleeper:
-    """Feed and the event loop in which it waits."""
-
-    soon: Soon
-    feed: Feed[Any]
-
-
 class SqliteStore(DurableStore):
     """Store in one folder of this machine, created by `open_store`."""
 
@@ -106,7 +98,7 @@ class SqliteStore(DurableStore):
         self._damage = opened.damage
         self._pid = os.getpid()
         self._closed = False
-        self._bells = Sleepers[_Sleeper]()
+        self._feeds = DurableFeeds()
         self._leases: list[HeldLease] = []
         self._announced: HeldLease | None = None
         self.patience = patience
@@ -117,7 +109,7 @@ class SqliteStore(DurableStore):
         hooks = Hooks(self._committed, self._others_changed, self.patience)
         self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
         self._readers = Readers(partial(connect, opened.folder, durable=opened.durable, reading=True), READERS)
-        self._doorbell = Doorbell(opened.folder / "run", self._rung, self._writer.look)
+        self._doorbell = Doorbell(opened.folder / "run", self._feeds.rung, self._writer.look)
         # A fork copies the descriptors, and a file lock lasts as long as any copy, so the child closes its copies at
         # once (test_a_lease_is_free_when_its_process_was_killed_though_its_children_live). The hook cannot be removed
         # again, so it holds the store weakly.
@@ -150,7 +142,8 @@ class SqliteStore(DurableStore):
             records = await self.read(stream, position, limit=1_000)
             return records, records[-1].seq if records else position
 
-        async with self._feeding(fetch, after, stream=stream) as feed:
+        self._usable()
+        async with self._feeds.open(fetch, after, listen=self._doorbell.listen, stream=stream) as feed:
             yield feed
 
     async def get(self, key: str) -> Row | None:
@@ -164,7 +157,8 @@ class SqliteStore(DurableStore):
         async def fetch(position: int) -> tuple[Sequence[Row], int]:
             return await self._ask(lambda connection: statements.changes(connection, prefix, position))
 
-        async with self._feeding(fetch, 0, prefix=prefix) as feed:
+        self._usable()
+        async with self._feeds.open(fetch, 0, listen=self._doorbell.listen, prefix=prefix) as feed:
             yield feed
 
     async def put_blob(self, data: bytes) -> str:
@@ -279,8 +273,7 @@ class SqliteStore(DurableStore):
                 return
             self._closed = True
             self.patience.close()
-            for sleeper in self._bells.everyone():
-                run_soon(sleeper.soon, sleeper.feed.end)
+            self._feeds.close()
             await to_thread.run_sync(self._stop)
 
     def _stop(self) -> None:
@@ -316,50 +309,18 @@ class SqliteStore(DurableStore):
     async def _retell(self) -> None:
         self._damage = await self._readers.do(lambda connection: opening.reports(connection, self._folder))
 
-    @asynccontextmanager
-    async def _feeding(
-        self, fetch: Fetch[T], position: int, *, stream: str | None = None, prefix: str | None = None
-    ) -> AsyncGenerator[Feed[T], None]:
-        self._usable()
-
-        async def fetch_if_open(position: int) -> tuple[Sequence[T], int]:
-            # Rung just before the store closes: return nothing, so that the reader ends instead of failing.
-            return ([], position) if self._closed else await fetch(position)
-
-        sleeper = _Sleeper(soon_here(), Feed(fetch_if_open, position))
-        self._bells.hang(sleeper, stream=stream, prefix=prefix)
-        self._doorbell.listen(True)
-        try:
-            yield sleeper.feed
-        finally:
-            self._bells.remove(sleeper)
-            if not self._bells:
-                self._doorbell.listen(False)
-
     def _committed(self, touched: statements.TransactionChanges) -> None:
         """Wake the waiting readers, here and in other processes.
 
         Called in the writer's thread, after each transaction.
         """
-        self._wake(self._bells.touched(touched.streams, touched.keys))
+        self._feeds.changed(touched.streams, touched.keys)
         self._doorbell.ring(touched.streams, touched.keys)
 
     def _others_changed(self, connection: apsw.Connection) -> None:
         """Wake the readers whose streams and keys changed since the last look. Called in the writer's thread."""
-        changes = self._looked.since_last_look(connection, self._bells.streams())
-        self._wake(self._bells.touched(changes.streams, changes.keys))
-
-    def _rung(self, names: set[str] | None) -> None:
-        """Wake the waiting readers. Called in the doorbell's thread, when another process committed."""
-        if names is None:
-            self._wake(self._bells.everyone())
-            return
-        streams = [name[1:] for name in names if name.startswith("s")]
-        self._wake(self._bells.touched(streams, [name[1:] for name in names if name.startswith("k")]))
-
-    def _wake(self, sleepers: set[_Sleeper]) -> None:
-        for sleeper in sleepers:
-            run_soon(sleeper.soon, sleeper.feed.ring)
+        changes = self._looked.since_last_look(connection, self._feeds.streams())
+        self._feeds.changed(changes.streams, changes.keys)
 
     def _forked(self) -> None:
         """Release the parent's locks in a forked child, so that they end with the parent."""
