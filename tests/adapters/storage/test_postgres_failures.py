@@ -306,6 +306,31 @@ async def test_the_lease_of_a_killed_process_of_this_machine_is_free_at_once(
         child.stdout.close()
 
 
+async def test_a_serving_host_removes_the_rows_of_hosts_that_died_long_ago(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    silent = "UPDATE callboard.host SET seen = clock_timestamp() - make_interval(secs => %s) WHERE number = %s"
+    async with opened(server.url, str(tmp_path)) as dead, opened(server.url, str(tmp_path)) as late:
+        lost, kept = await dead.acquire("host"), await late.acquire("other")
+        assert not isinstance(lost, LeaseHolder)
+        assert not isinstance(kept, LeaseHolder)
+        rows = [store._presence.host for store in (dead, late)]
+        for store in (dead, late):  # they renew their rows no more
+            monkeypatch.setattr(store._presence, "_beat", lambda: None)
+        with psycopg.connect(server.url, autocommit=True) as other:
+            for number, seconds in zip(rows, (60, -60), strict=True):
+                other.execute(silent, (presence.FORGOTTEN_SECONDS + seconds, number))
+            async with opened(server.url, str(tmp_path)) as serving:
+                await serving.announce(b"here")
+                left = other.execute("SELECT number FROM callboard.host WHERE number = ANY(%s)", (rows,))
+                assert left.fetchall() == [(rows[1],)]
+                taken = await serving.acquire("host")
+                assert not isinstance(taken, LeaseHolder)
+                assert taken.fence.number == lost.fence.number + 1
+                with pytest.raises(Fenced):
+                    await dead.commit(Append("s", b"too late"), fence=lost.fence)
+
+
 async def test_a_host_that_is_cut_off_ends_its_work_before_another_may_take_over(
     server: PostgresServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

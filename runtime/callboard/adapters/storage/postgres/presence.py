@@ -47,6 +47,8 @@ LARGEST_RING = 7_000
 """Bytes of names in one ring. The server accepts fewer than 8,000 (postgresql.org/docs/current/sql-notify.html)."""
 FREED_AFTER = 2.0
 """Seconds after the end of a period until its leases are free: time for the agents of this process to end."""
+FORGOTTEN_SECONDS = 86_400.0
+"""Seconds without a renewal, by the server's clock, after which the row of a dead host is removed."""
 EVERYTHING = "*"
 _SEPARATOR = "\n"
 
@@ -463,6 +465,14 @@ class Presence:
     def _announce(self, connection: Connection) -> None:
         number = self._renew(connection)
         run(connection, "UPDATE callboard.host SET about = %s WHERE number = %s", (self._state.about, number))
+        # A lease that names a removed row is free, as one of a dead host is, and numbers of rows are not used again.
+        # Hosts that start together do not wait for each other.
+        run(
+            connection,
+            "DELETE FROM callboard.host WHERE number IN (SELECT number FROM callboard.host "
+            "WHERE seen < clock_timestamp() - make_interval(secs => %s) FOR UPDATE SKIP LOCKED)",
+            (FORGOTTEN_SECONDS,),
+        )
 
     def _acquire(self, connection: Connection, name: str) -> Fence | LeaseHolder:
         """Take the lease in a transaction that excludes every other candidate."""
