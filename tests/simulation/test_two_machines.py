@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -164,6 +165,7 @@ def test_a_machine_that_is_cut_off_stops_before_another_one_takes_over(
         _, err = process.communicate(timeout=LONGEST)
     assert process.returncode == 3
     assert "could not be reached for 5 s" in err
+    assert re.search(r"`callboard resume [0-9a-f-]{36}` continues the session", err), err
     assert answer.strip() == "I know what was interrupted."
     last = max(at for name, at in witnessed(workspace) if name == "first")
     assert last < taken_over, "its commands had ended before another machine could begin"

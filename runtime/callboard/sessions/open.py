@@ -88,7 +88,7 @@ from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patiently, watch_cut_off
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import SessionHosted, heart_of
+from callboard.types.errors import Fenced, SessionHosted, heart_of
 from callboard.types.records import Envelope, HostRow, SessionRow
 from callboard.types.settings import Settings
 
@@ -578,4 +578,11 @@ async def run_supervisor(
                 await team.keep()
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
-        raise heart_of(failed) from failed
+        raise _with_resume(heart_of(failed), host.session) from failed
+
+
+def _with_resume(error: BaseException, session: str) -> BaseException:
+    """Add to the loss of a lease how the session goes on."""
+    if not isinstance(error, Fenced):
+        return error
+    return Fenced(f"{error}. `callboard resume {session}` continues the session, unless a `callboard serve` does")

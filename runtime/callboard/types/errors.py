@@ -226,10 +226,14 @@ class ModelUnavailable(NobodyCanAct):
 
 
 def heart_of(failed: BaseException) -> BaseException:
-    """Return the most relevant exception of a group: an error of Callboard if there is one."""
+    """Return the most relevant exception of a group: an error of Callboard if there is one.
+
+    The loss of a lease comes first: writes that fail at the same moment follow from it.
+    """
     inside = _flat(failed)
     own_errors = [error for error in inside if isinstance(error, CallboardError)]
-    return (own_errors or inside)[0]
+    lost = [error for error in own_errors if isinstance(error, Fenced)]
+    return (lost or own_errors or inside)[0]
 
 
 def _flat(failed: BaseException) -> list[BaseException]:

@@ -28,6 +28,7 @@ from callboard.types.errors import (
     StoreBusy,
     ValueDamaged,
     WorkspaceUnusable,
+    heart_of,
 )
 
 psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
@@ -358,6 +359,12 @@ async def test_a_host_that_is_cut_off_ends_its_work_before_another_may_take_over
             with pytest.raises(Fenced):
                 await here.commit(Append("s", b"too late"), fence=lease.fence)
             assert await there.commit(Append("s", b"in time"), fence=taken.fence) == (1,)
+
+
+def test_the_loss_of_a_lease_is_told_before_the_writes_that_fail_with_it() -> None:
+    lost = Fenced("could not be reached")
+    together = ExceptionGroup("team", [StoreBusy("away"), ExceptionGroup("agents", [KeyError("x"), lost])])
+    assert heart_of(together) is lost
 
 
 async def test_the_leases_of_a_host_that_was_cut_off_are_free_for_everybody_when_it_is_back(
