@@ -14,7 +14,8 @@ from callboard.core.keys import queue_key
 from callboard.ports.store import Put
 from callboard.types.errors import UsageError
 from callboard.types.records import QueuedSession
-from callboard.web.new_session import arguments_of, prompt_of
+from callboard.web.guard import UploadedFile, parts_of
+from callboard.web.new_session import arguments_of, keep_attachments, prompt_of
 
 SCENARIO = """
 agents:
@@ -42,6 +43,82 @@ def test_a_prompt_names_its_files(tmp_path: Path) -> None:
             prompt_of(form, tmp_path)
 
 
+def test_attachments_are_kept_under_safe_names_and_replace_nothing(tmp_path: Path) -> None:
+    png = b"\x89PNG\r\n\x1a\n\0"
+    files = [
+        UploadedFile("../../roof plan.png", png),
+        UploadedFile("C:\\notes.txt", b"one"),
+        UploadedFile("notes.txt", b"2"),
+    ]
+    kept = keep_attachments(files, tmp_path)
+    folder = tmp_path / "attachments"
+    assert kept == [folder / "roof_plan.png", folder / "notes.txt", folder / "notes-2.txt"]
+    assert [path.read_bytes() for path in kept] == [png, b"one", b"2"]
+    assert (folder / ".gitignore").read_text() == "*\n"
+    prompt = prompt_of({"prompt": "Read."}, tmp_path, kept[1:2])
+    assert prompt == f"Read.\n\nFiles: {folder / 'notes.txt'}"
+    for refused, reason in (
+        ([UploadedFile("a.zip", b"PK\3\4\xff\0")], "agents cannot read it"),
+        ([UploadedFile("a.txt", b"x" * 5_000_001)], "too large"),
+        ([UploadedFile("...", b"x")], "rename"),
+        ([UploadedFile("a.txt", b"x")] * 11, "at most 10"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            keep_attachments(refused, tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "notes-2.txt", "notes.txt", "roof_plan.png"]
+
+
+def test_a_folder_of_attachments_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    elsewhere = tmp_path / "elsewhere"
+    workspace.mkdir()
+    elsewhere.mkdir()
+    (workspace / "attachments").symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="cannot be kept"):
+        keep_attachments([UploadedFile("a.txt", b"x")], workspace)
+    assert list(elsewhere.iterdir()) == []
+    (workspace / "attachments").unlink()
+    (workspace / "attachments").mkdir()
+    (workspace / "attachments" / "a.txt").symlink_to(elsewhere / "a.txt")
+    (kept,) = keep_attachments([UploadedFile("a.txt", b"x")], workspace)
+    assert (kept.name, list(elsewhere.iterdir())) == ("a-2.txt", [])
+
+
+KIND = "multipart/form-data; boundary=xYz"
+
+
+def part(name: str, content: bytes, filename: str | None = None) -> bytes:
+    file = "" if filename is None else f'; filename="{filename}"'
+    return f'--xYz\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + content + b"\r\n"
+
+
+def test_a_form_with_files_is_read_exactly() -> None:
+    content = bytes(range(256)) + b"\r\n--xY\r\n\r\n"
+    body = part("prompt", "Grüße".encode()) + part("attachments", content, "a b.png") + part("attachments", b"", "")
+    fields, files = parts_of(body + b"--xYz--\r\n", KIND)
+    assert (fields, files) == ({"prompt": "Grüße"}, (UploadedFile("a b.png", content),))
+    for wrong in (body, b"", b"x" + body + b"--xYz--", part("", b"")[:30] + b"--xYz--", b"--xYz\r\n\r\nx\r\n--xYz--"):
+        with pytest.raises(ValueError, match=r"form|part"):
+            parts_of(wrong, KIND)
+    with pytest.raises(ValueError, match="boundary"):
+        parts_of(body, "multipart/form-data")
+
+
+@pytest.mark.anyio
+async def test_a_form_with_files_needs_the_secret_of_its_browser_and_a_type_that_agents_read(tmp_path: Path) -> None:
+    async with opened_page(tmp_path) as page:
+        token = part("form_token", page.form_token.encode())
+        zipped = part("prompt", b"Read.") + part("attachments", b"\0", "a.zip") + b"--xYz--"
+        headers = {**OWN, "content-type": KIND}
+        assert (await page.send("POST", "/new", headers, zipped)).status == 403
+        refused = await page.send("POST", "/new", headers, token + zipped)
+        assert (refused.status, "a.zip: agents cannot read it" in refused.text) == (409, True), refused.text
+        large = token + part("attachments", b"x" * 10_000_001, "a.txt") + b"--xYz--"
+        assert (await page.send("POST", "/new", headers, large)).status == 413
+        assert (await page.send("POST", "/new", headers, b"x")).status == 400
+    assert not (tmp_path / "attachments").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_session_is_stored_for_a_serving_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +131,7 @@ async def test_a_session_is_stored_for_a_serving_host(tmp_path: Path, monkeypatc
     async with opened_page(workspace) as page:
         text = (await page.get("/new")).text
         assert ("No callboard serve runs" in text, 'value="plan"' in text) == (True, True)
+        assert 'enctype="multipart/form-data"' in text, "files are sent without scripts, too"
         sent = await page.post("/new", form, {**OWN, "hx-request": "true"})
         assert re.search(r'href="/sessions/[0-9a-f-]{36}".*It waits for a host', sent.text), sent.text
         wrong = await page.post("/new", {**form, "budget": "-1"})

@@ -124,11 +124,15 @@ def test_a_new_session_runs_to_its_end_in_a_serving_host(command: Command, chrom
         user.show("/new")
         user.tab.locator("textarea[name=prompt]").fill("Mend it.")
         user.tab.locator("input[name=model]").fill(model)
+        notes = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"Use slate.\n"}
+        user.tab.locator("input[type=file]").set_input_files([notes])
         user.tab.get_by_role("button", name="Start").click()
         user.tab.get_by_role("link", name="show the session").click()
         user.tab.get_by_role("link", name="lead").first.click()
         user.tab.get_by_text("It is mended.", exact=True).wait_for()
+        user.tab.get_by_text("attachments/notes.txt").first.wait_for()
         user.close()
+    assert (command.workspace / "attachments" / "notes.txt").read_text() == "Use slate.\n"
 
 
 def test_a_session_of_100_agents_and_10_000_events_is_shown_and_followed(command: Command, chromium: Any) -> None:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callboard.adapters.processes.connection_owner import ConnectionOwner, OwnerLookup
 from callboard.sessions.running_page import LINK_PATH
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access, Browser, TooManyTries
 from callboard.web.peer import LOOPBACK_ONLY, Peer, PeerRefused, Reach, peer_of, server_of
@@ -31,14 +32,19 @@ ACCESS = "callboard.web"
 SIGN_IN = "/sign-in"
 LINK = LINK_PATH
 LINK_ANSWER = f"{LINK}/answer"
+NEW_SESSION = "/new"
+"""Path of the only form that may have files."""
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 CODE = "code"
 EVENTS = "/events"
 """End of the path of every stream."""
 
 _FORM = "application/x-www-form-urlencoded"
+_FILES_FORM = "multipart/form-data"
 _LARGEST = 1_000_000
-"""Most bytes of a form."""
+_LARGEST_WITH_FILES = 10_000_000
+"""Most bytes of a form, and of one with files."""
+_PARAMETER = late_pattern(r';\s*(\w+)=(?:"([^"]*)"|([^;\s]*))')
 _FIELDS = 100
 _WITH_SECRET = (SIGN_IN, LINK, LINK_ANSWER)
 """Changes whose form has a secret of its own in place of that of a signed-in browser."""
@@ -59,6 +65,14 @@ _HEADERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class UploadedFile:
+    """File of a form. The browser chooses its name."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Visit:
     """Facts about a request that the guard let through."""
 
@@ -71,6 +85,7 @@ class Visit:
     """Address of the other machine; empty: this machine."""
     secure: bool = False
     """True if the browser's connection is encrypted."""
+    files: tuple[UploadedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +191,13 @@ class Guard:
         browser = self._browser_of(request, peer)
         if browser is None and not _is_public(request):
             raise _Refused(401, "sign in first: open the address that `callboard web` prints")
-        form = await _form_of(request) if changes else {}
+        form, files = await _form_of(request) if changes else ({}, ())
         if changes and browser is not None and path not in _WITH_SECRET and form.get(FORM_TOKEN) != browser.form_token:
             raise _Refused(403, "this form is not of this page, or the page is old: reload it")
         if changes and peer.in_doubt and path not in (SIGN_IN, LINK) and not self._access.is_code(form.get(CODE, "")):
             reason = peer.owner.reason
             raise _Refused(403, f"type the code that `callboard web` shows in its terminal, because {reason}")
-        return Visit(browser, peer.in_doubt, form, peer.client, peer.secure)
+        return Visit(browser, peer.in_doubt, form, peer.client, peer.secure, files)
 
     def _browser_of(self, request: Request, peer: Peer) -> Browser | None:
         """Return the signed-in browser of a request; None if it has to sign in. A user of the proxy need not."""
@@ -241,7 +256,8 @@ def _check_method(request: Request) -> None:
     if request.method not in ("GET", "HEAD", "POST"):
         raise _Refused(405, "use GET or POST")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if request.method == "POST" and kind != _FORM:
+    forms = (_FORM, _FILES_FORM) if request.url.path == NEW_SESSION else (_FORM,)
+    if request.method == "POST" and kind not in forms:
         raise _Refused(415, f"a change is a form: {_FORM}")
 
 
@@ -257,13 +273,56 @@ def _is_public(request: Request) -> bool:
     return path in ("/", LINK) or path.startswith("/static/")
 
 
-async def _form_of(request: Request) -> dict[str, str]:
+async def _form_of(request: Request) -> tuple[dict[str, str], tuple[UploadedFile, ...]]:
+    """Return the fields and the files of a form."""
+    kind = request.headers.get("content-type", "")
+    has_files = kind.partition(";")[0].strip().lower() == _FILES_FORM
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST:
-            raise _Refused(413, "the form is too large")
+        if len(body) > (_LARGEST_WITH_FILES if has_files else _LARGEST):
+            raise _Refused(413, f"the form is too large{': its files may have 10 MB together' if has_files else ''}")
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS))
+        if has_files:
+            return parts_of(bytes(body), kind)
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS)), ()
     except ValueError as wrong:
         raise _Refused(400, "the form cannot be read") from wrong
+
+
+def parts_of(body: bytes, content_type: str) -> tuple[dict[str, str], tuple[UploadedFile, ...]]:
+    """Return the fields and the files of a form with files (RFC 7578). Raises `ValueError` for any other body."""
+    boundary = _parameters(content_type).get("boundary", "")
+    if not 0 < len(boundary) <= 70:
+        raise ValueError("the form has no boundary")
+    begin, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
+    if begin or not parts or parts.pop().strip() != b"--" or len(parts) > _FIELDS:
+        raise ValueError("the form is not complete")
+    fields: dict[str, str] = {}
+    files: list[UploadedFile] = []
+    for part in parts:
+        head, empty_line, content = part.partition(b"\r\n\r\n")
+        if not empty_line or not head.startswith(b"\r\n"):
+            raise ValueError("a part has no head")
+        names = _disposition(head.decode())
+        if "filename" not in names:
+            fields[names["name"]] = content.decode()
+        elif names["filename"]:
+            files.append(UploadedFile(names["filename"], content))
+    return fields, tuple(files)
+
+
+def _disposition(head: str) -> dict[str, str]:
+    """Return the parameters of `Content-Disposition`. Raises `ValueError` without a name."""
+    for line in head.split("\r\n"):
+        header, _, value = line.partition(":")
+        if header.strip().lower() == "content-disposition":
+            parameters = _parameters(value)
+            if "name" in parameters:
+                return parameters
+    raise ValueError("a part has no name")
+
+
+def _parameters(header: str) -> dict[str, str]:
+    """Return the parameters of a header. Browsers write `%22` for a quotation mark in a name."""
+    return {name.lower(): quoted or bare for name, quoted, bare in _PARAMETER.findall(header)}

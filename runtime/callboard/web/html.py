@@ -222,14 +222,18 @@ def clock(at: float | None, viewer: Viewer) -> Node:
     return h.time(datetime=local.isoformat(timespec="seconds"), data_kind="at")[f"{local:%Y-%m-%d %H:%M}"]
 
 
-def form(viewer: Viewer, action: str, *inner: Node, label: str = "") -> Element:
-    """Return a form that sends a change, with the secret of the browser, and a field for the code if it is needed."""
+def form(viewer: Viewer, action: str, *inner: Node, label: str = "", encoding: str | None = None) -> Element:
+    """Return a form that sends a change, with the secret of the browser, and a field for the code if it is needed.
+
+    `encoding`: that of a form with files.
+    """
     return h.form(
         method="post",
         action=action,
         aria_label=label or None,
         autocomplete="off",
-        **{"hx-post": action, "hx-target": f"#{REPLY}", "hx-swap": "innerHTML"},
+        enctype=encoding,
+        **{"hx-post": action, "hx-target": f"#{REPLY}", "hx-swap": "innerHTML", "hx-encoding": encoding},
     )[
         *inner,
         _secrets(viewer),

@@ -26,12 +26,21 @@ from callboard.sessions.inspect.hosts import StoreHosts, read_hosts
 from callboard.sessions.inspect.policy import in_force
 from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.types.errors import UsageError
-from callboard.web.guard import visit_of
+from callboard.types.late_pattern import late_pattern
+from callboard.web.guard import NEW_SESSION, UploadedFile, visit_of
 from callboard.web.hosts import PATH as HOSTS
 from callboard.web.html import Viewer, WebPage, chosen, field, form, path_of
 from callboard.web.routes import PageServices, html_response, viewer_of
 
-PATH = "/new"
+PATH = NEW_SESSION
+ATTACHMENTS = "attachments"
+"""Folder of the workspace that keeps uploaded files. Git ignores it."""
+_MOST_FILES = 10
+_LARGEST_FILE = 5_000_000
+"""Most bytes of an uploaded file."""
+_IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF")
+"""First bytes of the images that agents can see: PNG, JPEG, GIF, WebP."""
+_UNUSUAL = late_pattern(r"[^\w.-]+")
 _SECONDS = 120.0
 """Most seconds of the start of a session, which may connect to MCP servers."""
 _MODES = ("", "default", "acceptEdits", "plan", "dontAsk", "sandboxed")
@@ -45,6 +54,7 @@ _OPTIONS = {
     "worktree": "--worktree",
 }
 """Fields of the form, and the options that they mean."""
+_ATTACHMENTS_HINT = f"text or images, kept in {ATTACHMENTS}/ of the workspace (optional)"
 
 
 def _new_page(types: Sequence[str], seen: StoreHosts, workspace: Path, viewer: Viewer) -> WebPage:
@@ -65,6 +75,7 @@ def _form(types: Sequence[str], viewer: Viewer) -> Element:
         PATH,
         field("Prompt", h.textarea(name="prompt", rows="5", required=True), "what the lead should do"),
         field("Files", h.textarea(name="files", rows="2"), "paths that the prompt refers to, one a line (optional)"),
+        field("Attachments", h.input(type="file", name="attachments", multiple=True), _ATTACHMENTS_HINT),
         h.div(".row")[
             field("Agent type", chosen("agent_type", agents, "")),
             field("Permission mode", chosen("mode", [(mode, mode or "as in the settings") for mode in _MODES], "")),
@@ -79,10 +90,80 @@ def _form(types: Sequence[str], viewer: Viewer) -> Element:
         ],
         h.div(".buttons")[h.button(".primary", type="submit")["Start"]],
         label="New session",
+        encoding="multipart/form-data",
     )
 
 
-def prompt_of(posted: Mapping[str, str], workspace: Path) -> str:
+def checked_names(files: Sequence[UploadedFile]) -> list[str]:
+    """Return the names under which files are kept. Raises `UsageError` for too many, a large one, or another type."""
+    if len(files) > _MOST_FILES:
+        raise UsageError(f"attach at most {_MOST_FILES} files: {len(files)} were sent")
+    names: list[str] = []
+    for file in files:
+        name = _UNUSUAL.sub("_", file.name.replace("\\", "/").rpartition("/")[2]).lstrip(".")[-100:]
+        if not name:
+            raise UsageError(f"{file.name}: rename the file: its name has no letter and no digit")
+        if len(file.content) > _LARGEST_FILE:
+            raise UsageError(f"{name}: it is too large: a file may have {_LARGEST_FILE // 1_000_000} MB")
+        if not file.content.startswith(_IMAGES) and not _is_text(file.content):
+            raise UsageError(f"{name}: agents cannot read it: attach text (UTF-8), or an image (PNG, JPEG, GIF, WebP)")
+        names.append(name)
+    return names
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        return "\0" not in content.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def keep_attachments(files: Sequence[UploadedFile], workspace: Path) -> list[Path]:
+    """Write uploaded files to the workspace, and return their paths. Existing files are never replaced.
+
+    An agent may have created the folder, so no link is followed. Raises `UsageError` as `checked_names` does.
+    """
+    names = checked_names(files)
+    if not files:
+        return []
+    folder = workspace / ATTACHMENTS
+    try:
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _write_new(descriptor, ".gitignore", b"*\n")
+            return [
+                folder / _write_free(descriptor, name, file.content) for name, file in zip(names, files, strict=True)
+            ]
+        finally:
+            os.close(descriptor)
+    except OSError as failed:
+        raise UsageError(f"{folder}: {failed.strerror}: the attachments cannot be kept") from failed
+
+
+def _write_free(folder: int, name: str, content: bytes) -> str:
+    """Write a file under its name, or with a number if there is one of that name; return the name."""
+    stem, dot, suffix = name.partition(".")
+    free = name
+    number = 1
+    while not _write_new(folder, free, content):
+        number += 1
+        free = f"{stem}-{number}{dot}{suffix}"
+    return free
+
+
+def _write_new(folder: int, name: str, content: bytes) -> bool:
+    """Write a new file in a folder. Return False if there is one, or a link."""
+    try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    return True
+
+
+def prompt_of(posted: Mapping[str, str], workspace: Path, attached: Sequence[Path] = ()) -> str:
     """Return the prompt with the files that it refers to. Raises `UsageError` for an empty one, or a missing file."""
     prompt = posted.get("prompt", "").replace("\r\n", "\n").strip()
     if not prompt:
@@ -91,6 +172,7 @@ def prompt_of(posted: Mapping[str, str], workspace: Path) -> str:
     for file in files:
         if not (workspace / file).exists():
             raise UsageError(f"{file}: there is no such file in {workspace}")
+    files += [str(path) for path in attached]
     return f"{prompt}\n\nFiles: {', '.join(files)}" if files else prompt
 
 
@@ -120,8 +202,11 @@ class _NewSessionRoutes:
         refuse_inside_tool("start a session from the page")
         workspace = self._services.places.workspace
         posted = visit_of(request).form
-        prompt = await anyio.to_thread.run_sync(prompt_of, posted, workspace)
-        started = await _run(workspace, arguments_of(posted), prompt)
+        arguments = arguments_of(posted)
+        await anyio.to_thread.run_sync(prompt_of, posted, workspace)  # before anything is written
+        attached = await anyio.to_thread.run_sync(keep_attachments, visit_of(request).files, workspace)
+        prompt = await anyio.to_thread.run_sync(prompt_of, posted, workspace, attached)
+        started = await _run(workspace, arguments, prompt)
         path = path_of("sessions", str(started["session_id"]))
         if not request.headers.get("hx-request"):
             return RedirectResponse(path, 303)
