@@ -168,3 +168,22 @@ def test_a_link_is_opened_and_answered_without_a_sign_in(command: Command, page:
     phone.close()
     shown = json.loads(command.run("show", "req_a1", "--session", "s1", "--json").out)
     assert (shown["reason"], shown["history"][-1]["user"]) == ("Use slate.", "Ada")
+
+
+def test_a_schedule_is_added(user: Tab) -> None:
+    tab = user.tab
+    user.show("/schedules")
+    tab.get_by_text("Add a schedule …").click()
+    add = tab.locator("form[aria-label=Add]")
+    add.locator("[name=name]").fill("weekly")
+    add.locator("[name=cron]").fill("61 4 * * 1")
+    add.get_by_label("Prompt").fill("Say what is old.")
+    add.get_by_role("button", name="Add").click()
+    tab.locator("#reply .bad", has_text="Times: ").wait_for()
+    assert add.locator("[name=cron]").input_value() == "61 4 * * 1", "a refused form keeps what is typed"
+    user.errors.clear()  # the browser logs a refused form as an error
+    add.locator("[name=cron]").fill("30 4 * * 1")
+    add.get_by_role("button", name="Add").click()
+    tab.locator("#schedules").get_by_role("link", name="weekly").wait_for()
+    tab.locator("#reply").get_by_role("link", name="weekly").click()
+    tab.get_by_text("Say what is old.").first.wait_for()
