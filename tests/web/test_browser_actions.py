@@ -135,8 +135,21 @@ def test_a_schedule_is_paused_resumed_edited_and_run(command: Command, user: Tab
     tab.locator("input[name=cron]").fill("0 4 * * 1")
     tab.get_by_role("button", name="Save").click()
     tab.get_by_text("Saved: at 04:00 on Monday").wait_for()
-    (row,) = json.loads(command.run("cron", "list", "--session", "s1", "--json").out)
-    assert (row["cron"], row["state"]) == ("0 4 * * 1", "active")
+    rows = json.loads(command.run("cron", "list", "--session", "s1", "--json").out)
+    assert ("nightly", "0 4 * * 1", "active") in [(row["name"], row["cron"], row["state"]) for row in rows]
+
+
+def test_a_schedule_is_added(command: Command, user: Tab) -> None:
+    tab = user.tab
+    user.show("/schedules")
+    tab.get_by_text("Add a schedule").first.click()
+    tab.locator("input[name=name]").fill("weekly")
+    tab.locator("input[name=cron]").fill("0 8 * * 5")
+    tab.locator("textarea[name=prompt]").fill("Say what is open.")
+    tab.get_by_role("button", name="Add", exact=False).click()
+    tab.get_by_role("link", name="weekly").first.wait_for()
+    rows = json.loads(command.run("cron", "list", "--session", "s1", "--json").out)
+    assert "0 8 * * 5" in [row["cron"] for row in rows]
 
 
 def test_a_cut_is_undone_where_the_transcript_leads_to_it(command: Command, user: Tab) -> None:
