@@ -143,6 +143,7 @@ def test_a_schedule_is_added(command: Command, user: Tab) -> None:
     tab = user.tab
     user.show("/schedules")
     tab.get_by_text("Add a schedule").first.click()
+    tab.locator("select[name=session]").select_option("s1")
     tab.locator("input[name=name]").fill("weekly")
     tab.locator("input[name=cron]").fill("0 8 * * 5")
     tab.locator("textarea[name=prompt]").fill("Say what is open.")
