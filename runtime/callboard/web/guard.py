@@ -9,20 +9,20 @@ process cannot be determined. Every response has the headers that keep scripts, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing, contextmanager
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl
 
 import anyio
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import FormData, Headers, MutableHeaders
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callboard.adapters.processes.connection_owner import ConnectionOwner, OwnerLookup
 from callboard.sessions.running_page import LINK_PATH
-from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access, Browser, TooManyTries
 from callboard.web.peer import LOOPBACK_ONLY, Peer, PeerRefused, Reach, peer_of, server_of
@@ -44,7 +44,6 @@ _FILES_FORM = "multipart/form-data"
 _LARGEST = 1_000_000
 _LARGEST_WITH_FILES = 10_000_000
 """Most bytes of a form, and of one with files."""
-_PARAMETER = late_pattern(r';\s*(\w+)=(?:"([^"]*)"|([^;\s]*))')
 _FIELDS = 100
 _WITH_SECRET = (SIGN_IN, LINK, LINK_ANSWER)
 """Changes whose form has a secret of its own in place of that of a signed-in browser."""
@@ -275,54 +274,38 @@ def _is_public(request: Request) -> bool:
 
 async def _form_of(request: Request) -> tuple[dict[str, str], tuple[UploadedFile, ...]]:
     """Return the fields and the files of a form."""
-    kind = request.headers.get("content-type", "")
-    has_files = kind.partition(";")[0].strip().lower() == _FILES_FORM
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > (_LARGEST_WITH_FILES if has_files else _LARGEST):
-            raise _Refused(413, f"the form is too large{': its files may have 10 MB together' if has_files else ''}")
+    has_files = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FILES_FORM
     try:
-        if has_files:
-            return parts_of(bytes(body), kind)
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS)), ()
-    except ValueError as wrong:
+        async with aclosing(_body_of(request, _LARGEST_WITH_FILES if has_files else _LARGEST)) as body:
+            if has_files:
+                parser = MultiPartParser(
+                    request.headers, body, max_files=_FIELDS, max_fields=_FIELDS, max_part_size=_LARGEST
+                )
+                return await _parts_of(await parser.parse())
+            text = b"".join([chunk async for chunk in body]).decode()
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)), ()
+    except (ValueError, MultiPartException) as wrong:
         raise _Refused(400, "the form cannot be read") from wrong
 
 
-def parts_of(body: bytes, content_type: str) -> tuple[dict[str, str], tuple[UploadedFile, ...]]:
-    """Return the fields and the files of a form with files (RFC 7578). Raises `ValueError` for any other body."""
-    boundary = _parameters(content_type).get("boundary", "")
-    if not 0 < len(boundary) <= 70:
-        raise ValueError("the form has no boundary")
-    begin, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
-    if begin or not parts or parts.pop().strip() != b"--" or len(parts) > _FIELDS:
-        raise ValueError("the form is not complete")
+async def _body_of(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise _Refused(413, f"the form is too large: it may have {limit // 1_000_000} MB with its files")
+        yield chunk
+
+
+async def _parts_of(form: FormData) -> tuple[dict[str, str], tuple[UploadedFile, ...]]:
     fields: dict[str, str] = {}
     files: list[UploadedFile] = []
-    for part in parts:
-        head, empty_line, content = part.partition(b"\r\n\r\n")
-        if not empty_line or not head.startswith(b"\r\n"):
-            raise ValueError("a part has no head")
-        names = _disposition(head.decode())
-        if "filename" not in names:
-            fields[names["name"]] = content.decode()
-        elif names["filename"]:
-            files.append(UploadedFile(names["filename"], content))
+    try:
+        for name, value in form.multi_items():
+            if isinstance(value, str):
+                fields[name] = value
+            elif value.filename:  # an empty field for files sends a file without a name
+                files.append(UploadedFile(value.filename, await value.read()))
+    finally:
+        await form.close()
     return fields, tuple(files)
-
-
-def _disposition(head: str) -> dict[str, str]:
-    """Return the parameters of `Content-Disposition`. Raises `ValueError` without a name."""
-    for line in head.split("\r\n"):
-        header, _, value = line.partition(":")
-        if header.strip().lower() == "content-disposition":
-            parameters = _parameters(value)
-            if "name" in parameters:
-                return parameters
-    raise ValueError("a part has no name")
-
-
-def _parameters(header: str) -> dict[str, str]:
-    """Return the parameters of a header. Browsers write `%22` for a quotation mark in a name."""
-    return {name.lower(): quoted or bare for name, quoted, bare in _PARAMETER.findall(header)}
