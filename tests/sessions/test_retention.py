@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -32,10 +33,12 @@ from callboard.core.keys import (
     schedule_key,
     session_key,
 )
+from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, LeaseHolder, Put
-from callboard.sessions import retention
+from callboard.sessions import retention, serve
 from callboard.sessions.places import WorkspacePaths
 from callboard.sessions.retention import RemovalReport, remove_old_sessions
+from callboard.sessions.serve_options import LogLine
 from callboard.types.records import AgentRow, QueuedSession, Request, SessionRow
 from callboard.types.schedules import Schedule
 from callboard.types.settings import RetentionSettings
@@ -199,12 +202,14 @@ CHILD = """
     import os, signal, sys
     import anyio
     from pathlib import Path
+    from callboard.adapters.storage.postgres.address import parse_address
+    from callboard.adapters.storage.postgres.store import PostgresStore, open_store as open_postgres
     from callboard.adapters.storage.sqlite.store import SqliteStore, open_store
     from callboard.sessions import retention
     from callboard.sessions.places import WorkspacePaths
     from callboard.types.settings import RetentionSettings
 
-    folder, killed_at = Path(sys.argv[1]), int(sys.argv[2])
+    folder, killed_at, url = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     calls = 0
 
     def killing(function):
@@ -217,12 +222,13 @@ CHILD = """
         return call
 
     for name in ("commit", "erase_streams", "erase_keys", "erase_blobs"):
-        setattr(SqliteStore, name, killing(getattr(SqliteStore, name)))
+        kind = PostgresStore if url else SqliteStore
+        setattr(kind, name, killing(getattr(kind, name)))
     retention._remove_files = lambda *names: killed_at == 3 and os.kill(os.getpid(), signal.SIGKILL)
 
     async def main():
         places = WorkspacePaths(folder / "workspace", folder / "state", folder / "data", folder / "config")
-        store = await open_store(places.state)
+        store = await (open_postgres(parse_address(url), str(places.state)) if url else open_store(places.state))
         await retention.remove_old_sessions(store, places, RetentionSettings(sessions=0))
         await store.aclose()
 
@@ -239,7 +245,7 @@ async def test_a_removal_that_is_killed_is_completed_by_the_next_one(
         for name in ("one", "two"):
             await world.session(name)
         child = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path), str(killed_at)], check=False
+            [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path), str(killed_at), ""], check=False
         )
         assert child.returncode == -9
         assert await world.store.check() == ()
@@ -289,6 +295,114 @@ async def test_another_process_works_on_during_a_removal(places: WorkspacePaths)
                 assert child.returncode == 0
             finally:
                 child.kill()
+
+
+WORKER = """
+    import anyio, sys
+    from callboard.adapters.storage.postgres.address import parse_address
+    from callboard.adapters.storage.postgres.store import open_store
+    from callboard.ports.store import Append, Put
+
+    async def main():
+        store = await open_store(parse_address(sys.argv[1]), sys.argv[2])
+        lease = await store.acquire("host-hosted")
+        print("ready", flush=True)
+        ended = anyio.Event()
+
+        async def until_told():
+            await anyio.to_thread.run_sync(sys.stdin.readline)
+            ended.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(until_told)
+            number = 0
+            while not ended.is_set() or number < 50:
+                digest = await store.put_blob(b"blob %d" % (number % 5))
+                row = Put("s/hosted/rule/r", b"%d" % number)
+                await store.commit(Append("j/hosted/lead.1", digest.encode()), row, fence=lease.fence)
+                number += 1
+        print(number, flush=True)
+        await store.aclose()
+
+    anyio.run(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [2, 1, 3, 4])
+async def test_a_removal_on_a_server_is_killed_while_another_process_works(
+    server: PostgresServer, places: WorkspacePaths, tmp_path: Path, killed_at: int
+) -> None:
+    """The steps are those of `test_a_removal_that_is_killed_is_completed_by_the_next_one`."""
+    words = [sys.executable, "-c"]
+    async with opened(places, server.url) as world:
+        for name in ("hosted", "one", "two"):
+            await world.session(name)
+        with subprocess.Popen(
+            [*words, textwrap.dedent(WORKER), server.url, str(places.state)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as worker:
+            assert worker.stdout is not None
+            try:
+                assert await anyio.to_thread.run_sync(worker.stdout.readline) == b"ready\n"
+                removal = [*words, textwrap.dedent(CHILD), str(tmp_path), str(killed_at), server.url]
+                killed = await anyio.run_process(removal, check=False)
+                assert killed.returncode == -9, killed.stderr.decode()
+                report = await world.gc()
+                assert not report.busy, "the lease of a killed process is free"
+                assert {each.session.id for each in report.removed} <= {"one", "two"}
+                assert [each.session.id for each in report.staying] == ["hosted"]
+                out, _ = await anyio.to_thread.run_sync(worker.communicate, b"\n")
+                assert worker.returncode == 0
+            finally:
+                worker.kill()
+        for name in ("one", "two"):
+            assert await world.is_gone(name)
+        assert await world.store.check() == ()
+        records = await world.store.read(journal("hosted", "lead", 1), after=7)
+        assert [record.seq for record in records] == list(range(8, 8 + int(out)))
+        for digest in {record.data.decode() for record in records}:
+            assert (await world.store.get_blob(digest))[:5] == b"blob "
+
+
+async def test_serve_removes_old_sessions_once_a_day(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("CALLBOARD_RETENTION__SESSIONS", "0")
+    told: list[LogLine] = []
+    removed = Notifier()
+
+    def tell(line: LogLine) -> None:
+        told.append(line)
+        removed.notify()
+
+    mark = world.places.state / retention.REMOVAL_MARK
+    await world.session("old")
+    await world.session("open", ended=None)
+    daily = partial(serve._remove_daily, world.store, world.places, tell)
+    async with anyio.create_task_group() as first:
+        first.start_soon(daily)
+        await removed.until(lambda: len(told) == 1)
+        first.cancel_scope.cancel()
+    assert [(line.kind, line.session) for line in told] == [("note", "old")]
+    assert await world.is_gone("old")
+    assert mark.exists()
+    await world.session("later")
+    with anyio.move_on_after(0.3) as same_day:  # the mark is of today, also for a host that starts again
+        await daily()
+    assert same_day.cancelled_caught
+    assert not await world.is_gone("later")
+    yesterday = mark.stat().st_mtime - retention.DAY
+    os.utime(mark, (yesterday, yesterday))
+    async with anyio.create_task_group() as second:
+        second.start_soon(daily)
+        await removed.until(lambda: len(told) == 2)
+        second.cancel_scope.cancel()
+    assert await world.is_gone("later")
+    assert not await world.is_gone("open")
+    assert mark.stat().st_mtime > yesterday + retention.DAY / 2
 
 
 async def test_one_process_removes_at_a_time(world: World) -> None:
