@@ -139,20 +139,6 @@ def test_a_schedule_is_paused_resumed_edited_and_run(command: Command, user: Tab
     assert ("nightly", "0 4 * * 1", "active") in [(row["name"], row["cron"], row["state"]) for row in rows]
 
 
-def test_a_schedule_is_added(command: Command, user: Tab) -> None:
-    tab = user.tab
-    user.show("/schedules")
-    tab.get_by_text("Add a schedule").first.click()
-    tab.locator("select[name=session]").select_option("s1")
-    tab.locator("input[name=name]").fill("weekly")
-    tab.locator("input[name=cron]").fill("0 8 * * 5")
-    tab.locator("textarea[name=prompt]").fill("Say what is open.")
-    tab.get_by_role("button", name="Add", exact=False).click()
-    tab.get_by_role("link", name="weekly").first.wait_for()
-    rows = json.loads(command.run("cron", "list", "--session", "s1", "--json").out)
-    assert "0 8 * * 5" in [row["cron"] for row in rows]
-
-
 def test_a_cut_is_undone_where_the_transcript_leads_to_it(command: Command, user: Tab) -> None:
     user.show("/sessions/s1/agents/alice")
     user.tab.locator("a[href*='#edit-']").first.click()
