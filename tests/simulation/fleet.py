@@ -107,7 +107,7 @@ class FleetWorld:
         kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL") if key in os.environ}
         return {**kept, "HOME": str(home), "CALLBOARD_STORE": url, "CALLBOARD_SANDBOX__LEVEL": "0"}
 
-    def detach(self, numbers: Sequence[int], scenario: str = SCENARIO) -> list[str]:
+    def detach(self, numbers: Sequence[int], scenario: str = SCENARIO, *, mode: str = "bypassPermissions") -> list[str]:
         """Store sessions for the hosts; return their ids."""
         for number in numbers:
             commands = {
@@ -115,7 +115,7 @@ class FleetWorld:
                 for agent in ("lead", "alice")
             }
             (self.workspace / f"{number}.yaml").write_text(scenario.format(**commands))
-        words = [sys.executable, str(CHILD), str(self.workspace), *map(str, numbers)]
+        words = [sys.executable, str(CHILD), str(self.workspace), mode, *map(str, numbers)]
         environ = self.environ("person", self.server.url)
         done = subprocess.run(words, env=environ, cwd=self.workspace, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -157,7 +157,14 @@ class FleetWorld:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of a person on a further machine."""
-        words = (sys.executable, "-m", "callboard", *words)
+        return self._run("-m", "callboard", *words)
+
+    def python(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of a person on a further machine."""
+        return self._run("-c", program, *words)
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        words = (sys.executable, *words)
         environ = self.environ("person", self.server.url)
         return subprocess.run(words, env=environ, cwd=self.workspace, capture_output=True, text=True, check=False)
 

@@ -109,6 +109,42 @@ def test_a_person_works_with_sessions_of_other_machines(server: PostgresServer, 
         assert row["exit_code"] == 0
 
 
+PROGRAM = """
+import anyio, sys
+from callboard import Session
+
+async def main():
+    async with Session.attach(".", sys.argv[1]) as session:
+        while not (asked := [each for each in session.requests() if each.kind == "question"]):
+            await anyio.sleep(0.1)
+        await session.answer(asked[0], "You may.")
+        print(asked[0].asked_by)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_calls_and_questions_are_answered_from_another_machine(server: PostgresServer, tmp_path: Path) -> None:
+    """By `callboard approve` and by a program: neither sees the host, only the server."""
+    with fleet_world(server, tmp_path, count=20, pause=0.5) as world:
+        host = world.serve("one")
+        world.until(lambda: "serving" in host.said(), "the host serves")
+        (session,) = world.detach([0], ASKING, mode="default")
+        world.until(lambda: len(json.loads(world.run("plans", "--json").stdout)) == 2, "it asks twice")
+        (call,) = [each for each in json.loads(world.run("plans", "--json").stdout) if each["kind"] == "permission"]
+        assert world.deeds() == []
+        approved = world.run("approve", "--session", session, call["id"])
+        assert approved.returncode == 0, approved.stderr
+        world.until(lambda: bool(world.deeds()), "it works, and still asks")
+        answered = world.python(PROGRAM, session)
+        assert (answered.returncode, answered.stdout) == (0, "lead\n"), answered.stderr
+        world.until(lambda: world.ended([session]), "the session ends")
+        assert [(deed.agent, deed.host) for deed in world.deeds()] == 20 * [("lead", "one")]
+        (row,) = [each for each in json.loads(world.run("sessions", "--json").stdout) if each["id"] == session]
+        assert row["exit_code"] == 0
+
+
 @pytest.mark.slow
 def test_hosts_die_and_are_cut_off_and_no_two_act_for_one_session(server: PostgresServer, tmp_path: Path) -> None:
     with fleet_world(server, tmp_path, count=50, pause=0.5) as world:
