@@ -19,7 +19,7 @@ PARTS = [range(n * SEEDS, (n + 1) * SEEDS) for n in range(4)]
 SOAK_PARTS, SOAK_SEEDS = 8, 125
 KINDS = pytest.mark.parametrize("kind", [HostChanges, SixOnHosts], ids=["chaos", "six"])
 REPLAY = "HOSTS_SEED={} .venv/bin/python -m pytest tests/simulation/test_several_hosts.py -k 'replay and "
-ENDS = {"process closed", "process killed", "process dropped", "process full", "process fenced"}
+ENDS = {"process closed", "process killed", "process full", "process fenced"}
 """Ends of processes that 125 seeds meet, beside the hand-overs."""
 
 
