@@ -17,9 +17,10 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from callboard import __version__
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
-from callboard.core.decoding import in_words, read_value
+from callboard.core.decoding import in_words, read_value, with_version
 from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, session_key, session_of
 from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.core.scheduling.due import is_correction
@@ -54,6 +55,7 @@ from callboard.types.errors import (
     StoreBusy,
     StoreDamaged,
     ValueDamaged,
+    heart_of,
 )
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostRow, Json, QueuedSession, SessionRow
@@ -378,7 +380,12 @@ class Server:
         if entry.queued is not None:
             return entry.queued.placement
         row = await row_of(self._store, session_key(entry.session))
-        return {} if row is None else read_value(SessionRow, row.value or b"", row.key).settings.get(PLACEMENT) or {}
+        if row is None:
+            return {}
+        try:
+            return read_value(SessionRow, row.value or b"", row.key).settings.get(PLACEMENT) or {}
+        except SessionUnreadable as wrong:
+            raise with_version(wrong, row.value, __version__) from wrong
 
     def _trouble(self, entry: ServedSession, error: Exception) -> str:
         """Return why a session cannot be hosted, as text."""
@@ -399,10 +406,13 @@ class Server:
             await entry.changed.until(lambda: not so())
             group.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(follow)
-            await work()
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(follow)
+                await work()
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as failed:
+            raise heart_of(failed) from failed
 
     async def _host(self, entry: ServedSession, codes: list[int]) -> None:
         """Host a session until it needs no host any more, or until this host hands it over."""
