@@ -1,6 +1,6 @@
 """Screens of an agent's context and mail: what fills its window, what was cut and can be undone, and its receipts.
 
-Texts are those of `callboard context` and `callboard mail`.
+Texts are those of `callboard context` and `callboard inbox`.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ async def _act(base: Path, act: str, at: int, orphans: str) -> None:
     try:
         trees, steps = Trees(base, store), Steps(at)
         git = KilledGit(trees.workspace, trees.registry.git.environment, steps=steps, orphans=orphans)
-        keeper = GitWorktrees(KilledRegistry(git, trees.root, store, trees.registry.clock, steps))
+        keeper = GitWorktrees(KilledRegistry(git, trees.root, store, trees.registry.clock, steps=steps))
         await perform(keeper, act, CALL)
         (base / "steps").write_text(str(steps.count))
     finally:

@@ -82,7 +82,7 @@ def test_a_detached_session_waits_for_a_host_and_each_new_prompt_gets_one(
     hosts[0].wait_for("its work is done, exit code 0")
     assert sessions(command) == {session: 0}
     sent = command.run("send", "--session", session, "Once more.")
-    assert "a serving host is about to take it" in sent.out
+    assert "a serving host is about to take it" in sent.out or "hosts the session" in sent.out
     until(lambda: hosts[0].said().count("its work is done") == 2, "the second prompt is answered")
     assert events(command, session).count("turn_ended") == 2
 

@@ -143,7 +143,7 @@ def test_serve_begins_and_leaves_in_order_without_linux(simulated: Command) -> N
     try:
         read_until(reader, b"serving ")
         serve.send_signal(signal.SIGTERM)
-        read_until(reader, b"leaves at SIGTERM")
+        read_until(reader, b"hands its sessions over at SIGTERM")
         assert serve.wait(60) == 143
     finally:
         serve.kill()
@@ -157,4 +157,6 @@ def read_until(terminal: int, text: bytes) -> None:
     while text not in data:
         ready, _, _ = select.select([terminal], [], [], 60)
         assert ready, data
-        data += os.read(terminal, 65_536)
+        read = os.read(terminal, 65_536)
+        assert read, f"it ended, and said only {data.decode()}"
+        data += read

@@ -63,7 +63,7 @@ def test_no_word_of_a_capture_is_broken(title: str) -> None:
 
 TYPED = (
     "/help",
-    *(f"/{name}" for name in COMMANDS if name not in ("quit", "help", "compact", "new", "clear", "team")),
+    *(f"/{name}" for name in COMMANDS if name not in ("quit", "help", "compact", "new", "clear", "team", "web")),
     "/nosuch",
     "/config set limits.steps many",
     "/config set language Italian",
