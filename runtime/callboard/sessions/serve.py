@@ -84,7 +84,10 @@ async def serve(serving: Serving, tell: Tell) -> int:
     session could call its model; `WorkspaceUnusable`; and errors that nobody can act on.
     """
     refuse_inside_tool("serve schedules", service=True)
-    async with _opened(serving, partial(_patient_store, tell=tell)) as (places, loaded, shared):
+    async with (
+        _until_leaving(serving.leaving) as opening,
+        _opened(serving, partial(_patient_store, tell=tell)) as (places, loaded, shared),
+    ):
         fleet = Fleet(shared.store, _about(serving, places))
         server = Server(serving, shared, tell, fleet)
         await server.look()
@@ -95,8 +98,33 @@ async def serve(serving: Serving, tell: Tell) -> int:
             sessions=[entry for entry in server.entries if entry.fires()],
             store=shared.store,
         )
+        opening.cancel()
         with logging_to(places.state / "log" / "serve.jsonl"):
             return await _served(serving, places, shared, fleet=fleet, server=server, tell=tell)
+    return 0  # told to leave before it hosted anything
+
+
+@asynccontextmanager
+async def _until_leaving(leaving: anyio.Event | None) -> AsyncGenerator[anyio.CancelScope]:
+    """Cancel the block when `leaving` is set. Cancelling the yielded scope ends the watch, and not the block.
+
+    The store may be waited for without end (test_a_command_names_the_stopped_process_it_waits_for_and_can_be_ended).
+    """
+    watching = anyio.CancelScope()
+
+    async def watch(leaving: anyio.Event) -> None:
+        with watching:
+            await leaving.wait()
+            group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            if leaving is not None:
+                group.start_soon(watch, leaving)
+            yield watching
+            watching.cancel()
+    except BaseExceptionGroup as failed:
+        raise heart_of(failed) from failed
 
 
 async def _served(
