@@ -23,6 +23,7 @@ from tests.simulation.team_of_six import SixRun
 from callboard.adapters.storage.memory import MemoryLease
 from callboard.core.keys import host_lease
 from callboard.engine.commands import create_session
+from callboard.engine.team.supervisor import Team
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Lease, LeaseHolder
@@ -33,6 +34,13 @@ HANDED_OVER = 30.0
 """Seconds that a host has to hand its session over. Then it is cut off."""
 FAR = 98
 """Number of the person's process, which hosts nothing."""
+
+
+async def paused_in_time(team: Team) -> bool:
+    """Pause a team at the end of a step, as a serving host that drains. Return False if it took too long."""
+    with anyio.move_on_after(HANDED_OVER) as late:
+        await team.pause()
+    return not late.cancelled_caught
 
 
 class WatchedModel(WildModel):
@@ -154,10 +162,9 @@ class HostChanges(Run):
         await store.stops.wait()
         if store.wrong != "drained":
             return
-        with anyio.move_on_after(HANDED_OVER) as late:
-            await session.team.pause()
-        self.ends["cut off" if late.cancelled_caught else "handed over"] += 1
-        if late.cancelled_caught:
+        handed_over = await paused_in_time(session.team)
+        self.ends["handed over" if handed_over else "cut off"] += 1
+        if not handed_over:
             self.seen.died.add(number)
         await session.team.end_commands()
         scope.cancel()

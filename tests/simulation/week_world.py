@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 from structlog.testing import capture_logs
+from tests.simulation.several_hosts import paused_in_time
 from tests.simulation.week_slots import BERLIN, Kind, kinds
 
 from callboard.adapters.storage.memory import Crashed, MemoryStore
@@ -28,8 +29,6 @@ from callboard.types.records import SessionRow
 from callboard.types.schedules import Schedule
 
 HOUR = 3_600.0
-HANDED_OVER = 30.0
-"""Seconds that a runner has to hand its session over. Then it is cut off."""
 START = 1_805_886_000.0
 """2027-03-24 07:00 in Berlin: the clocks change on the 28th, within the week."""
 SESSIONS = ("s1", "s2", "s3", "s4", "s5")
@@ -160,9 +159,7 @@ class Week:
 
     async def _hand_over(self, team: Team) -> None:
         """Leave at the end of a step, as a serving host does that drains."""
-        with anyio.move_on_after(HANDED_OVER) as late:
-            await team.pause()
-        self.handed_over += not late.cancelled_caught
+        self.handed_over += await paused_in_time(team)
 
     def _team(self, store: MemoryStore, session: str) -> Team:
         return Team(self._world(store).host(session), pid=1)

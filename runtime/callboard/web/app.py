@@ -269,6 +269,7 @@ async def serving_page(
             )
             await record_refusal(store, session, entry)
 
+    # The store is closed even if the log cannot be opened, and the log is open while the store is closed.
     log = ExitStack()
     try:
         log.enter_context(logging_to(places.state / "log" / "web.jsonl"))

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Line
 from callboard.cli.views.cost import HEADS, budget_lines, cost_notes, spent_cells, spent_words
-from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import spelled
 from callboard.core.keys import rows_prefix
 from callboard.core.reports.spending import AgentSpending, CallTotals, Spending, by_day
@@ -30,7 +29,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import SessionRow
 from callboard.web.agent import agent_path
 from callboard.web.guard import EVENTS
-from callboard.web.html import Viewer, WebPage, path_of, table
+from callboard.web.html import Viewer, WebPage, path_of, session_title, table
 from callboard.web.routes import EventStream, PageServices, row_stream, viewer_of
 
 PATH = "/cost"
@@ -40,7 +39,6 @@ _REST = 2.0
 """Seconds between two messages: each reads journals."""
 _HEADS = tuple(head.capitalize() for head in HEADS)
 _WIDTH = 1_000
-_TITLE = 70
 _AGENTS = 200
 """Most agents that have a row of their own: the first in the order of the tree."""
 
@@ -73,7 +71,7 @@ def _workspace_page(sessions: Sequence[_SessionCost], older: int, viewer: Viewer
 
 
 def _session_name(each: _SessionCost) -> Node:
-    title = spelled(shorten(first_line(each.row.prompt), _TITLE)) or each.row.id[:8]
+    title = session_title(each.row.id, each.row.prompt)
     return h.a(href=cost_path(each.row.id))[title]
 
 
@@ -103,7 +101,7 @@ def _session_page(handle: SessionHandle, spending: Spending, budgets: Sequence[L
         ),
         "schedules": _schedules(spending),
     }
-    title = spelled(shorten(first_line(handle.row.prompt), _TITLE)) or handle.id[:8]
+    title = session_title(handle.id, handle.row.prompt)
     back = (path_of("sessions", handle.id), "Session")
     return WebPage(f"Cost: {title}", cost_path(handle.id), fragments, back=back)
 

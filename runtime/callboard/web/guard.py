@@ -254,10 +254,13 @@ def _check_origin(request: Request, peer: Peer, *, needed: bool) -> None:
 def _check_method(request: Request) -> None:
     if request.method not in ("GET", "HEAD", "POST"):
         raise _Refused(405, "use GET or POST")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     forms = (_FORM, _FILES_FORM) if request.url.path == NEW_SESSION else (_FORM,)
-    if request.method == "POST" and kind not in forms:
+    if request.method == "POST" and _content_type(request) not in forms:
         raise _Refused(415, f"a change is a form: {_FORM}")
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _is_entry(request: Request) -> bool:
@@ -274,7 +277,7 @@ def _is_public(request: Request) -> bool:
 
 async def _form_of(request: Request) -> tuple[dict[str, str], tuple[UploadedFile, ...]]:
     """Return the fields and the files of a form."""
-    has_files = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FILES_FORM
+    has_files = _content_type(request) == _FILES_FORM
     try:
         async with aclosing(_body_of(request, _LARGEST_WITH_FILES if has_files else _LARGEST)) as body:
             if has_files:

@@ -15,6 +15,7 @@ import htpy as h
 from htpy import Element, Node
 
 from callboard.cli.terminal.terminal import Line
+from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import spelled
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.guard import CODE, EVENTS, FORM_TOKEN
@@ -279,6 +280,16 @@ def field(label: str, control: Node, hint: str = "") -> Element:
 def chosen(name: str, options: Iterable[tuple[str, str]], value: str) -> Element:
     """Return a list to choose from. `options`: values and their texts."""
     return h.select(name=name)[[h.option(value=each, selected=each == value)[text] for each, text in options]]
+
+
+def brief(text: str, longest: int = 70) -> str:
+    """Return the first line of a text, of at most `longest` characters, with hidden characters spelled out."""
+    return spelled(shorten(first_line(text), longest))
+
+
+def session_title(session: str, prompt: str) -> str:
+    """Return the beginning of a session's prompt; if it has none, the beginning of its id."""
+    return brief(prompt) or session[:8]
 
 
 def path_of(*parts: str) -> str:

@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Line
-from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import spelled
 from callboard.cli.views.policy import answer_words, call_block, lint_block, revoked_words, tried_block
 from callboard.core.keys import rows_prefix
@@ -45,7 +44,19 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import SessionRule
 from callboard.web.agent import agent_path
 from callboard.web.guard import EVENTS, visit_of
-from callboard.web.html import Viewer, WebPage, chosen, clock, field, form, path_of, shown_lines, table
+from callboard.web.html import (
+    Viewer,
+    WebPage,
+    brief,
+    chosen,
+    clock,
+    field,
+    form,
+    path_of,
+    session_title,
+    shown_lines,
+    table,
+)
 from callboard.web.routes import EventStream, PageServices, done, row_stream, viewer_of
 
 PATH = "/policy"
@@ -186,7 +197,7 @@ def _decisions_page(handle: SessionHandle, decisions: Sequence[Decision], choice
     path = decisions_path(handle.id)
     listed = [decision for decision in reversed(decisions) if choice.fits(decision)]
     shown = listed[choice.skip : choice.skip + _PAGE]
-    title = spelled(shorten(first_line(handle.row.prompt), _CALL)) or handle.id[:8]
+    title = session_title(handle.id, handle.row.prompt)
     names = sorted({decision.agent for decision in decisions if decision.agent})
     fragments = {
         "always": _session_rules(path, handle.rules.all(), viewer),
@@ -234,9 +245,9 @@ def _decision_cells(session: str, decision: Decision, viewer: Viewer) -> Sequenc
     return (
         clock(decision.at, viewer),
         agent,
-        [h.b[spelled(decision.tool)], " ", h.code[spelled(shorten(first_line(decision.about), _CALL))]],
+        [h.b[spelled(decision.tool)], " ", h.code[brief(decision.about, _CALL)]],
         h.span(class_=f"state {_STYLES[decision.verdict]}")[decision.verdict],
-        [spelled(decision.by), h.div(".about")[spelled(shorten(first_line(reason), _CALL))] if reason else None],
+        [spelled(decision.by), h.div(".about")[brief(reason, _CALL)] if reason else None],
         answer_words(decision).replace("_", " "),
     )
 

@@ -17,7 +17,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from callboard.cli.views.cost import spent_words
-from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import spelled
 from callboard.cli.views.schedules import NOBODY, meaning, outcome_words, rule_lines, took_words
 from callboard.core.keys import fires_prefix, schedule_key, short_id
@@ -32,7 +31,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Fire, Schedule
 from callboard.web.agent import agent_path
 from callboard.web.guard import EVENTS, visit_of
-from callboard.web.html import Viewer, WebPage, chosen, clock, facts, field, form, path_of, table
+from callboard.web.html import Viewer, WebPage, brief, chosen, clock, facts, field, form, path_of, table
 from callboard.web.new_session import PATH as NEW
 from callboard.web.routes import EventStream, PageServices, done, html_response, row_stream, viewer_of
 
@@ -48,7 +47,6 @@ _MOST_TIMES = 2_000
 _FIRES = 20
 """Newest fires that the list of all schedules shows."""
 _HISTORY = 100
-_TITLE = 70
 _NEXT = 5
 _SESSIONS = 50
 """Newest sessions that a new schedule may belong to."""
@@ -132,7 +130,7 @@ def _cells(row: ScheduleStatus, viewer: Viewer) -> Sequence[Node]:
         _state(schedule),
         _next_of(row, viewer),
         clock(last_fired(schedule), viewer),
-        spelled(shorten(first_line(schedule.prompt), _TITLE)),
+        brief(schedule.prompt),
     )
 
 

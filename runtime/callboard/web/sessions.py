@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Line
 from callboard.cli.views.cost import budget_lines
-from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import spelled
 from callboard.cli.views.tasks import tasks_table
 from callboard.cli.views.team import TeamRow, summary_texts, team_rows
@@ -39,7 +38,7 @@ from callboard.web.changes import PATH as CHANGES
 from callboard.web.cost import cost_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.hosts import PATH as HOSTS
-from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, shown_lines, table
+from callboard.web.html import Viewer, WebPage, brief, chosen, field, form, moment, path_of, shown_lines, table
 from callboard.web.new_session import PATH as NEW
 from callboard.web.policy import decisions_path
 from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, done, viewer_of
@@ -47,7 +46,6 @@ from callboard.web.schedules import PATH as SCHEDULES
 from callboard.web.waiting import request_card
 
 PATH = "/sessions"
-_TITLE = 70
 _LONGEST = 4_000
 """Characters of a text of a task that the board shows."""
 _COUNT = 5.0
@@ -94,7 +92,7 @@ def _listed(rows: Sequence[ListedSession], hosted: set[str], waiting: dict[str, 
 
 
 def _link(row: ListedSession) -> Node:
-    title = spelled(shorten(first_line(row.prompt), _TITLE)) or row.id
+    title = brief(row.prompt) or row.id
     return [h.a(href=path_of("sessions", row.id))[title], h.div(".about")[h.code[row.id[:8]]]]
 
 
@@ -112,7 +110,7 @@ def _state(row: ListedSession, state: str, hosted: set[str]) -> Node:
 
 
 def _session_page(handle: SessionHandle, seen: TeamOverview, budgets: Sequence[Line], viewer: Viewer) -> WebPage:
-    title = spelled(shorten(first_line(handle.row.prompt), _TITLE)) or f"Session {handle.id}"
+    title = brief(handle.row.prompt) or f"Session {handle.id}"
     requests = handle.requests(pending_only=False)
     waiting = sorted(
         (row for row in requests if row.status == "pending"), key=lambda row: row.expires_at or float("inf")
@@ -263,7 +261,7 @@ def _box(name: str, place: tuple[int, int], *, bad: bool) -> Element:
     x, y = place
     return h.g(class_="bad" if bad else None)[
         h.rect(x=str(x), y=str(y), width=str(_BOX), height=str(_HEIGHT), rx="6"),
-        h.text(x=str(x + 10), y=str(y + 20))[spelled(shorten(first_line(name), _LONGEST_NAME))],
+        h.text(x=str(x + 10), y=str(y + 20))[brief(name, _LONGEST_NAME)],
     ]
 
 
@@ -312,7 +310,7 @@ def _team_section(session: str, seen: TeamOverview) -> Element:
 def _agent_cells(session: str, row: TeamRow) -> Sequence[Node]:
     agent = row.agent
     name = agent.label or agent.row.name
-    role = spelled(shorten(first_line(agent.row.role), _TITLE))
+    role = brief(agent.row.role)
     return (
         h.span(class_=f"tree level-{min(row.depth, 6)}")[
             h.a(href=agent_path(session, agent.row.name))[spelled(name)],
@@ -369,7 +367,7 @@ def _tasks(rows: Sequence[BoardTask]) -> Iterator[Node]:
             h.div[spelled(task.subject)],
             h.div(".about")[h.code[task.id], f" {spelled(parts['OWNER'])}" if parts["OWNER"] else None],
             _blockers(row),
-            h.div(".about")["Check ", h.code[spelled(shorten(first_line(task.check), _TITLE))]] if task.check else None,
+            h.div(".about")["Check ", h.code[brief(task.check)]] if task.check else None,
             h.div(".about")["Files ", h.code[spelled(parts["FILES"])]] if parts["FILES"] else None,
             h.details[
                 h.summary[", ".join(title for title, _ in shown)],
@@ -387,9 +385,7 @@ def _blockers(row: BoardTask) -> Node:
     return [
         h.div(".about.warn")[
             "Waits for ",
-            h.a(href=f"#task-{name}")[spelled(shorten(first_line(row.board[name].subject), _TITLE))]
-            if name in row.board
-            else h.code[spelled(name)],
+            h.a(href=f"#task-{name}")[brief(row.board[name].subject)] if name in row.board else h.code[spelled(name)],
         ]
         for name in blockers(row.task, row.board)
     ]

@@ -18,7 +18,6 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.frame import Frame
 from callboard.cli.views.edits import approval, edited_input, text_to_edit
-from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.permission import effect_at_deadline, seconds_of, spelled
 from callboard.cli.views.question import choices_of, frame_of, read_answer
 from callboard.cli.views.revisions import revision_lines
@@ -31,7 +30,7 @@ from callboard.sessions.inspect.open_requests import OpenRequest
 from callboard.types.errors import UsageError
 from callboard.types.records import Request
 from callboard.web.guard import EVENTS, Visit, visit_of
-from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, shown_lines
+from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, session_title, shown_lines
 from callboard.web.routes import EventStream, PageServices, changed_fragments, done, viewer_of
 
 PATH = "/waiting"
@@ -47,7 +46,6 @@ FOR = "for"
 THIS_AGENT = "this_agent"
 DURATIONS = (("", "as long as the session"), ("30m", "30 minutes"), ("2h", "2 hours"), ("1d", "1 day"))
 """Lifetimes of a rule: as `callboard approve --for` reads them, and in words."""
-_PROMPT = 60
 
 
 def waiting_screen(rows: Sequence[OpenRequest], viewer: Viewer) -> WebPage:
@@ -92,8 +90,8 @@ def request_card(row: OpenRequest, viewer: Viewer, *, alone: bool = False) -> El
 
 
 def _session_link(row: OpenRequest) -> Element:
-    prompt = shorten(first_line(row.session.prompt), _PROMPT)
-    return h.a(href=path_of("sessions", row.session.id))[spelled(prompt) or row.session.id[:8]]
+    session = row.session
+    return h.a(href=path_of("sessions", session.id))[session_title(session.id, session.prompt)]
 
 
 def _deadline(request: Request) -> Node:
