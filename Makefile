@@ -33,7 +33,7 @@ check: setup
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-types check-rest
 
 check-types:
-	@$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
+	@$(BIN)/python tests/check_types.py
 
 check-rest:
 	@$(BIN)/ruff format --check runtime tests bench

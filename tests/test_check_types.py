@@ -1,0 +1,42 @@
+"""Which modules a type check may leave out."""
+
+from __future__ import annotations
+
+from tests import check_types
+from tests.test_architecture import RUNTIME, module_name
+from tests.test_architecture import imported as imported_by_syntax
+
+
+def digests_of(texts: dict[str, str]) -> dict[str, str]:
+    named = {check_types.ROOT / "runtime" / "callboard" / f"{name}.py": text for name, text in texts.items()}
+    return {path.stem: digest for path, digest in check_types.digests(named, "here").items()}
+
+
+TEXTS = {
+    "top": "from callboard import middle",
+    "middle": "from callboard.low import (\n    one,\n    two,\n)",
+    "low": "import os",
+    "beside": "import callboard.low_of_another",
+}
+
+
+def test_a_change_reaches_all_modules_above_it_and_no_other() -> None:
+    before, after = digests_of(TEXTS), digests_of({**TEXTS, "low": "import sys"})
+    assert {name for name in TEXTS if before[name] != after[name]} == {"low", "middle", "top"}
+    after = digests_of({**TEXTS, "top": ""})
+    assert {name for name in TEXTS if before[name] != after[name]} == {"top"}
+
+
+def test_modules_that_import_the_least_come_first() -> None:
+    assert list(digests_of(TEXTS)) == ["beside", "low", "middle", "top"]
+
+
+def test_a_change_of_the_environment_reaches_all() -> None:
+    assert check_types.environment_of({"a": 1}) != check_types.environment_of({"a": 2})
+
+
+def test_every_import_of_the_runtime_is_found() -> None:
+    known = {module_name(path): path for path in RUNTIME}
+    for path in RUNTIME:
+        expected = imported_by_syntax(path) & known.keys()
+        assert expected <= check_types.imported(path.read_text("utf-8"), known), path
