@@ -1,7 +1,7 @@
 """Cost of the web page while agents stream, and its delays: `python bench/web.py [AGENTS]`.
 
-A process hosts AGENTS subagents (30) that stream text, 20 pieces a second each. `callboard web` has 0, 1, and 10 pages
-open on one of them, which are streams without a browser, and one page in Chromium if it is installed.
+A process hosts AGENTS subagents (30) that stream text, 20 pieces a second each. `callboard web` has 0, 1, 10, and 50
+pages open on one of them, which are streams without a browser, and one page in Chromium if it is installed.
 
 - CPU of the host and of the page, each relative to the run without pages.
 - Bytes of a page's stream in a minute.
@@ -41,7 +41,7 @@ BOUND = 1.05
 DELAY = 0.15
 """Seconds."""
 PIECES = 200
-PAGES = (0, 1, 10)
+PAGES = (0, 1, 10, 50)
 REPEATS = 3
 HERE = Path(__file__).parent
 OBSERVER = """
@@ -246,7 +246,8 @@ def paints(steps: int) -> dict[str, float]:
 def main() -> int:
     agents = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     with paced_service() as port:
-        costs = {pages: [run(port, agents, pages) for _ in range(REPEATS)] for pages in PAGES}
+        rounds = [[run(port, agents, pages) for pages in PAGES] for _ in range(REPEATS)]  # they take turns
+        costs = dict(zip(PAGES, zip(*rounds, strict=True), strict=True))
         delays = run(port, agents, 0, browser=True).delays
     host = {pages: statistics.median(cost.host for cost in each) for pages, each in costs.items()}
     rows = [
