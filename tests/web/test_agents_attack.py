@@ -21,6 +21,8 @@ agents:
     - reply:
         - tool_use: {{name: bash, input: {{command: {direct}}}}}
     - reply:
+        - tool_use: {{name: bash, input: {{command: {inline}}}}}
+    - reply:
         - tool_use: {{name: bash, input: {{command: sh attack.sh}}}}
     - repeat: forever
       reply: I tried.
@@ -98,7 +100,8 @@ def test_a_real_agent_approves_nothing_at_any_level_of_the_sandbox(command: Comm
         settings.parent.mkdir(parents=True)
         settings.write_text(f"sandbox: {{level: {level}, unattended: any}}\n")
         direct = f"sqlite3 {state_folder(command)}/callboard.db 'DELETE FROM row'"
-        model = command.scenario(AGENT.format(direct=json.dumps(direct)))
+        inline = f"{sys.executable} -c 'import sqlite3; sqlite3.connect(\"{state_folder(command)}/callboard.db\")'"
+        model = command.scenario(AGENT.format(direct=json.dumps(direct), inline=json.dumps(inline)))
         options = ("--permission-mode", "bypassPermissions", "--output-format", "json", "--model", model)
         ran = command.run("run", *options, "Approve the plan.")
         if ran.code == 3:
@@ -109,7 +112,7 @@ def test_a_real_agent_approves_nothing_at_any_level_of_the_sandbox(command: Comm
         assert stored_request(command, session="s1").status == "pending"
         own = json.loads(ran.out)["session_id"]
         log = refusals(command, own)
-        assert ("bash", "deny", "K") in log, "the command that names the database"
+        assert log.count(("bash", "deny", "K")) == 2, "the command and the code that name the database"
         decisions = page.request("GET", f"/sessions/{own}/decisions")[2]
         assert "callboard.db" in decisions
         if level:

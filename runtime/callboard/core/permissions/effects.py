@@ -9,6 +9,7 @@ is a denial.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal
@@ -145,13 +146,39 @@ def commit_named(name: str) -> PathQuery:
     return PathQuery(name, commit=True)
 
 
-Effect = Risk | PathAccess | GitRead | GitContent | RunsProjectFile
+@dataclass(frozen=True, slots=True)
+class NamedInCode:
+    """Path in the text of code that an interpreter runs. What the code does with it is not known."""
+
+    query: PathQuery
+
+
+Effect = Risk | PathAccess | GitRead | GitContent | RunsProjectFile | NamedInCode
+
+_INTERPRETER = re.compile(
+    r"(?:python|pypy)[\d.]*|node|nodejs|deno|bun|perl[\d.]*|ruby[\d.]*|php[\d.]*|lua[\d.]*|Rscript|julia|[gmn]?awk"
+)
+_PATH_IN_CODE = re.compile(r"(?<![\w.:/~}])(~|\$HOME|\$\{HOME\})?(/[\w.@+~%=/-]+)")
+_MOST_IN_CODE = 20
+"""Most paths in the code of one command that are looked up."""
+
+
+def named_in_code(program: str, texts: Iterable[str | None], home: str) -> Iterator[NamedInCode]:
+    """Yield the absolute paths that the words or the input of an interpreter have inside, if it is one.
+
+    A path that the code puts together is not found.
+    """
+    if not _INTERPRETER.fullmatch(program):
+        return
+    found = (match for text in texts if text for match in _PATH_IN_CODE.finditer(text))
+    paths = dict.fromkeys(f"{home if match[1] else ''}{match[2]}" for match in found)
+    yield from (NamedInCode(PathQuery(path)) for path in list(paths)[:_MOST_IN_CODE])
 
 
 def queries_in(effects: Iterable[Effect]) -> Iterator[PathQuery]:
     """Yield every path whose fact is needed to decide on one of these effects."""
     for effect in effects:
-        if isinstance(effect, PathAccess):
+        if isinstance(effect, PathAccess | NamedInCode):
             yield effect.query
         elif isinstance(effect, GitRead | GitContent | RunsProjectFile):
             yield from effect.queries

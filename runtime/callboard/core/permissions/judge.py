@@ -19,6 +19,7 @@ from callboard.core.permissions.effects import (
     Ease,
     GitContent,
     GitRead,
+    NamedInCode,
     PathAccess,
     Risk,
     RunsProjectFile,
@@ -176,11 +177,20 @@ def _verdicts(part: ScriptPart, facts: CallFacts) -> list[Risk]:
             objections += _of_content(effect, facts)
         elif isinstance(effect, RunsProjectFile):
             objections += _of_files(effect, facts)
+        elif isinstance(effect, NamedInCode):
+            objections += _of_code(effect, facts)
         elif effect != Risk("G", GIT_PREMISE):
             objections.append(effect)
         elif not facts.git_quiet:
             objections.append(Risk("G", "this repository may make git run a program or fetch"))
     return objections
+
+
+def _of_code(named: NamedInCode, facts: CallFacts) -> list[Risk]:
+    """Return a denial if code names the runtime's own files: an agent may try to approve its own request."""
+    path = named.query.text
+    own = facts.paths.get(named.query, UNKNOWN).place == "own"
+    return [Risk("K", f"code that it runs names the runtime's own files: {path}", "never")] if own else []
 
 
 def _of_content(content: GitContent, facts: CallFacts) -> list[Risk]:

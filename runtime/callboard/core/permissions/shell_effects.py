@@ -27,6 +27,7 @@ from callboard.core.permissions.effects import (
     ScriptPart,
     View,
     delete,
+    named_in_code,
     queries_in,
     read,
     write,
@@ -277,6 +278,7 @@ class _Reader:
             effects.append(Risk("M", "it has too many wrappers", "person"))
         if args:
             self.program(args, stdin, effects, own=own and len(views) == 1)
+            effects += named_in_code(_known_as(args[0]), (stdin, *(arg.text for arg in args[1:])), self.home)
         effects += self.by_hard_rules(views)
         texts = tuple(arg.text for arg in views[0].words if arg.known)
         self.parts.append(ScriptPart(tuple(effects), tuple(views), texts))
@@ -505,11 +507,9 @@ def _known_as(arg: Arg) -> str:
 
 
 def _changes_or_is_denied(effect: Effect) -> bool:
-    return (
-        effect.access != "read"
-        if isinstance(effect, PathAccess)
-        else isinstance(effect, Risk) and effect.ease == "never"
-    )
+    if isinstance(effect, PathAccess):
+        return effect.access != "read"
+    return isinstance(effect, Risk) and effect.ease == "never"
 
 
 def _guessable(base: str) -> bool:
