@@ -21,7 +21,9 @@ PATH = "/sessions/s1/schedules/cron_a"
 
 async def store_with(schedule: Schedule, *fires: Fire) -> Store:
     store = MemoryStore()
-    await store.commit(Put(session_key("s1"), SessionRow(id="s1", workspace="/w", created_at=1.0).encode()))
+    await store.commit(
+        Put(session_key("s1"), SessionRow(id="s1", workspace="/w", created_at=1.0, prompt="Mend it.").encode())
+    )
     await store.commit(Put(schedule_key("s1", schedule.id), schedule.encode()))
     await store.commit(*(Put(fire_key("s1", fire.schedule, fire.id), fire.encode()) for fire in fires))
     return store
@@ -125,6 +127,7 @@ async def test_a_schedule_is_added_to_a_session(tmp_path: Path) -> None:
     async with opened_page(tmp_path, await store_with(schedule())) as page:
         text = (await page.get("/schedules")).text
         assert 'action="/schedules/add"' in text
+        assert '<option value="s1">Mend it. (s1)</option>' in text
         form = {"session": "s1", "name": "daily", "cron": "@daily", "timezone": "UTC", "prompt": "one\r\ntwo"}
         added = await page.post("/schedules/add", {**form, "misfire": "latest", "overlap": "queue", "deadline": "20m"})
         assert (added.status, added.headers["location"].rpartition("/")[0]) == (303, "/sessions/s1/schedules"), (

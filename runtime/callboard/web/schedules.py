@@ -61,8 +61,8 @@ class _Listed:
     rows: Sequence[ScheduleStatus]
     fires: Sequence[Fire]
     faults: Sequence[str]
-    sessions: Sequence[str]
-    """Sessions that a new schedule may belong to, the newest first."""
+    sessions: Sequence[tuple[str, str]]
+    """Ids and titles of the sessions that a new schedule may belong to, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ def _edit_form(shown: _Shown, viewer: Viewer) -> Element:
     ]
 
 
-def _add_form(sessions: Sequence[str], viewer: Viewer) -> Element:
+def _add_form(sessions: Sequence[tuple[str, str]], viewer: Viewer) -> Element:
     if not sessions:
         return h.p(".about")["A schedule belongs to a session: ", h.a(href=NEW)["start one"], "."]
     return h.details(".edit")[
@@ -367,7 +367,7 @@ def _add_form(sessions: Sequence[str], viewer: Viewer) -> Element:
         form(
             viewer,
             ADD,
-            field("Session", chosen("session", [(each, spelled(each)) for each in sessions], ""), "whose lead works"),
+            field("Session", chosen("session", sessions, ""), "whose lead works"),
             [_labelled(name, text) for name, text in fields_of(_BLANK).items()],
             h.div(".buttons")[h.button(".primary", type="submit")["Add"]],
             label="Add",
@@ -467,6 +467,12 @@ class _ScheduleRoutes:
         nobody = "" if await every.fires_here(every.current) else f" {NOBODY}"
         return html_response(h.p["Added: ", h.a(href=path)[_name(made)], spelled(f", {meaning(made)}.{nobody}")])
 
+    def _title(self, session: str) -> str:
+        """Return the title of a session with its short id, because many sessions may have the same prompt."""
+        row = self._services.requests.session(session)
+        title = "" if row is None else brief(row.prompt)
+        return f"{title} ({session[:8]})" if title else session
+
     async def _listed(self, request: Request) -> WebPage:
         every = await schedules_of(self._services.store, self._services.places)
         now = time.time()
@@ -477,7 +483,7 @@ class _ScheduleRoutes:
         ]
         live = sorted(entries, key=lambda row: (row.schedule.state not in LIVE, row.schedule.state != "active"))
         fires = [fire for inspector in every.inspectors if inspector.all() for fire in await inspector.history()]
-        sessions = [inspector.session for inspector in every.inspectors[:_SESSIONS]]
+        sessions = [(each.session, self._title(each.session)) for each in every.inspectors[:_SESSIONS]]
         listed = _Listed(live, newest_first(fires), await every.faults(), sessions)
         return _list_page(listed, viewer_of(request))
 
