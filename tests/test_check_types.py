@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests import check_types
 from tests.test_architecture import RUNTIME, module_name
 from tests.test_architecture import imported as imported_by_syntax
@@ -35,6 +36,7 @@ def test_a_change_of_the_environment_reaches_all() -> None:
     assert check_types.environment_of({"a": 1}) != check_types.environment_of({"a": 2})
 
 
+@pytest.mark.slow  # it parses the whole runtime
 def test_every_import_of_the_runtime_is_found() -> None:
     known = {module_name(path): path for path in RUNTIME}
     for path in RUNTIME:
