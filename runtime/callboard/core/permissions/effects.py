@@ -9,12 +9,12 @@ is a denial.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal
 
 from callboard.core.permissions.values import Arg, HardRules, LeftOut, Parsed, PathFact, PathQuery
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
 Ease = Literal["mode", "rule", "bypass", "named", "person", "never"]
@@ -155,10 +155,10 @@ class NamedInCode:
 
 Effect = Risk | PathAccess | GitRead | GitContent | RunsProjectFile | NamedInCode
 
-_INTERPRETER = re.compile(
+_INTERPRETER = late_pattern(
     r"(?:python|pypy)[\d.]*|node|nodejs|deno|bun|perl[\d.]*|ruby[\d.]*|php[\d.]*|lua[\d.]*|Rscript|julia|[gmn]?awk"
 )
-_PATH_IN_CODE = re.compile(r"(?<![\w.:/~}])(~|\$HOME|\$\{HOME\})?(/[\w.@+~%=/-]+)")
+_PATH_IN_CODE = late_pattern(r"(?<![\w.:/~}])(~|\$HOME|\$\{HOME\})?(/[\w.@+~%=/-]+)")
 _MOST_IN_CODE = 20
 """Most paths in the code of one command that are looked up."""
 
