@@ -37,6 +37,27 @@ def test_a_signal_that_comes_while_its_reader_is_cancelled_gives_the_exit_code(s
     terminal.close()
 
 
+def test_a_ctrl_c_that_is_being_handled_when_the_run_ends_gives_the_exit_code() -> None:
+    terminal = Terminal(io.StringIO(), io.StringIO())
+    handled = anyio.Event()
+
+    async def interrupt() -> bool:
+        handled.set()
+        await anyio.sleep_forever()
+        return True
+
+    async def go(leaving: ExitRequests) -> int:
+        async with anyio.create_task_group() as group:
+            await group.start(handle_signals, leaving, group.cancel_scope, interrupt)
+            os.kill(os.getpid(), signal.SIGINT)
+            await handled.wait()
+            group.cancel_scope.cancel()
+        return 0
+
+    assert run_with_signals(go, terminal) == 130
+    terminal.close()
+
+
 def test_the_handlers_of_before_are_back_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Signals(signal.SIGTERM) as signals:

@@ -179,10 +179,16 @@ async def _leave_at_signals(
     while True:
         received = await leaving.signals.next()
         now = anyio.current_time()
-        if received != signal.SIGTERM and now - last > TWICE and await _interrupted(interrupt):
-            last = now
-            leaving.interrupted = True
-            continue
+        try:
+            if received != signal.SIGTERM and now - last > TWICE and await _interrupted(interrupt):
+                last = now
+                leaving.interrupted = True
+                continue
+        except anyio.get_cancelled_exc_class():
+            # The run ends at this moment. Without a code, its exit would wait for the reader
+            # (test_a_ctrl_c_that_is_being_handled_when_the_run_ends_gives_the_exit_code).
+            leaving.code = leaving.code or _CODES[received]
+            raise
         leaving.code = _CODES[received]
         scope.cancel()
         return
