@@ -22,7 +22,7 @@ from callboard.core.keys import (
 )
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
 from callboard.engine.recall import spec_digest, spec_key
-from callboard.ports.store import Fence, Put, Store, Write
+from callboard.ports.store import Fence, Put, Row, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
 from callboard.types.agent_spec import AgentSpec, ModelChoice, ModelLimits
 from callboard.types.choices import unknown
@@ -108,14 +108,22 @@ async def stored_sessions(store: Store) -> StoredSessions:
         ids[session_of(row.key)] = None
         if row.key.count("/") == 1:
             try:
-                rows.append(read_value(SessionRow, row.value or b"", row.key))
+                rows.append(read_session(row))
             except SessionUnreadable as wrong:
-                unreadable[wrong.session] = with_version(wrong, row.value, __version__)
+                unreadable[wrong.session] = wrong
                 match = re.search(rb'"created_at": ?([0-9.]+)', row.value or b"")
                 began[wrong.session] = float(match[1]) if match else math.inf
     lost = frozenset(ids) - {row.id for row in rows} - unreadable.keys()
     rows += [await _rebuilt(store, session) for session in sorted(lost)]
     return StoredSessions(tuple(sorted(rows, key=lambda row: -row.created_at)), unreadable, began, lost)
+
+
+def read_session(row: Row) -> SessionRow:
+    """Return the row of a session. Raises `SessionUnreadable`, which names the version that wrote it."""
+    try:
+        return read_value(SessionRow, row.value or b"", row.key)
+    except SessionUnreadable as wrong:
+        raise with_version(wrong, row.value, __version__) from wrong
 
 
 @contextmanager

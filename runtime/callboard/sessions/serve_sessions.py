@@ -17,14 +17,13 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from callboard import __version__
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
-from callboard.core.decoding import in_words, read_value, with_version
+from callboard.core.decoding import in_words, read_value
 from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, session_key, session_of
 from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.core.scheduling.due import is_correction
-from callboard.engine.commands import PLACEMENT, queueing
+from callboard.engine.commands import PLACEMENT, queueing, read_session
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
@@ -58,7 +57,7 @@ from callboard.types.errors import (
     heart_of,
 )
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import HostRow, Json, QueuedSession, SessionRow
+from callboard.types.records import HostRow, Json, QueuedSession
 from callboard.types.schedules import Fire, Schedule
 
 _FOLLOWED = ("s/", fires_prefix(), queue_key(), host_key(""))
@@ -380,12 +379,7 @@ class Server:
         if entry.queued is not None:
             return entry.queued.placement
         row = await row_of(self._store, session_key(entry.session))
-        if row is None:
-            return {}
-        try:
-            return read_value(SessionRow, row.value or b"", row.key).settings.get(PLACEMENT) or {}
-        except SessionUnreadable as wrong:
-            raise with_version(wrong, row.value, __version__) from wrong
+        return {} if row is None else read_session(row).settings.get(PLACEMENT) or {}
 
     def _trouble(self, entry: ServedSession, error: Exception) -> str:
         """Return why a session cannot be hosted, as text."""
