@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = Path(sys.prefix) / ".checked-types.json"
-IMPORT = re.compile(r"^ *(?:from (callboard[\w.]*) import (\([^)]*\)|[^#\n]*)|import (callboard[\w.]*))", re.MULTILINE)
+IMPORT = re.compile(r"^ *(?:from ([\w.]+) import (\([^)]*\)|[^#\n]*)|import ([\w.]+))", re.MULTILINE)
 NODE_OPTIONS = "--max-semi-space-size=128"
 """Megabytes for new objects of node: with its 16, a tenth of the time of pyright is garbage collection."""
 FEW = 40
@@ -37,7 +37,7 @@ def checked_files(settings: Mapping[str, Sequence[str]]) -> list[Path]:
 
 
 def imported(text: str, known: Mapping[str, Path]) -> set[str]:
-    """Return the modules of the package that a module imports."""
+    """Return the modules of the package, and of `bench`, that a module imports."""
     names = set[str]()
     for package, taken, module in IMPORT.findall(text):
         names |= {package or module, *(f"{package}.{name}" for name in re.findall(r"\w+", taken))}
@@ -69,8 +69,7 @@ def digests(texts: Mapping[Path, str], environment: str) -> dict[Path, str]:
 
 
 def _module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = parts[1:] if parts[0] == "runtime" else parts
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]  # both folders are on the path of their modules
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -28,6 +28,13 @@ def test_a_change_reaches_all_modules_above_it_and_no_other() -> None:
     assert {name for name in TEXTS if before[name] != after[name]} == {"top"}
 
 
+def test_programs_of_bench_import_each_other_by_their_bare_names() -> None:
+    bench = check_types.ROOT / "bench"
+    texts = {bench / "web.py": "import child\n", bench / "child.py": ""}
+    before, after = (check_types.digests(each, "here") for each in (texts, {**texts, bench / "child.py": "x = 1"}))
+    assert before[bench / "web.py"] != after[bench / "web.py"]
+
+
 def test_modules_that_import_the_least_come_first() -> None:
     assert list(digests_of(TEXTS)) == ["beside", "low", "middle", "top"]
 
