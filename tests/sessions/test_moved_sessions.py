@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.adapters.git.worktree_world import new_repository, run_git
 
@@ -197,6 +198,17 @@ async def test_an_agent_reads_by_name_what_the_last_host_did_not_push(fleet: Fle
     assert "- Changes after the last checkpoint, which are not here: two.sh.txt, two.txt\n" in text
     assert "- Files that git ignores, which are not here: noise.log\n" in text
     assert text.startswith("The runtime stopped on another host")
+
+
+async def test_a_checkpoint_asked_for_at_any_moment_of_another_one_is_made(fleet: Fleet) -> None:
+    async with fleet.at("a") as session:
+        for steps in range(20):
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(session.checkpoint)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+                    await session.checkpoint()
 
 
 @pytest.mark.slow

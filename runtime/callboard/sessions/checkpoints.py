@@ -177,10 +177,12 @@ class Checkpoints:
 
     async def _round(self) -> None:
         self._in_round = True
-        trees = await self._trees()
-        due = {self._tree_of(agent) for agent in self._trigger.agents} if not self._all else set(trees)
+        # Taken before the first await: what becomes due from here on belongs to the next round.
+        agents, everything = set(self._trigger.agents), self._all
         self._trigger.agents.clear()
         self._all = False
+        trees = await self._trees()
+        due = set(trees) if everything else {self._tree_of(agent) for agent in agents}
         unpushed = {tree for tree, row in self._rows.items() if row.commit != row.pushed}
         for tree in sorted(due | unpushed):
             if tree in trees:

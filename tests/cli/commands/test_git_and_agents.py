@@ -93,9 +93,9 @@ agents:
       reply: [{tool_use: {name: bash, input: {command: touch done}}}]
     - otherwise: true
       reply: all done
+  # Her facts are left out if they are asked for while the trap is there: `test_git_traps.py` covers that alone.
   alice:
-    - when: {contains: 'Git: branch main, at [^$]*\\barmed\\b'}
-      reply: [{tool_use: {name: report, input: {status: done, result: looked}}}]
+    - reply: [{tool_use: {name: report, input: {status: done, result: looked}}}]
 """
 
 
