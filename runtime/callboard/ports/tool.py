@@ -367,12 +367,17 @@ class ForegroundCalls:
 
     def __init__(self) -> None:
         self._moves: dict[str, Callable[[], None]] = {}
+        self._asked: set[str] = set()
+        """Calls that a person moved before they waited."""
 
     @contextmanager
     def waiting(self, call: str, move: Callable[[], None]) -> Generator[None]:
         """Register a call during the block. `move` lets it go on while what it waits for continues."""
         self._moves[call] = move
         try:
+            if call in self._asked:
+                self._asked.discard(call)
+                move()
             yield
         finally:
             del self._moves[call]
@@ -383,6 +388,10 @@ class ForegroundCalls:
         if move is not None:
             move()
         return move is not None
+
+    def move_soon(self, call: str) -> None:
+        """Let a call go on as soon as it waits."""
+        self._asked.add(call)
 
 
 @dataclass(frozen=True, slots=True)

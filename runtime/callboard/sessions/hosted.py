@@ -308,9 +308,15 @@ class HostedSession(OpenSession):
         lead = self._team.agent("lead")
         if lead is None:
             return False
-        calls = [item.call.id for item in lead.state.calls if not use_id or item.call.use_id == use_id]
-        moved = [lead.foreground.move(call) for call in calls]
-        return any(moved)
+        calls = [item for item in lead.state.calls if not use_id or item.call.use_id == use_id]
+        moved = [lead.foreground.move(item.call.id) for item in calls]
+        if any(moved):
+            return True
+        # Two commits lie between the decision about a call and its wait: a key pressed meanwhile counts.
+        begins = next((item for item in calls if item.can_move), None)
+        if begins is not None:
+            lead.foreground.move_soon(begins.call.id)
+        return begins is not None
 
     def owes_turn(self) -> bool:
         """Return True if something goes on for which `rested` does not wait."""

@@ -63,6 +63,8 @@ TICK = 1.0
 """Seconds between two checks of texts that change with the time."""
 _MENU = 8
 _ROWS_FOR_STATUS = 4
+_ROWS_FOR_GAP = 12
+"""Least rows of a terminal that has an empty row above the prompt."""
 _ROWS_FOR_FRAME = 14
 
 
@@ -338,7 +340,8 @@ class PromptLine:
 
     def _now(self) -> tuple[Sequence[Line], str]:
         size = self._texts_for = self._size()
-        return tuple(self._around.above(*size)), self._around.below(*size)
+        gap = (Line(""),) if size[1] >= _ROWS_FOR_GAP else ()
+        return (*self._around.above(*size), *gap), self._around.below(*size)
 
     def _size(self) -> tuple[int, int]:
         """Return the current columns and rows of the screen."""

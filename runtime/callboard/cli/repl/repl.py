@@ -404,8 +404,7 @@ class Repl:
 def waits_for_call(session: OpenSession) -> bool:
     """Return True if a command or subagent keeps the lead waiting."""
     lead = session.state("lead")
-    names = {"bash", "task"}
-    return lead is not None and any(item.call.name in names for item in lead.calls.at("started"))
+    return lead is not None and any(item.can_move for item in lead.calls)
 
 
 def host_of(session: OpenSession) -> int | None:

@@ -49,6 +49,11 @@ class CallState:
         """Return True if the call has no result yet."""
         return self.stage not in ("finished", "settled")
 
+    @property
+    def can_move(self) -> bool:
+        """Return True if the call waits, or will wait, for what a person may move to the background."""
+        return self.stage in ("allowed", "started") and self.call.name in ("bash", "task")
+
 
 @dataclass(slots=True, eq=False, repr=False)  # no field is set again; `frozen` would cost time at each change
 class OpenCalls(Sequence[CallState]):

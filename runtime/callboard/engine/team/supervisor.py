@@ -489,6 +489,8 @@ class Team:
         An idle agent has no operation that anything waits for, an empty mailbox, and no ready task to claim.
         """
         state = agent.state
+        if state.identity.spec is None:
+            return False  # its journal has not begun
         background = state.work.background
         under_way = any(
             operation.kind != "bg" or awaited.includes(background.get(operation.subject))
