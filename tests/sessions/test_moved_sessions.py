@@ -201,14 +201,17 @@ async def test_an_agent_reads_by_name_what_the_last_host_did_not_push(fleet: Fle
 
 
 async def test_a_checkpoint_asked_for_at_any_moment_of_another_one_is_made(fleet: Fleet) -> None:
+    async def checkpoint_after(steps: int, session: HostedSession) -> None:
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        await session.checkpoint()
+
     async with fleet.at("a") as session:
         for steps in range(20):
             with anyio.fail_after(10):
                 async with anyio.create_task_group() as group:
                     group.start_soon(session.checkpoint)
-                    for _ in range(steps):
-                        await anyio.lowlevel.checkpoint()
-                    await session.checkpoint()
+                    group.start_soon(checkpoint_after, steps, session)
 
 
 @pytest.mark.slow

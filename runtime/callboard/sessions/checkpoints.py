@@ -178,7 +178,8 @@ class Checkpoints:
     async def _round(self) -> None:
         self._in_round = True
         # Taken before the first await: what becomes due from here on belongs to the next round.
-        agents, everything = set(self._trigger.agents), self._all
+        agents = set(self._trigger.agents)
+        everything = self._all
         self._trigger.agents.clear()
         self._all = False
         trees = await self._trees()
