@@ -123,6 +123,7 @@ class AgentTypes:
         `model_chosen`: the user named the model, which overrides that of the type. Raises `UsageError` for an unknown
         type.
         """
+        agent_type = self._type_name(agent_type)
         definition = self.definitions.get(agent_type)
         if definition is None:
             raise UsageError(unknown("agent type", agent_type, self.definitions))

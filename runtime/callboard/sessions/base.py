@@ -114,9 +114,13 @@ class OpenSession(SessionHandle, ABC):
 
     @property
     def may_bypass(self) -> bool:
-        """Return True if the user may set the mode `bypassPermissions`: the session was started in it."""
+        """Return True if the user may set the mode `bypassPermissions`: the session was started in it, or allows it."""
         self._bypasses = self._bypasses or BYPASS in (self._first_mode, self.mode_of())
         return self._bypasses
+
+    def allow_bypass(self) -> None:
+        """Let the user set the mode `bypassPermissions`, whatever the mode of the session is."""
+        self._bypasses = True
 
     def written_rules(self) -> list[tuple[str, str, str]]:
         """Return (kind, rule, place) for each permission rule of the settings.

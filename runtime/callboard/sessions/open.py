@@ -147,6 +147,8 @@ async def open_session(
         refused = (*definitions.refusals(hook_notes), *repaired.notes, *_lacking(prepared, wiring, definitions))
         facts = replace(_facts(definitions, launcher, backups, checkpoints), refused=refused, cut_short=cut_short)
         session = HostedSession(prepared, team, wiring, options.hosting, denied=denied, facts=facts)
+        if options.permissions.may_bypass:
+            session.allow_bypass()
         if resume:
             # Before the agents run, so that the lead has these commands before its next model call.
             await _apply(options, session, prepared.loaded.settings, renewed=repaired.renewed)
@@ -285,10 +287,10 @@ async def build_runtime(
     types = _types_of(prepared, options, wiring, definitions)
     keeper = await open_keeper(prepared.places, prepared.store, loaded.environment, real=prepared.runs_tools)
     lead = await lead_of(types, options.lead, keeper, prepared.row.id, model_chosen=options.model.name is not None)
-    initial = definitions.types[options.lead.agent_type].initial_prompt
+    initial = definitions.types[lead.agent_type].initial_prompt
     row = await _save_row(prepared, options, lease, wiring, lead=lead, initial=initial)
     memories = memories_of(prepared.places, loaded, row.id)
-    spawnable = types.descriptions(options.lead.agent_type)
+    spawnable = types.descriptions(lead.agent_type)
     in_call = options.permissions.asks_in_call
     workspace = prepared.places.workspace
     tools = runtime_tools(loaded, workspace, spawnable, memories, root_cache=root_cache, asks_in_call=in_call)

@@ -147,6 +147,8 @@ class PermissionOptions:
     """True if a person is present to answer."""
     asks_in_call: bool = False
     """True if the call of a question waits for its answer; otherwise the answer arrives as mail."""
+    may_bypass: bool = False
+    """True if the person may switch to the mode `bypassPermissions` although the session begins in another one."""
     answerable: bool = False
     """True if no person is present, but one may answer later: a request waits for `ask.deadline`, then it is
     rejected."""

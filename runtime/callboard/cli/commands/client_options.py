@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from callboard.types.errors import UsageError
 from callboard.types.late_pattern import late_pattern
@@ -81,7 +82,10 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--resume-drops-turn",),
         {"metavar": "UUID", "help": "With --resume-session-at: refuse if more than the turn of this prompt is lost."},
     ),
-    (("--thinking",), {"type": click.Choice(["adaptive", "disabled"]), "help": "Let the lead's model think, or not."}),
+    (
+        ("--thinking",),
+        {"type": click.Choice(["adaptive", "enabled", "disabled"]), "help": "Let the lead's model think, or not."},
+    ),
     (
         ("--max-thinking-tokens",),
         {
@@ -143,6 +147,8 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--ide",), {"is_flag": True}, "no editor is connected"),
     (("--chrome",), {"is_flag": True}, "no browser is connected; an MCP server can drive one"),
     (("--no-chrome",), {"is_flag": True}, "no browser is connected"),
+    (("--brief",), {"is_flag": True}, "agents have tools to send messages"),
+    (("--ax-screen-reader",), {"is_flag": True}, "the output is lines of text; --color never omits the colors"),
     (("--init",), {"is_flag": True}, "Setup hooks are not run"),
     (("--maintenance",), {"is_flag": True}, "Setup hooks are not run"),
     (("--teammate-mode",), {"metavar": "MODE"}, "teammates work in this process, and `callboard team` lists them"),
@@ -181,6 +187,30 @@ _REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
 
 _IMPLIED = ("--await-initialize",)
 """Options that request what Callboard does anyway: a session opens only after the `initialize` of its client."""
+
+
+_FOR_RUN = frozenset(
+    {
+        *("print_", "output_format", "input_format", "include_partial_messages", "include_hook_events"),
+        *("replay_user_messages", "json_schema", "record", "live_tools", "yes", "with_schedules", "detach"),
+        *(
+            "placement",
+            "carry",
+            "no_session_persistence",
+            "permission_prompt_tool",
+            "permission_prompts",
+            "forward_subagent_text",
+        ),
+        *("session_mirror", "debug_to_stderr", "prompt_suggestions", "bg", "init_only", "await_claim"),
+        "await_initialize",
+    }
+)
+"""Parameters of `run` without effect at a prompt line."""
+
+
+def is_for_run(context: click.Context) -> bool:
+    """Return True if the command line has an option that only a run without a prompt line has."""
+    return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in _FOR_RUN)
 
 
 _RULE = late_pattern(r"(?:[A-Z]\w*|mcp__[\w*-]+|[a-z]+_[a-z_]+|bash|glob|grep|task)(?:\(.*\))?,?")

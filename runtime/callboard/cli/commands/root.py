@@ -112,7 +112,11 @@ class RootGroup(click.Group):
         if args == ["-v"]:  # as `claude -v`; with anything else on the line it means `--verbose`
             args = ["--version"]
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        return super().parse_args(ctx, with_first_prompt(as_run(args, self.params), self.params, terminal=terminal))
+        line = with_first_prompt(as_run(args, self.params), self.params, terminal=terminal)
+        if terminal and line[:1] == ["run"] != args[:1]:
+            # Without `run` and `-p`, the options of `run` are those of a session at the prompt line, as in Claude Code.
+            line.insert(1, "--at-prompt-line")
+        return super().parse_args(ctx, line)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -186,7 +190,7 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 @click.option(
     "-r",
     "--resume",
-    "session",
+    "resumed",
     is_flag=False,
     flag_value="",
     metavar="[ID|NAME]",
@@ -196,7 +200,7 @@ def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:
 @in_worktree
 @click.option("--model", metavar="NAME", help="The lead's model; rehearsal:FILE and cassette:FILE need no key.")
 @click.option("--agent", metavar="TYPE", help="The agent type of a new session's lead.")
-@click.option("--prompt", "first", hidden=True, help="First prompt of the lead; written as a bare argument.")
+@click.option("--prompt", "prompt", hidden=True, help="First prompt of the lead; written as a bare argument.")
 @with_plugins
 @with_servers
 @click.option(
@@ -211,7 +215,7 @@ def cli(ctx: click.Context, /, **values: Any) -> int | None:
     """A lead agent, its team, approvals and schedules. Without a command: a prompt line to talk to the lead.
 
     callboard "Fix the tests" sends that prompt first. callboard -p "Fix the tests" runs it without a prompt line, as
-    `run` does; it also reads stdin.
+    `run` does; it also reads stdin. The other options of `run` (`callboard run --help`) are accepted here too.
 
     -v alone prints the version; with anything else it means --verbose.
 
@@ -223,7 +227,7 @@ def cli(ctx: click.Context, /, **values: Any) -> int | None:
         _refuse_misplaced(ctx, values)
         return None
     with collector_paused():
-        talk = importlib.import_module("callboard.cli.commands.run").talk
+        talk = importlib.import_module("callboard.cli.commands.talk").talk
     freeze_imports()
     return talk(ctx.obj, **values)
 
@@ -260,8 +264,8 @@ def as_run(args: Sequence[str], before: Iterable[click.Parameter]) -> list[str]:
 def with_first_prompt(args: Sequence[str], before: Iterable[click.Parameter], *, terminal: bool) -> list[str]:
     """Return the line with its command if its first word is a prompt: a text with a blank, or unlike any command.
 
-    `callboard "Fix it"` sends the prompt at a prompt line on a terminal, and is a run elsewhere or with an option of
-    `run`. A single word is a prompt only on a terminal, where the person sees what becomes of it.
+    `callboard "Fix it"` sends the prompt at a prompt line on a terminal, and is a run elsewhere or with `-p`. A single
+    word is a prompt only on a terminal, where the person sees what becomes of it.
     """
     options = _options_of(before)
     at = _first_word(args, options)

@@ -8,21 +8,18 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import anyio
 import click
 
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_claude
 from callboard.adapters.extensions.hook_fields import HookOrigin
 from callboard.adapters.extensions.hooks import HookEntry, load_hooks
-from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, json_object
+from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, is_for_run, json_object
 from callboard.cli.commands.options import (
     Invocation,
     detaching,
@@ -43,12 +40,9 @@ from callboard.cli.headless.initialize import agents_of
 from callboard.cli.headless.json_result import schema_words
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.run import Headless, Output, run_headless
-from callboard.cli.terminal.keyboard import Keyboard, person_is_there
+from callboard.cli.terminal.keyboard import person_is_there
 from callboard.cli.terminal.terminal import Terminal, block
-from callboard.cli.views.events import first_line, shorten
 from callboard.core.tool_access import our_names
-from callboard.sessions.inspect.inspector import list_sessions
-from callboard.sessions.inspect.resources import when
 from callboard.sessions.lease import TakeOver
 from callboard.sessions.open import Attach
 from callboard.sessions.options import (
@@ -79,7 +73,13 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ..
 @click.command(cls=RunCommand)
 @click.argument("prompt", nargs=-1, metavar="[PROMPT]", callback=_one_prompt)
 @click.option("-c", "--continue", "continue_", is_flag=True, help="Continue the current session.")
-@click.option("-r", "--resume", "--session", "resumed", metavar="ID|NAME", help="Continue this session.")
+@click.option(
+    *("-r", "--resume", "--session", "resumed"),
+    is_flag=False,
+    flag_value="",
+    metavar="ID|NAME",
+    help="Continue this session.",
+)
 @click.option("-n", "--name", "title", metavar="NAME", help="Name of the session, for lists and --resume NAME.")
 @in_worktree
 @click.option("--carry", is_flag=True, help="With -c or -r: start a fresh conversation from a summary of the old one.")
@@ -104,6 +104,7 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ..
 @with_servers
 @client_options
 @click.option("-p", "--print", "print_", is_flag=True, hidden=True, help="Accepted; a run prints its result anyway.")
+@click.option("--at-prompt-line", is_flag=True, hidden=True, help="Set by the bare `callboard` on a terminal.")
 @taking_over
 @everywhere
 @click.pass_obj
@@ -114,20 +115,26 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     diff | callboard -p "review this"`. A first Ctrl-C stops the turn, a second within two seconds leaves; nothing is
     lost.
     """
+    if values.pop("at_prompt_line") and not is_for_run(click.get_current_context()):
+        # prompt_toolkit takes 100 ms to import, and a headless run does not need it.
+        return importlib.import_module("callboard.cli.commands.talk").talk(invocation, **values)
+    if values["resumed"] == "":
+        raise UsageError("--resume requires the id or the name of a session: `callboard sessions` lists them")
     goes_on = bool(values["continue_"] or values["resumed"])
     if values["carry"] and not goes_on:
         raise UsageError("--carry requires -c or -r: a new session has nothing to carry over")
     _refuse_policy(values)
-    options, notes = with_client_flags(values, _options(invocation, values, resume=goes_on, session=values["resumed"]))
+    options = session_options(invocation, values, resume=goes_on, session=values["resumed"])
+    options, notes = with_client_flags(values, options)
     if values["input_format"] == "stream-json":
         wishes = wishes_of(values, options, mode_of(values, options))
         with terminal_of(invocation) as terminal:
-            _print_notes(notes, terminal)
+            print_notes(notes, terminal)
             return importlib.import_module("callboard.cli.headless.client_run").run_client(wishes, terminal)
     prompt, note = read_prompt(values["prompt"], required=not goes_on)
     if values["detach"]:
         with terminal_of(invocation) as terminal:
-            _print_notes([*notes, note] if note else notes, terminal)
+            print_notes([*notes, note] if note else notes, terminal)
             detach = importlib.import_module("callboard.cli.headless.detach")
             return detach.run_detached(options, prompt or "", values, terminal)
     return _headless(invocation, values, options, prompt, notes=[*notes, note] if note else notes)
@@ -167,7 +174,7 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
     --resume SESSION`.
     """
     _refuse_policy(values)
-    options = _options(invocation, values, resume=True, session=values["session"])
+    options = session_options(invocation, values, resume=True, session=values["session"])
     for_a_host = (
         options.identity.carry
         or options.workspace.trust
@@ -177,45 +184,8 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
     return _headless(invocation, values, options, None, attach="never" if for_a_host else "if hosted")
 
 
-def talk(invocation: Invocation, /, **values: Any) -> int:
-    """Open a prompt line, if there is a terminal (the bare `callboard`)."""
-    refuse_tools("Talking to the lead")
-    if not (person_is_there() and sys.stdout.isatty()):
-        raise UsageError('the prompt line needs a terminal. For scripts: callboard run "what to do"')
-    if values["session"] == "":  # `--resume` without a value
-        values["session"] = _chosen_session(invocation)
-    goes_on = bool(values["continue_"] or values["session"])
-    options = _options(invocation, values, resume=goes_on, session=values["session"])
-    # prompt_toolkit takes 100 ms to import, and a headless run does not need it.
-    repl = importlib.import_module("callboard.cli.repl.repl")
-    with terminal_of(invocation) as terminal:
-        attach = "never" if options.identity.take_over is not None else "if hosted"
-        return repl.run_repl(
-            options, terminal, verbose=invocation.verbose, attach=attach, first=values.get("first") or ""
-        )
-
-
-def _chosen_session(invocation: Invocation) -> str:
-    """Let the person choose one of the newest sessions by its number, and return its id. Raises `UsageError`."""
-    rows = anyio.run(list_sessions, invocation.workspace, notice_of(invocation))
-    if not rows:
-        raise UsageError("there is no session in this workspace yet: start one with `callboard`")
-    rows = rows[:_CHOICES]
-    width = shutil.get_terminal_size().columns - 1
-    texts = [f"{number:>2}  {when(row.created_at)}  {row.prompt}" for number, row in enumerate(rows, 1)]
-    page = block("\n".join(shorten(first_line(text), width) for text in texts))
-    question = f"continue which session? [1-{len(rows)}, Enter: 1] "
-    with terminal_of(invocation) as terminal:
-        answer = anyio.run(Keyboard(terminal).ask, page, question, lambda: "no session was chosen")
-    if answer is None:
-        raise UsageError("no session was chosen")
-    number = answer.strip() or "1"
-    if not number.isdecimal() or not 1 <= int(number) <= len(rows):
-        raise UsageError(f"{number!r} is not the number of a listed session; `callboard sessions` lists all")
-    return rows[int(number) - 1].id
-
-
-def _print_notes(notes: Sequence[str], terminal: Terminal) -> None:
+def print_notes(notes: Sequence[str], terminal: Terminal) -> None:
+    """Print a line for each option without effect."""
     for note in notes:
         terminal.terminal_print(block(f"callboard: {note}", "warn"))
 
@@ -240,11 +210,14 @@ def _headless(
         schema=json_object(values["json_schema"], "--json-schema") if values.get("json_schema") else None,
     )
     with terminal_of(invocation) as terminal:
-        _print_notes(notes, terminal)
+        print_notes(notes, terminal)
         return run_headless(headless, terminal, verbose=invocation.verbose)
 
 
-def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, session: str | None) -> SessionOptions:
+def session_options(
+    invocation: Invocation, values: Mapping[str, Any], *, resume: bool, session: str | None
+) -> SessionOptions:
+    """Return the options of a session from those of a command. Raises `UsageError` for options without effect."""
     return SessionOptions(
         WorkspaceOptions(invocation.workspace, flags=flags_of(values), trust=bool(values.get("trust"))),
         identity=IdentityOptions(
@@ -268,7 +241,9 @@ def _options(invocation: Invocation, values: dict[str, Any], *, resume: bool, se
             effort=values.get("effort") or "",
             worktree=_worktree(values, resume=resume),
         ),
-        permissions=PermissionOptions(attended=person_is_there()),
+        permissions=PermissionOptions(
+            attended=person_is_there(), may_bypass=bool(values.get("allow_dangerously_skip_permissions"))
+        ),
         mcp=McpOptions(config=tuple(values.get("mcp_config") or ()), strict=bool(values.get("strict_mcp_config"))),
         extensions=ExtensionOptions(plugins=tuple(values.get("plugins") or ())),
         hosting=HostingOptions(with_schedules=bool(values.get("with_schedules")), notice=notice_of(invocation)),
@@ -318,8 +293,6 @@ LONG_CONTEXT = "context-1m-2025-08-07"
 """The beta feature of a context window of a million tokens."""
 SOURCES = ("user", "project", "local")
 """Names of `--setting-sources`, as in Claude Code."""
-_CHOICES = 20
-"""Limit of the sessions that `--resume` without a value offers."""
 _STATES = ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "CLAUDE_CODE_SDK_READS_SESSION_STATE")
 """Variables by which a client, or its library, asks for session state events."""
 _THINKING = "MAX_THINKING_TOKENS"

@@ -8,7 +8,6 @@ are rejected. There is no screen: stderr has only ignored options and failures.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections import deque
 from collections.abc import Sequence
@@ -63,7 +62,6 @@ class ClientRun:
         self._client = Client(self._write)
         folder = str(wishes.options.workspace.folder.resolve())
         extra: Json = {"claude_code_version": SPOKEN, "capabilities": list(_CAPABLE), "fast_mode_state": "off"}
-        extra |= {"apiKeySource": "ANTHROPIC_API_KEY" if os.environ.get("ANTHROPIC_API_KEY") else "none"}
         extra |= {"betas": list(wishes.betas)} if wishes.betas else {}
         spoken = ClientSpoken(partial=wishes.partial, extra=extra, folder=folder, streaming=TranslatedEvents(folder))
         self._stream = StreamJson(self._write, cwd=str(Path(folder)), version=__version__, spoken=spoken)

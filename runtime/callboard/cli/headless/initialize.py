@@ -21,7 +21,7 @@ from callboard.adapters.extensions.agents import AgentFile, given_agents
 from callboard.adapters.extensions.hooks import HookEntry
 from callboard.cli.headless.client import Client, ClientGone, ClientRefused
 from callboard.cli.headless.json_result import schema_words
-from callboard.cli.headless.messages import PROMPT_COMMANDS
+from callboard.cli.headless.messages import PROMPT_COMMANDS, key_source
 from callboard.core.hooks.matching import MATCHED
 from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.core.hooks.output import defers, output_meaning
@@ -216,9 +216,9 @@ def _model_json(name: str, limits: ModelLimits | None) -> Json:
 
 def account_json() -> Json:
     """Return what is known about the account: the source of its key."""
-    if os.environ.get("ANTHROPIC_API_KEY"):
-        return {"apiKeySource": "ANTHROPIC_API_KEY", "tokenSource": "none"}
-    return {"apiKeySource": "none", "tokenSource": next((name for name in _TOKENS if os.environ.get(name)), "none")}
+    source = key_source()
+    tokens = (name for name in _TOKENS if source == "none" and os.environ.get(name))
+    return {"apiKeySource": source, "tokenSource": next(tokens, "none")}
 
 
 _TOKENS = ("ANTHROPIC_AUTH_TOKEN",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -107,8 +108,9 @@ def server_json(now: ServerStatus) -> Json:
     return {"name": now.name, "status": STATUS.get(now.state, "disabled")}
 
 
-UNTOLD: Mapping[str, Any] = MappingProxyType({"apiKeySource": "none"})
-"""Fields of `system/init` that are the same for every session."""
+def key_source() -> str:
+    """Return the variable with the key of the model service; `none` if there is none."""
+    return "ANTHROPIC_API_KEY" if os.environ.get("ANTHROPIC_API_KEY") else "none"
 
 
 def mirror_json(path: str, lines: Sequence[bytes]) -> Json:
@@ -227,7 +229,8 @@ def origin(envelope: Envelope) -> Json:
 
 def usage_part(usage: Usage) -> Json:
     """Return the usage in the fields of the API, without the cost."""
-    return usage.model_dump(exclude={"cost_usd", "unpriced_tokens"})
+    searches = {"web_search_requests": usage.web_searches, "web_fetch_requests": 0}
+    return {**usage.model_dump(exclude={"cost_usd", "unpriced_tokens"}), "server_tool_use": searches}
 
 
 def model_usage(usage: Usage, limits: ModelLimits | None) -> Json:
@@ -293,7 +296,7 @@ def session_parts(
         "tools": spoken.tools(tools_of(spec, servers)),
         "mcp_servers": [server_json(now) for now in servers],
         "output_style": style,
-        **UNTOLD,
+        "apiKeySource": key_source(),
         **plugins,
         **commands_json(commands),
     }
