@@ -10,7 +10,7 @@ import pytest
 from tests.cli.views.plan_rows import answered_request, plan, text_of
 
 from callboard.cli.repl.line import folded
-from callboard.cli.repl.repl import QuestionInterrupted, Questions
+from callboard.cli.repl.questions import QuestionInterrupted, Questions
 from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import perform
 from callboard.cli.terminal.approver import PersonApprover, TakenBack

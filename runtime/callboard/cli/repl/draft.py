@@ -21,6 +21,10 @@ from prompt_toolkit.history import History
 from callboard.types.lazy_dataclass import dataclass
 
 
+class EscapeKey(KeyboardInterrupt):
+    """Esc at a question."""
+
+
 class LineInterrupted(Exception):
     """Raised when the line was interrupted for something urgent; the draft is kept."""
 

@@ -51,10 +51,11 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from callboard.cli.repl.draft import Draft, KeyPause, LineInterrupted, NewestKey, valid_text
+from callboard.cli.repl.questions import answer_keys, hurry_escape
 from callboard.cli.repl.resize import ResizeRepair, breaks_rows
 from callboard.cli.repl.team_panel import PanelKey, fragments
 from callboard.cli.repl.type_ahead import release
-from callboard.cli.terminal.frame import WHOLE, DrawnFrame
+from callboard.cli.terminal.frame import DrawnFrame
 from callboard.cli.terminal.terminal import Canvas, Line, Terminal, block, styled
 
 REDRAW = 0.1
@@ -99,6 +100,10 @@ class LineFrame(Protocol):
 
     async def next_mode(self) -> None:
         """Switch to the next permission mode: Shift-Tab was pressed."""
+        ...
+
+    async def escape(self) -> None:
+        """Stop the turns: Esc was pressed."""
         ...
 
 
@@ -379,6 +384,7 @@ class PromptLine:
             output=self._output,
             color_depth=None if self._terminal.paints else ColorDepth.DEPTH_1_BIT,
         )
+        hurry_escape(session.app)
         session.layout.current_window.height = lambda: _height(session, self._size()[1])
         if breaks_rows(os.environ):
             ResizeRepair(session.app)
@@ -511,7 +517,8 @@ def line_keys(line_frame: LineFrame, press: Callable[[PanelKey], None]) -> KeyBi
     """Return the key bindings of the line.
 
     Enter sends; Alt-Enter, or Enter after a backslash, starts a new line; Shift-Tab awaits `next_mode`; the keys of the
-    panel call `press`. Ctrl-B calls `to_background`; if there is nothing to move, it moves the cursor as usual.
+    panel call `press`. Ctrl-B calls `to_background`; if there is nothing to move, it moves the cursor as usual. Esc
+    closes the menu, or awaits `escape`.
 
     A line feed also counts as Enter: some terminals, and programs that type into one, send it at the end of a line.
     """
@@ -529,6 +536,13 @@ def line_keys(line_frame: LineFrame, press: Callable[[PanelKey], None]) -> KeyBi
         if not line_frame.to_background():
             event.current_buffer.cursor_left()
 
+    def escape(event: KeyPressEvent) -> None:
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.cancel_completion()
+        else:
+            event.app.create_background_task(line_frame.escape())
+
+    keys.add("escape", filter=typing)(escape)
     keys.add("c-b", filter=typing)(control_b)
     keys.add("s-tab", filter=typing & ~has_completions)(shift_tab)
     for key, effect in PANEL_KEYS.items():
@@ -541,24 +555,6 @@ def _pressing(press: Callable[[PanelKey], None], key: PanelKey) -> Callable[[Key
         press(key)
 
     return pressed
-
-
-def answer_keys(line: PromptSession[str], drawn: DrawnFrame, ready: Callable[[], bool]) -> None:
-    """Let the keys of a frame answer at once, on an empty line and once `ready` returns True."""
-    bindings = line.key_bindings
-    assert isinstance(bindings, KeyBindings), "the line of a question has bindings of its own"
-
-    def bind(key: str) -> None:
-        active = Condition(lambda: ready() and not line.default_buffer.text and key in drawn.keys)
-
-        def answer(event: KeyPressEvent) -> None:
-            event.current_buffer.text = key
-            event.current_buffer.validate_and_handle()
-
-        bindings.add(key, filter=active)(answer)
-
-    for key in "123456789" + WHOLE:
-        bind(key)
 
 
 def _enter(event: KeyPressEvent) -> None:

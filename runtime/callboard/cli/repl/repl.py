@@ -11,9 +11,8 @@ import os
 import shutil
 import signal
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -37,17 +36,17 @@ from callboard.cli.repl.input import (
 from callboard.cli.repl.line import PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
 from callboard.cli.repl.plain_line import PlainLine
+from callboard.cli.repl.questions import QuestionInterrupted, Questions
 from callboard.cli.repl.status_command import StatusCommand, WindowTitle
 from callboard.cli.repl.team_panel import PanelKey, TeamPanel, has_list
 from callboard.cli.slash.context import LeavePrompt, ShowingWork, SlashContext, Switch
 from callboard.cli.slash.registry import COMMANDS, perform
-from callboard.cli.terminal.approver import ELSEWHERE, PersonApprover, TakenBack
-from callboard.cli.terminal.frame import WHOLE, DrawnFrame, Frame, echoed
+from callboard.cli.terminal.approver import PersonApprover
+from callboard.cli.terminal.frame import DrawnFrame, Frame, echoed
 from callboard.cli.terminal.keyboard import PersonGate
-from callboard.cli.terminal.plan_editor import Edit, edit_at, keep_text
+from callboard.cli.terminal.plan_editor import edit_at
 from callboard.cli.terminal.signals import TWICE, ExitRequests, handle_end, run_with_signals
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block
-from callboard.cli.views.edits import text_to_edit
+from callboard.cli.terminal.terminal import Line, Terminal, block
 from callboard.cli.views.status import (
     StatusLine,
     attached_block,
@@ -68,8 +67,7 @@ from callboard.sessions.options import (
     WorkspaceOptions,
 )
 from callboard.sessions.result import RunEnd
-from callboard.types.errors import CallboardError, UsageError
-from callboard.types.lazy_dataclass import dataclass
+from callboard.types.errors import CallboardError
 from callboard.types.records import Request
 
 _ENDING = 0.5
@@ -192,7 +190,7 @@ class Repl:
             except LineInterrupted:
                 continue
             except KeyboardInterrupt as key:
-                if await self._interrupted(session, at_question=isinstance(key, QuestionInterrupted)):
+                if await self._interrupted(session, key):
                     return 130
             except Switch as other:
                 self.switched = other.session
@@ -368,13 +366,21 @@ class Repl:
         self._terminal.terminal_print(leaving_block(session, names, commands))
         return True
 
-    async def _interrupted(self, session: OpenSession, *, at_question: bool = False) -> bool:
-        """Handle Ctrl-C; return True to leave.
+    async def escape(self) -> None:
+        """Handle Esc at the line: stop the turns, and keep the draft."""
+        if self._session is not None and any(map(is_busy, self._session.team())):
+            self._terminal.terminal_print(block("stopping the turn", "warn"))
+            await self._write(self._session.interrupt)
 
-        Drop the draft, otherwise end the person's own commands, otherwise stop the turn, otherwise (a second within two
-        seconds) leave. At a question, draft and commands are kept. If another process is the host, the turn is not
-        stopped, because that would answer the question for everyone.
+    async def _interrupted(self, session: OpenSession, key: KeyboardInterrupt) -> bool:
+        """Handle Ctrl-C, or Esc at a question; return True to leave.
+
+        Drop the draft, otherwise end the person's own commands, otherwise stop the turn, otherwise (a second Ctrl-C
+        within two seconds) leave. At a question, draft and commands are kept. If another process is the host, the turn
+        is not stopped, because that would answer the question for everyone.
         """
+        at_question = isinstance(key, QuestionInterrupted)
+        may_leave = not isinstance(key, QuestionInterrupted) or key.may_leave
         if self._line.draft.text and not at_question:
             self._line.draft = Draft()
             return False
@@ -384,18 +390,20 @@ class Repl:
             self._terminal.terminal_print(block("your command was ended; Ctrl-C again stops the turn", "warn"))
             return False
         now = anyio.current_time()
-        if now - self._last_interrupt <= TWICE:
+        if may_leave and now - self._last_interrupt <= TWICE:
             return True
-        self._last_interrupt = now
+        self._last_interrupt = now if may_leave else self._last_interrupt
+        again = "; Ctrl-C again within 2 s leaves" if may_leave else ""
         if at_question and isinstance(session, AttachedSession):
-            text = "nothing was answered, and the agents continue; Ctrl-C again within 2 s leaves"
+            text = f"nothing was answered, and the agents continue{again}"
             self._terminal.terminal_print(block(text, "warn"))
             return False
         busy = any(map(is_busy, session.team()))
         effect = "stopping the turn" if busy else "nothing is at work"
-        self._terminal.terminal_print(block(f"{effect}; Ctrl-C again within 2 s leaves", "warn"))
+        self._terminal.terminal_print(block(f"{effect}{again}", "warn"))
         await self._write(session.interrupt)
-        self._last_interrupt = anyio.current_time()  # no key was read during the wait
+        if may_leave:
+            self._last_interrupt = anyio.current_time()  # no key was read during the wait
         if at_question:
             await self.questions.settled(1.0)
         return False
@@ -441,159 +449,3 @@ def run_repl(
         return code
 
     return run_with_signals(talk, terminal, [signal.SIGTERM])
-
-
-Asked = Callable[[str, Callable[[], bool], DrawnFrame | None], Awaitable[str | None]]
-"""Function that reads the answer after this text (`PromptLine.ask`)."""
-Draw = Callable[[Frame], DrawnFrame | None]
-"""Function that returns the frame as it is drawn; None if it has to be printed."""
-
-
-class QuestionInterrupted(KeyboardInterrupt):
-    """Ctrl-C at a question, which is not an answer: the question is repeated until it is answered or withdrawn."""
-
-
-@dataclass(slots=True)
-class _Question:
-    """Question in the queue. `answer` is set when it was typed; `gone` when it is no longer needed."""
-
-    page: Block | Frame
-    prompt: str
-    taken_back: TakenBack
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    answer: str | None = None
-    over: anyio.Event = field(default_factory=anyio.Event)
-
-    @property
-    def gone(self) -> bool:
-        return self.over.is_set()
-
-
-@dataclass(slots=True)
-class _Editing:
-    """Plan or call in the queue that the person chose to edit. `gone` as above."""
-
-    request: Request
-    done: anyio.Event = field(default_factory=anyio.Event)
-    text: str | UsageError = ""
-    gone: bool = False
-
-
-class Questions:
-    """Queue of questions. `call` interrupts the line that is being typed, so that its reader checks the queue."""
-
-    def __init__(
-        self, terminal: Terminal, prompt: Asked, call: Callable[[], None], edit: Edit, *, draw: Draw = lambda _: None
-    ) -> None:
-        self._terminal = terminal
-        self._draw = draw
-        self._asked_line = prompt
-        self._call = call
-        self._edit = edit
-        self._queue: deque[_Question | _Editing] = deque()
-        self._asked: _Question | None = None
-
-    def __len__(self) -> int:
-        """Return the number of waiting questions; the one being asked is not counted."""
-        return len(self._queue)
-
-    async def ask(self, page: Block | Frame, prompt: str, taken_back: TakenBack) -> str | None:
-        """Ask a question when its turn comes, and return the typed line. When cancelled, it shows the reason."""
-        question = _Question(page, prompt, taken_back)
-        self._queue.append(question)
-        if self._asked is None:
-            self._call()
-        try:
-            await question.answered.wait()
-        finally:
-            question.over.set()
-            if self._asked is question:
-                self._call()
-        return question.answer
-
-    async def edit_in_turn(self, request: Request) -> str:
-        """Return the text as the person saved it: the editor opens before the next question is asked."""
-        editing = _Editing(request)
-        self._queue.appendleft(editing)
-        if self._asked is None:
-            self._call()
-        try:
-            await editing.done.wait()
-        finally:
-            editing.gone = True
-        if isinstance(editing.text, UsageError):
-            raise editing.text
-        return editing.text
-
-    async def serve(self) -> None:
-        """Ask the next question, or open its editor. Raises the exceptions of the line except `LineInterrupted`."""
-        next_one = self._queue.popleft()
-        if isinstance(next_one, _Question):
-            await self._put(next_one)
-        elif not next_one.gone:
-            await self._have_edited(next_one)
-
-    async def _have_edited(self, editing: _Editing) -> None:
-        """Open a request in the editor and pass the text to the caller that requested it.
-
-        If the request is no longer open, tell the person where the text is saved.
-        """
-        request = editing.request
-        try:
-            editing.text = await self._edit(request)
-        except UsageError as failed:
-            editing.text = failed
-        editing.done.set()
-        if editing.gone and isinstance(editing.text, str) and editing.text.strip() != text_to_edit(request)[0].strip():
-            text = f"{request.id} is no longer open. {keep_text(request, editing.text)}"
-            self._terminal.terminal_print(block(text, "warn"))
-
-    async def _put(self, question: _Question) -> None:
-        if question.gone:
-            return
-        self._asked = question
-        page = question.page
-        drawn = self._draw(page) if isinstance(page, Frame) else None
-        if drawn is None:
-            self._terminal.terminal_print(Block(tuple(page.lines)))
-        self._terminal.flush()
-        try:
-            question.answer = await self._typed(question, drawn)
-        except LineInterrupted:
-            reason = question.taken_back()
-            if drawn is None or not drawn.frame.recorded or not reason.startswith(ELSEWHERE):
-                self._terminal.terminal_print(block(f"({reason})", "dim"))
-            return
-        except (EOFError, KeyboardInterrupt) as key:  # the person leaves or stops the turn; neither is an answer
-            self._terminal.terminal_print(block(f"{_about(question)}(not answered)", "dim"))
-            self._queue.appendleft(question)
-            if isinstance(key, EOFError):
-                raise
-            raise QuestionInterrupted from key
-        finally:
-            self._asked = None
-        if drawn is None:
-            self._terminal.terminal_print(block(f"{question.prompt}{question.answer or 'no'}", "strong"))
-        question.answered.set()
-
-    async def settled(self, seconds: float) -> None:
-        """Wait, at most `seconds`, until the next question is withdrawn: the turn that asks it is being stopped."""
-        if self._queue and isinstance(self._queue[0], _Question):
-            with anyio.move_on_after(seconds):
-                await self._queue[0].over.wait()
-
-    async def _typed(self, question: _Question, drawn: DrawnFrame | None) -> str:
-        while True:
-            typed = await self._asked_line(question.prompt, lambda: question.gone, drawn)
-            if typed is None:
-                self._terminal.terminal_print(block("too soon after the question: type the answer again", "warn"))
-            elif drawn is not None and drawn.folded and typed.strip().lower() == WHOLE:
-                self._terminal.terminal_print(drawn.whole())
-            else:
-                return typed
-
-
-def _about(question: _Question) -> str:
-    """Return the start of the line about a question that was left."""
-    page = question.page
-    return f"{page.title}: " if isinstance(page, Frame) else question.prompt

@@ -1,0 +1,76 @@
+"""Esc stops the turn and keeps the draft, closes a menu, and is no answer to a question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.commands.command import Command
+from tests.cli.repl.pty_screen import PtyScreen
+
+SCENARIO = """
+agents:
+  lead:
+    - when: {contains: wait long}
+      reply: At last.
+      latency_ms: 600000
+    - when: {contains: make it}
+      reply: [{tool_use: {name: bash, input: {command: make it}}}]
+    - {reply: "I see.", repeat: forever}
+"""
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[PtyScreen]:
+    command = Command(tmp_path)
+    window = PtyScreen(command, "--model", command.scenario(SCENARIO))
+    try:
+        window.wait(r"1 idle")
+        yield window
+    finally:
+        window.close()
+
+
+def test_it_stops_the_turn_and_keeps_the_draft(screen: PtyScreen) -> None:
+    screen.type("wait long\r")
+    screen.wait(r"1 working")
+    screen.type("and then")
+    screen.wait(r"^> and then$")
+    screen.type("\x1b")
+    screen.wait(r"(?s)^stopping the turn$.*^lead turn ended: interrupted.*^> and then$")
+    screen.type("\x1b")  # nothing is at work now
+    time.sleep(0.6)  # with Enter just after it, it is Alt-Enter
+    screen.type("\r")
+    screen.wait(r"(?s)^> and then$.*^lead I see\.$")
+
+
+def test_it_closes_a_menu(screen: PtyScreen) -> None:
+    screen.type("wait long\r")
+    screen.wait(r"1 working")
+    screen.type("/sta")
+    screen.wait(r"^ +/status")
+    screen.type("\x1b")
+    screen.until(lambda: not any(row.startswith("  /status") for row in screen.rows_now()), "the menu is closed")
+    screen.wait(r"1 working")
+
+
+def test_at_a_question_it_stops_the_turn_and_answers_nothing(screen: PtyScreen) -> None:
+    screen.type("make it\r")
+    screen.wait(r"allow this\?")
+    time.sleep(0.6)  # keys typed sooner do not count
+    screen.type("\x1b")
+    screen.wait(r"(?s)\(not answered\)$.*^stopping the turn$.*^lead turn ended: interrupted.*1 idle")
+    screen.type("\x1b\x1b")
+    time.sleep(0.6)
+    screen.type("hello\r")
+    screen.wait(r"(?s)^> hello$.*^lead I see\.$")
+
+
+def test_a_key_that_begins_with_it_is_another_key(screen: PtyScreen) -> None:
+    screen.type("wait long\r")
+    screen.wait(r"1 working")
+    screen.type("ab\x1b[Dc\x1b\rd")  # Left, Alt-Enter
+    screen.wait(r"^> ac$\n^  db$")
+    screen.wait(r"1 working")
