@@ -47,6 +47,8 @@ ALL = ("lead", "alice", "bob-2")
         ("@ nobody", Say("@ nobody")),
         (" exit ", SlashLine("/quit")),
         ("Quit", SlashLine("/quit")),
+        ("?", SlashLine("/help")),
+        ("? why", Say("? why")),
         ("exit the loop early", Say("exit the loop early")),
         ("\\exit", Say("exit")),
         ("!ls -a", Shell("ls -a")),

@@ -136,6 +136,8 @@ def _read(line: str, team: Mapping[str, str]) -> Typed:
         return EmptyLine()
     if text.lower() in LEAVING:
         return SlashLine("/quit")
+    if text == "?":
+        return SlashLine("/help")
     if text.startswith("\\/") and first_name(text[1:]):  # without the backslash the rest would be a command again
         return Say(text)
     if text.startswith("\\"):
