@@ -28,7 +28,8 @@ from callboard.adapters.extensions.discovery import (
 )
 from callboard.adapters.extensions.installed_plugins import enabled_folders, installed_plugins
 from callboard.adapters.extensions.output_styles import Voice
-from callboard.adapters.extensions.skills import Skill, SkillChoices, SkillLibrary, SkillUses, load_skills
+from callboard.adapters.extensions.skill_uses import SkillUses
+from callboard.adapters.extensions.skills import Skill, SkillChoices, SkillLibrary, load_skills
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.settings import LoadedSettings
 from callboard.config.trust import Trust, standing

@@ -32,6 +32,8 @@ class SkillText:
     description: str
     folder: str
     body: str | None = None
+    second: str = ""
+    """Another name by which it is found; empty if there is none."""
     problem: str = ""
     kind: CommandKind = "skill"
     hint: str = ""

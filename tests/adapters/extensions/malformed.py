@@ -134,7 +134,7 @@ SKILLS: tuple[Case, ...] = (
     Case("a link to nothing", dangling, words="cannot be read"),
     Case("a pipe", pipe, words="regular file"),
     Case("a directory", directory, words="regular file"),
-    Case("a name that is taken", front("name: good", "description: d"), words="is defined by"),
+    Case("a name with blanks", front("name: a b", "description: d"), 2, "name", "is not a valid name", loads=True),
     Case("a field that is none", front("description: d", "frobnicate: 1"), field="frobnicate", words="", loads=True),
 )
 

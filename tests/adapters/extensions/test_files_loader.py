@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from callboard.adapters.extensions.agents import AgentFile, load_agents
 from callboard.adapters.extensions.discovery import LARGEST_FILE, ExtensionPaths, LoadedItems, builtin, word_list
+from callboard.adapters.extensions.plugins import read_plugins
+from callboard.adapters.extensions.skill_uses import SkillUses
 from callboard.adapters.extensions.skills import LONGEST_DESCRIPTION, SkillLibrary, load_skills
 from callboard.core.tool_access import ALL_TOOLS, tools_for
 from callboard.types.errors import ToolRefused
@@ -270,11 +272,54 @@ def test_an_unknown_name_lists_those_there_are(places: ExtensionPaths) -> None:
             library.load(name)
 
 
-def test_a_duplicate_name_is_reported_and_the_first_stays(places: ExtensionPaths) -> None:
-    _skill(places, "---\nname: git\ndescription: first\n---\n", "a")
-    library = _skill(places, "---\nname: git\ndescription: second\n---\n", "b")
-    assert [shown.description for shown in library.catalogue()] == ["first"]
-    assert [note.field for note in library.notes] == ["name"]
+def test_a_skill_is_named_after_its_folder_and_found_by_the_name_in_its_front_matter(places: ExtensionPaths) -> None:
+    _skill(places, "---\nname: git\ndescription: first\n---\nOne.\n", "a")
+    library = _skill(places, "---\nname: tidy\ndescription: second\n---\nTwo.\n", "b")
+    assert [shown.name for shown in library.catalogue()] == ["a", "b"]
+    assert [(library.load(name).name, library.load(name).body) for name in ("a", "git", "tidy")] == [
+        *(("a", "One.\n"), ("a", "One.\n"), ("b", "Two.\n")),
+    ]
+    assert [(one.name, one.aliases) for one in library.commands()] == [("a", ("git",)), ("b", ("tidy",))]
+    library = _skill(places, "---\nname: git\ndescription: third\n---\n", "c")
+    with pytest.raises(ToolRefused, match="no skill 'git'"):  # two skills claim it
+        library.load("git")
+
+
+def test_a_load_of_a_skill_counts_once(places: ExtensionPaths, tmp_path: Path) -> None:
+    _skill(places, "---\ndescription: d\n---\nOne.\n", "a")
+    kept = tmp_path / "uses.json"
+    library = SkillLibrary(places, uses=SkillUses(kept))
+    library.load("a")
+    assert SkillUses(kept).counts() == {"a": 1}
+    library.load("a")
+    assert SkillUses(kept).counts() == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "more", "names"),
+    [
+        ('{"name": "p"}', {}, ["p:only"]),
+        (None, {}, ["p:only"]),
+        ('{"name": "p"}', {"skills/in/SKILL.md": "In."}, ["p:in"]),
+        ('{"name": "p", "skills": ["./other"]}', {"other/in/SKILL.md": "In."}, ["p:in"]),
+        ('{"name": "p", "skills": ["./"]}', {}, ["p:only"]),
+        ('{"name": "p", "skills": "./own"}', {"own/SKILL.md": "---\nname: its\n---\nIn."}, ["p:its"]),
+    ],
+)
+def test_the_folder_of_a_plugin_is_a_skill_if_it_names_no_other(
+    tmp_path: Path, manifest: str | None, more: dict[str, str], names: list[str]
+) -> None:
+    """Each list is the one of Claude Code 2.1.197 for the same files."""
+    root = tmp_path / "p"
+    _write(root / "SKILL.md", "---\nname: only\n---\nDo it.\n")
+    for path, text in more.items():
+        _write(root / path, text)
+    if manifest is not None:
+        _write(root / ".claude-plugin/plugin.json", manifest)
+    plugins, notes = read_plugins([root])
+    assert not notes
+    places = ExtensionPaths(tmp_path / "work", home=tmp_path / "home", bundled=False, plugins=plugins)
+    assert [one.name for one in SkillLibrary(places).commands()] == names
 
 
 def test_a_persons_compatible_skill_beats_the_workspaces(places: ExtensionPaths) -> None:

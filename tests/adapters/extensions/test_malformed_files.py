@@ -71,9 +71,9 @@ def test_a_bad_agent_file_is_told_once_and_breaks_nothing(places: ExtensionPaths
 def test_a_bad_skill_is_told_once_and_breaks_nothing(places: ExtensionPaths, bad: Case) -> None:
     assert places.home is not None
     folder = places.home / ".claude/skills"
-    for name in ("a_good", "bad"):
+    for name in ("good", "bad"):
         (folder / name).mkdir(parents=True)
-    (folder / "a_good/SKILL.md").write_text(GOOD, encoding="utf-8")
+    (folder / "good/SKILL.md").write_text(GOOD, encoding="utf-8")
     path = folder / "bad/SKILL.md"
     bad.make(path)
     loaded = load_skills(places)

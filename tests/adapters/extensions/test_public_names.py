@@ -135,6 +135,7 @@ def test_commands_and_skills_have_their_documented_names_and_texts(tmp_path: Pat
             assert skill is not None, f"{name} of {item.path}"
             assert skill.description == (item.description or skill.description), item.path
             assert skill.body.strip() == item.body.strip(), item.path
+            assert skill.name == item.name, "lists show one name: that of the folder or file"
 
 
 @many

@@ -50,7 +50,7 @@ _UNUSED_FOLDERS: Mapping[str, str] = MappingProxyType(
         ".lsp.json": _UNUSED["lspServers"],
     }
 )
-_MARKS = ("agents", "skills", "commands", "output-styles", "hooks/hooks.json", ".mcp.json")
+_MARKS = ("agents", "skills", "commands", "output-styles", "hooks/hooks.json", "SKILL.md", ".mcp.json")
 """Entries that make a folder without a manifest a plugin: one of them suffices."""
 
 
@@ -184,7 +184,7 @@ def _made(reading: _Reading, *, named: bool) -> Plugin | None:
         version=texts["version"],
         description=texts["description"],
         agents=_paths(reading, "agents") or _existing_folders(root / "agents"),
-        skills=(*_existing_folders(root / "skills"), *_paths(reading, "skills")),
+        skills=(*_existing_folders(root / "skills"), *_paths(reading, "skills")) or _only_skill(root),
         commands=_paths(reading, "commands") or _existing_folders(root / "commands"),
         output_styles=_paths(reading, "outputStyles") or _existing_folders(root / "output-styles"),
         hooks=hooks,
@@ -194,6 +194,11 @@ def _made(reading: _Reading, *, named: bool) -> Plugin | None:
     )
     _report_unknown_fields(reading)
     return plugin
+
+
+def _only_skill(root: Path) -> tuple[Path, ...]:
+    """Return the folder of a plugin that is a skill itself, with its `SKILL.md` beside the manifest."""
+    return (root,) if (root / "SKILL.md").is_file() else ()
 
 
 def _report_unknown_fields(reading: _Reading) -> None:

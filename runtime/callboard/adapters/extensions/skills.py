@@ -12,14 +12,11 @@ file counts as empty.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
-
-import structlog
+from typing import Literal, cast
 
 from callboard.adapters.extensions.agent_fields import EFFORTS, AgentFields, flag_of, kind_of, one_of, text_of
 from callboard.adapters.extensions.claude_settings import UNTRUSTED
@@ -38,8 +35,8 @@ from callboard.adapters.extensions.discovery import (
     sources,
     withheld,
 )
+from callboard.adapters.extensions.skill_uses import SkillUses
 from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
-from callboard.adapters.system.regular_files import read_regular
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.skills.catalog import LONGEST_DESCRIPTION, SHARE, budget_of, listed
 from callboard.core.skills.substitution import argument_names
@@ -151,7 +148,7 @@ class SkillLibrary:
         visible = {"name-only": "", "on": None}
         texts: list[SkillText] = []
         for skill in self._current().items.values():
-            seen = self._seen(skill.text.name)
+            seen = self._seen(skill.text)
             if skill.text.for_model and seen in visible:
                 texts.append(skill.text if seen == "on" else replace(skill.text, description=""))
         if not window:
@@ -164,10 +161,10 @@ class SkillLibrary:
     def load(self, name: str) -> SkillText:
         """Return the body for a model. Raises `ToolRefused` with the existing skills."""
         skill = self._find(name)
-        if skill is None or self._seen(skill.text.name) == "off":
+        if skill is None or self._seen(skill.text) == "off":
             names = ", ".join(text.name for text in self.catalogue())
             raise ToolRefused(f"no skill {name!r}; there {'are ' + names if names else 'is none'}")
-        if not skill.text.for_model or self._seen(skill.text.name) == "user-invocable-only":
+        if not skill.text.for_model or self._seen(skill.text) == "user-invocable-only":
             raise ToolRefused(f"the skill {name} is for a person to start, not for a model")
         return self._with_body(skill)
 
@@ -180,13 +177,13 @@ class SkillLibrary:
         return [
             PersonCommand(text.name, text.hint, text.description, text.kind, tuple(short.get(text.name, ())))
             for text in texts
-            if text.for_person and self._seen(text.name) != "off"
+            if text.for_person and self._seen(text) != "off"
         ]
 
     def command(self, name: str) -> SkillText | None:
         """Return a skill that the user may start, with its body. Raises `ToolRefused` if it cannot be read."""
         skill = self._find(name)
-        if skill is None or not skill.text.for_person or self._seen(skill.text.name) == "off":
+        if skill is None or not skill.text.for_person or self._seen(skill.text) == "off":
             return None
         return self._with_body(skill)
 
@@ -202,16 +199,16 @@ class SkillLibrary:
         bare = name.removeprefix("/")
         return items.get(name) or items.get(bare) or items.get(self._aliases.get(bare, ""))
 
-    def _seen(self, name: str) -> Shown:
-        shown = self._wishes.overrides.get(name, "on")
+    def _seen(self, text: SkillText) -> Shown:
+        names = [name for name in (text.name, text.second) if name]
+        shown = next((self._wishes.overrides[name] for name in names if name in self._wishes.overrides), "on")
         only = self._wishes.only
-        if shown != "off" and only is not None and not any(f":{name}".endswith(f":{named}") for named in only):
+        if shown != "off" and only is not None and not _is_named(names, only):
             return "user-invocable-only"
         return shown
 
     def _with_body(self, skill: Skill) -> SkillText:
         body = skill.body()
-        self._uses.add(skill.text.name)
         self._uses.add(skill.text.name)
         off = "the setting skills.commands switches them off"
         reason = skill.text.no_commands or (
@@ -229,6 +226,10 @@ class SkillLibrary:
             self._aliases = aliases_of(self._loaded.items)
             self._marks = marks
         return self._loaded
+
+
+def _is_named(names: Sequence[str], only: Iterable[str]) -> bool:
+    return any(f":{name}".endswith(f":{named}") for name in names for named in only)
 
 
 def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> LoadedItems[Skill]:
@@ -274,7 +275,7 @@ def _command(shelf: DefinitionCollector[Skill], source: Source, path: Path, long
 def aliases_of(skills: Mapping[str, Skill]) -> dict[str, str]:
     """Return the shorter names that belong to exactly one skill -> its full name.
 
-    They are the name without plugin or folders and, for a skill whose front matter has another name, its folder.
+    They are the name without plugin or folders, and the second name of a skill: front matter and folder may differ.
     """
     candidates: dict[str, set[str]] = {}
     for name, skill in skills.items():
@@ -283,9 +284,9 @@ def aliases_of(skills: Mapping[str, Skill]) -> dict[str, str]:
         if skill.source.plugin and len(parts) > 2:
             short.add(f"{parts[0]}:{parts[-1]}")
         if skill.text.kind == "skill":
-            folder = skill.path.parent.name
-            short |= {folder, f"{skill.source.plugin}:{folder}"} if skill.source.plugin else {folder}
-        for alias in short - set(skills):
+            second = skill.text.second
+            short |= {second, f"{skill.source.plugin}:{second}"} if skill.source.plugin else {second}
+        for alias in short - {"", *skills}:
             candidates.setdefault(alias, set()).add(name)
     return {alias: next(iter(names)) for alias, names in candidates.items() if len(names) == 1}
 
@@ -307,15 +308,15 @@ def _read(
         problem = f"its front matter is broken: {note.reason}"
         notes.append(replace(note, reason=problem))
     reading = AgentFields(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
-    name = _name(reading, otherwise, kind)
-    if name is None:
+    name, second = _both_names(reading, otherwise, kind, is_source=path.parent == source.folder)
+    if not name:
         return None
     name = f"{source.plugin}:{name}" if source.plugin else name
     folder = str(path.parent)
     variables = _variables(source, folder)
     fields = fields_of(reading, variables)
     skill_text = _text(name, reading, fields, body=body_after_front_matter(text), longest=longest)
-    skill_text = replace(skill_text, folder=folder, problem=problem, kind=kind, variables=variables)
+    skill_text = replace(skill_text, second=second, folder=folder, problem=problem, kind=kind, variables=variables)
     lines = {name: reading.line(name) for name in reading.fields}
     hooks = None if reading.refuses("hooks", "") else reading.fields.get("hooks")
     return Skill(skill_text, path, source, hooks, lines)
@@ -348,23 +349,28 @@ def _variables(source: Source, folder: str) -> Mapping[str, str]:
     return variables
 
 
-def _name(reading: AgentFields, otherwise: str, kind: CommandKind) -> str | None:
-    """Return the written name, otherwise that of the folder or file. A command is always named after its file."""
-    written = reading.fields.get("name")
-    name = "" if written is None or kind == "command" else str(written).strip()
-    if _NAME.fullmatch(name):
-        return name
-    if name:
-        text = f"{name[:80]!r}" if isinstance(written, str) else kind_of(written)
+def _both_names(reading: AgentFields, otherwise: str, kind: CommandKind, *, is_source: bool) -> tuple[str, str]:
+    """Return the name of a skill and its second name; an empty name if no name is valid.
+
+    Claude Code 2.1 names a skill after its folder, and accepts the name of its front matter too. A plugin's folder that
+    is a skill itself (`is_source`) is named by its front matter. A command is always named after its file.
+    """
+    given = reading.fields.get("name")
+    written = "" if given is None or kind == "command" else str(given).strip()
+    if written and not _NAME.fullmatch(written):
+        text = f"{written[:80]!r}" if isinstance(given, str) else kind_of(given)
         reading.ignored("name", f"{text} is not a valid name: the folder's name counts")
-    if _NAME.fullmatch(otherwise):
-        return otherwise
+        written = ""
+    folder = otherwise if _NAME.fullmatch(otherwise) else ""
+    name = (written or folder) if is_source and kind == "skill" else (folder or written)
+    if name:
+        return name, next((other for other in (written, folder) if other not in ("", name)), "")
     short = "-".join(otherwise.split(" "))
     if not _NAME.fullmatch(short):
         reading.refused("name", "write letters, digits, dots and hyphens, at most 64")
-        return None
+        return "", ""
     reading.ignored("name", f"{otherwise!r} is read as {short}: write letters, digits, dots and hyphens")
-    return short
+    return short, ""
 
 
 def _description(reading: AgentFields, body: str, paths: Sequence[str], longest: int) -> str:
@@ -388,44 +394,6 @@ def _field_text(reading: AgentFields, key: str) -> str:
         reading.ignored(key, "write a text")
         return ""
     return str(value if value is not None else "")
-
-
-_MOST_BYTES = 4_000_000
-
-
-class SkillUses:
-    """Counts of loads in one file; None: they are kept only while the process runs."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._counts: dict[str, int] | None = None
-
-    def counts(self) -> Mapping[str, int]:
-        """Return skill -> number of times that it was loaded."""
-        if self._counts is None:
-            self._counts = self._read()
-        return self._counts
-
-    def add(self, name: str) -> None:
-        """Count one more load."""
-        counts = {**self.counts(), name: self.counts().get(name, 0) + 1}
-        self._counts = counts
-        if self._path is None:
-            return
-        try:
-            part = self._path.with_suffix(".new")
-            part.write_text(json.dumps(counts, sort_keys=True))
-            part.replace(self._path)
-        except OSError as error:  # a full or read-only disk: skills still work
-            structlog.get_logger("callboard.skills").warning("skill uses not kept", why=str(error))
-
-    def _read(self) -> dict[str, int]:
-        try:
-            data: Any = json.loads(read_regular(self._path, _MOST_BYTES)) if self._path is not None else {}
-        except (OSError, ValueError):
-            return {}
-        pairs = cast("dict[str, Any]", data).items() if isinstance(data, dict) else ()
-        return {name: count for name, count in pairs if isinstance(count, int)}
 
 
 HONOURED = frozenset(

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
-from callboard.adapters.extensions.skills import Skill, SkillUses, load_skills
+from callboard.adapters.extensions.skill_uses import SkillUses
+from callboard.adapters.extensions.skills import Skill, load_skills
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.core.skills.catalog import Problem, problems
 from callboard.core.skills.substitution import commands_in
