@@ -1,4 +1,4 @@
-"""How often each skill was loaded, kept in one file."""
+"""Counts of the loads of each skill, kept in one file."""
 
 from __future__ import annotations
 

@@ -201,7 +201,8 @@ class SkillLibrary:
 
     def _seen(self, text: SkillText) -> Shown:
         names = [name for name in (text.name, text.second) if name]
-        shown = next((self._wishes.overrides[name] for name in names if name in self._wishes.overrides), "on")
+        overrides = self._wishes.overrides
+        shown: Shown = next((overrides[name] for name in names if name in overrides), "on")
         only = self._wishes.only
         if shown != "off" and only is not None and not _is_named(names, only):
             return "user-invocable-only"
