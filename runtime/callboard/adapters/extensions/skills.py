@@ -201,8 +201,7 @@ class SkillLibrary:
 
     def _seen(self, text: SkillText) -> Shown:
         names = [name for name in (text.name, text.second) if name]
-        overrides = self._wishes.overrides
-        shown: Shown = next((overrides[name] for name in names if name in overrides), "on")
+        shown = self._wishes.overrides.get(text.name) or self._wishes.overrides.get(text.second, "on")
         only = self._wishes.only
         if shown != "off" and only is not None and not _is_named(names, only):
             return "user-invocable-only"
