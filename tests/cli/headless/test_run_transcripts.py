@@ -14,6 +14,7 @@ from claude_agent_sdk import get_session_messages, get_subagent_messages, list_s
 from tests.adapters.processes.cage import require_level
 from tests.cli.commands.command import Command
 
+from callboard import __version__
 from callboard.core.context.view.transcript import load_transcript
 
 SCRIPT = """\
@@ -92,6 +93,7 @@ def test_a_stop_hook_reads_the_last_reply_in_the_transcript(command: Command) ->
     assert [one["type"] for one in lines] == ["user", "assistant"] * 3
     assert [one["message"]["role"] for one in lines] == [one["type"] for one in lines]
     assert [one["parentUuid"] for one in lines] == [None, *(one["uuid"] for one in lines[:-1])]
+    assert {(one["userType"], one["version"]) for one in lines} == {("external", __version__)}, "readers require them"
     assert {one["cwd"] for one in lines} == {str(command.workspace)}
     assert len({one["uuid"] for one in lines}) == 6
     assert [one["message"]["stop_reason"] for one in lines[1::2]] == ["tool_use", "tool_use", "end_turn"]

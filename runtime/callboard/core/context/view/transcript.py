@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Literal, cast
 from uuid import NAMESPACE_URL, uuid5
 
+from callboard import __version__
 from callboard.core.context.view.conversation import restored_from
 from callboard.core.context.view.messages import is_thinking, make_block, make_message
 from callboard.core.hooks.payloads import from_compatible
@@ -91,6 +92,8 @@ def _line(message: ViewMessage, origin: Origin, uuids: tuple[str, str | None], r
         "sessionId": origin.session,
         **of_agent,
         "cwd": origin.folder,
+        "userType": "external",  # programs that read transcripts require these two
+        "version": __version__,
         "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     said = {**(_reply_json(reply) if reply else {}), "role": message.role}
