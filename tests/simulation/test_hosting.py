@@ -131,7 +131,8 @@ def test_a_subagent_in_the_background_goes_on_after_kill_9_and_is_told_exactly_o
     rules = ("--permission-mode", "bypassPermissions")
     with started(command, "run", "-v", *rules, "--model", command.scenario(BESIDE), "Go.") as host:
         host.wait_for("goes on in the background")
-        until((command.workspace / "began.txt").exists, "the subagent works")
+        began = command.workspace / "began.txt"
+        until(lambda: began.exists() and began.read_text() == "began\n", "the subagent works")
         host.signal(signal.SIGKILL)
         host.end()
     for _ in range(2):
