@@ -260,12 +260,9 @@ async def keep_reading(definitions: Definitions, tell: Callable[[str], None]) ->
 
 
 def library_of(
-    files: ExtensionPaths, loaded: LoadedSettings, state: Path, only: tuple[str, ...] | None = None
+    files: ExtensionPaths, loaded: LoadedSettings, state: Path, extensions: ExtensionOptions
 ) -> SkillLibrary:
-    """Return the skills of a workspace, filtered by its settings; its state folder has how often each was loaded.
-
-    `only`: see `SkillChoices`.
-    """
+    """Return the skills of a workspace, filtered by its settings; its state folder has how often each was loaded."""
     settings = loaded.settings
     characters = loaded.environment.get("SLASH_COMMAND_TOOL_CHAR_BUDGET", "")
     wishes = SkillChoices(
@@ -274,7 +271,8 @@ def library_of(
         share=settings.skills.catalogue,
         characters=int(characters) if characters.isdecimal() else None,
         commands=settings.skills.commands,
-        only=only,
+        only=extensions.skills,
+        off=extensions.without_skills,
     )
     return SkillLibrary(files, wishes, SkillUses(state / "skill-uses.json"))
 

@@ -460,7 +460,7 @@ def read_definitions(prepared: PreparedSession, options: SessionOptions) -> Defi
     loaded = prepared.loaded
     places = prepared.places
     files, notes = _find_files(prepared, options.workspace, options.extensions.plugins)
-    library = library_of(files, loaded, places.state, options.extensions.skills)
+    library = library_of(files, loaded, places.state, options.extensions)
     voice = find_voice(files, loaded.settings.output_style, loaded.settings.language)
     definitions = Definitions(
         files,

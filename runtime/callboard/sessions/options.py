@@ -180,6 +180,8 @@ class ExtensionOptions:
     """Folders of plugins. They are trusted, because the person named them."""
     skills: tuple[str, ...] | None = None
     """The only skills that models may use; None: all."""
+    without_skills: bool = False
+    """True: no skill and no command of a file exists, for models and for persons."""
     hooks: tuple[HookEntry, ...] = ()
     """Hooks, in addition to those of files."""
     hook_functions: tuple[Callable[[Any], object], ...] = ()

@@ -309,7 +309,7 @@ def test_a_load_of_a_skill_counts_once(places: ExtensionPaths, tmp_path: Path) -
 def test_the_folder_of_a_plugin_is_a_skill_if_it_names_no_other(
     tmp_path: Path, manifest: str | None, more: dict[str, str], names: list[str]
 ) -> None:
-    """Each list is the one of Claude Code 2.1.197 for the same files."""
+    """Each list is the one of Claude Code 2.1.332 for the same files."""
     root = tmp_path / "p"
     _write(root / "SKILL.md", "---\nname: only\n---\nDo it.\n")
     for path, text in more.items():

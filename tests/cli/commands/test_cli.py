@@ -338,7 +338,6 @@ def test_a_rehearsal_is_served_until_it_is_ended(command: Command) -> None:
         (["install"], "callboard update"),
         (["run", "--teleport", "x"], "use --resume ID"),
         (["run", "--from-pr", "12", "x"], "not linked to pull requests"),
-        (["run", "--disable-slash-commands", "x"], "a prompt that begins with `/` runs one"),
         (["plugin", "uninstall", "x"], "no plugin is installed"),
         (["plugin", "details", "x"], "counts the parts of each plugin"),
         (["plugin", "install", "x", "--scope", "project"], "in all workspaces"),

@@ -135,3 +135,15 @@ def test_a_client_is_told_what_may_be_typed(workspace: Path) -> None:
     begun = next(one for one in map(json.loads, lines) if one.get("subtype") == "init")
     assert begun["skills"] == ["keep-a-schedule", "run-a-team", "write-a-plan"]
     assert begun["slash_commands"] == ["go", *begun["skills"], *(command.name for command in PROMPT_COMMANDS)]
+
+
+def test_a_run_may_have_no_skills_and_no_commands_of_files(workspace: Path) -> None:
+    _write(Path.home() / ".claude/commands/fix.md", "Fix ticket $ARGUMENTS\n")
+    line = ("run", "--model", f"rehearsal:{workspace / 's.yaml'}", "/fix 42")
+    assert _call(workspace, *line).stdout == "Fixed.\n"
+    ran = _call(workspace, *line, "--disable-slash-commands")
+    assert (ran.return_value, ran.stdout) == (1, "")
+    assert "there is no command /fix" in ran.stderr
+    ran = _call(workspace, *line, "--disable-slash-commands", "--output-format", "stream-json")
+    init = next(json.loads(row) for row in ran.stdout.splitlines() if '"init"' in row)
+    assert (init["skills"], "fix" in init["slash_commands"]) == ([], False)

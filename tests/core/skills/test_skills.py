@@ -43,7 +43,9 @@ MUCH = settings(max_examples=300 * SOAK, deadline=None)
         ("$issue-number $issuer", "42", "42-number $issuer", True),
         ("$branch", "42", "", False),
         ("costs \\$1.00, \\$ARGUMENTS, \\$issue, \\$HOME", "x", "costs $1.00, $ARGUMENTS, $issue, \\$HOME", False),
-        ("$HOME $(pwd) ${HOME} $ARGUMENTSX", "x", "$HOME $(pwd) ${HOME} $ARGUMENTSX", False),
+        ("$HOME $(pwd) ${HOME} $argumentsX", "x", "$HOME $(pwd) ${HOME} $argumentsX", False),
+        ("$ARGUMENTSX $ARGUMENTS_Y", "x", "xX x_Y", True),
+        ("\\\\$0 \\$0 \\\\$ARGUMENTS", "x", "\\\\x $0 \\\\x", True),
         (
             "${CLAUDE_SKILL_DIR}/run ${CLAUDE_NONE} \\${CLAUDE_SKILL_DIR}",
             "",

@@ -69,6 +69,8 @@ class SkillChoices:
     """True: run commands in the texts of skills. Those of bundled skills always run."""
     only: tuple[str, ...] | None = None
     """The only skills that a model may load, each by its full name or the part after the last colons; None: all."""
+    off: bool = False
+    """True: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class SkillLibrary:
 
     def awaits_trust(self, name: str) -> bool:
         """Return True if the workspace has a command of this name that is not used because it is not trusted."""
-        if self._places.trusted or self._places.workspace is None:
+        if self._wishes.off or self._places.trusted or self._places.workspace is None:
             return False
         skill = load_skills(replace(self._places, texts=True, bundled=False)).items.get(name)
         return skill is not None and skill.source.scope == "workspace" and skill.text.for_person
@@ -217,6 +219,8 @@ class SkillLibrary:
         return replace(skill.text, body=body, no_commands=reason)
 
     def _current(self) -> LoadedItems[Skill]:
+        if self._wishes.off:
+            return self._loaded
         # Bundled skills change only with the program, and each prompt of a fan-out comes here.
         changing = [source for source in sources("skills", self._places) if source.scope != "bundled"]
         marks = tuple(mark for source in changing for mark in skill_paths(source).marks)

@@ -122,6 +122,7 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--no-session-persistence",),
         {"is_flag": True, "help": "Keep the session in memory only: it cannot be listed or resumed."},
     ),
+    (("--disable-slash-commands",), {"is_flag": True, "help": "Use no skills, and no commands of files."}),
     (("--debug-to-stderr",), {"is_flag": True, "help": "Also write the session's log to stderr, line by line."}),
     (("--betas",), {"metavar": "NAMES", "help": "Beta features: context-1m-2025-08-07."}),
     (
@@ -157,11 +158,6 @@ IGNORED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
 """Options that are accepted without effect, with the reason."""
 
 _REFUSED: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
-    (
-        ("--disable-slash-commands",),
-        {"is_flag": True},
-        "commands and skills cannot be switched off: a prompt that begins with `/` runs one",
-    ),
     (("--from-pr",), {"metavar": "PR"}, "sessions are not linked to pull requests: use --resume ID or --resume NAME"),
     (("--init-only",), {"is_flag": True}, "Setup hooks are not run: run their command yourself"),
     (("--remote",), {"metavar": "TASK"}, "sessions run on this machine: omit the option"),

@@ -245,7 +245,9 @@ def session_options(
             attended=person_is_there(), may_bypass=bool(values.get("allow_dangerously_skip_permissions"))
         ),
         mcp=McpOptions(config=tuple(values.get("mcp_config") or ()), strict=bool(values.get("strict_mcp_config"))),
-        extensions=ExtensionOptions(plugins=tuple(values.get("plugins") or ())),
+        extensions=ExtensionOptions(
+            plugins=tuple(values.get("plugins") or ()), without_skills=bool(values.get("disable_slash_commands"))
+        ),
         hosting=HostingOptions(with_schedules=bool(values.get("with_schedules")), notice=notice_of(invocation)),
     )
 

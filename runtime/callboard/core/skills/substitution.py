@@ -7,7 +7,7 @@ Commands in the text are replaced as well.
     $1              the same, if no letter, digit or underscore follows: `$1k` and `$100 000` stay as written
     $issue          one that the front matter names (`arguments: [issue, branch]`); a missing one is empty
     ${CLAUDE_...}   a value of the session; an unknown one stays as written
-    \$1             a literal dollar, before any of these
+    \$1             a literal dollar, before any of these; `\\$1` is two backslashes and the argument
 
 All replacements happen in one pass: inserted text is never substituted again. If arguments are given and no placeholder
 uses one, they are appended in a last line `ARGUMENTS: ...` (docs/skills.md).
@@ -88,9 +88,9 @@ def _places(names: Sequence[str]) -> re.Pattern[str]:
     """
     alternatives = sorted((re.escape(name) for name in names), key=len, reverse=True)
     named = f"|(?P<name>{'|'.join(alternatives)})(?![A-Za-z0-9_])" if alternatives else "|(?P<name>(?!))"
-    index = r"ARGUMENTS\[(?P<index>\d{1,6})\]|(?P<whole>ARGUMENTS)(?![A-Za-z0-9_])"
+    index = r"ARGUMENTS\[(?P<index>\d{1,6})\]|(?P<whole>ARGUMENTS)"
     return re.compile(
-        rf"\\?\$(?:{index}|(?P<number>\d{{1,6}})(?![A-Za-z0-9_])|\{{(?P<variable>[A-Z][A-Z0-9_]*)\}}{named})"
+        rf"(?:(?<!\\)\\)?\$(?:{index}|(?P<number>\d{{1,6}})(?![A-Za-z0-9_])|\{{(?P<variable>[A-Z][A-Z0-9_]*)\}}{named})"
     )
 
 
