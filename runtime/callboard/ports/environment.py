@@ -101,6 +101,8 @@ class PermissionQuery:
     folders: Folders
     authority: Cause
     """Authority of the turn that makes the call. A call that needs more asks the user."""
+    names: tuple[str, ...] = ()
+    """Other names of the skill that the call loads. A rule may name it by any of them."""
     overrides: tuple[AllowOverride, ...] = ()
     """Allow rules in addition to those of settings, used only if nothing else allows the call; they allow no more than
     those do."""

@@ -286,6 +286,10 @@ class Skills(Protocol):
         """Return a skill that a model may load, with its body. Raises `ToolRefused` that lists the available skills."""
         ...
 
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return all names of the skill with this name, its own first; empty for an unknown name."""
+        ...
+
     def commands(self) -> Sequence[PersonCommand]:
         """Return the slash commands that a person may start."""
         ...

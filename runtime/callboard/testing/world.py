@@ -184,6 +184,9 @@ class NoSkills:
     def load(self, name: str) -> SkillText:
         raise ToolRefused(f"there is no skill {name!r}")
 
+    def names_of(self, name: str) -> tuple[str, ...]:
+        return ()
+
     def commands(self) -> Sequence[PersonCommand]:
         return ()
 

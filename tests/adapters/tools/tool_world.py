@@ -136,6 +136,9 @@ class MemorySkills:
                 return text
         raise ToolRefused(f"no skill {name}; there are {', '.join(text.name for text in self.texts)}")
 
+    def names_of(self, name: str) -> tuple[str, ...]:
+        return tuple(text.name for text in self.texts if text.name == name)
+
     async def use(self, name: str, arguments: str) -> SkillUse:
         return SkillUse(f"{name}({arguments}): {self.load(name).body}")
 

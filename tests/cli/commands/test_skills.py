@@ -147,3 +147,20 @@ def test_a_run_may_have_no_skills_and_no_commands_of_files(workspace: Path) -> N
     ran = _call(workspace, *line, "--disable-slash-commands", "--output-format", "stream-json")
     init = next(json.loads(row) for row in ran.stdout.splitlines() if '"init"' in row)
     assert (init["skills"], "fix" in init["slash_commands"]) == ([], False)
+
+
+@pytest.mark.parametrize("rule", ["Skill(b)", "Skill(tidy)", "Skill(*idy)"])
+@pytest.mark.parametrize("name", ["b", "tidy"])
+def test_a_rule_names_a_skill_by_any_of_its_names(workspace: Path, rule: str, name: str) -> None:
+    _write(Path.home() / ".claude/skills/b/SKILL.md", "---\nname: tidy\ndescription: d\n---\nTidy up.\n")
+    text = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: load_skill, input: {name: NAME}}}]
+    - {when: {contains: Tidy up}, reply: Loaded.}
+    - {reply: Refused.}
+"""
+    scenario = _write(workspace / "load.yaml", text.replace("NAME", name))
+    line = ("run", "--model", f"rehearsal:{scenario}", "Go.")
+    assert _call(workspace, *line).stdout == "Loaded.\n"
+    assert _call(workspace, *line, "--disallowedTools", rule).stdout == "Refused.\n"

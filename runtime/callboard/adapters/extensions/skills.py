@@ -170,6 +170,13 @@ class SkillLibrary:
             raise ToolRefused(f"the skill {name} is for a person to start, not for a model")
         return self._with_body(skill)
 
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return all names of the skill with this name, its own first; empty for an unknown name."""
+        skill = self._find(name)
+        if skill is None:
+            return ()
+        return skill.text.name, *(alias for alias, of in self._aliases.items() if of == skill.text.name)
+
     def commands(self) -> Sequence[PersonCommand]:
         """Return the skills that the user may start with a slash, as commands."""
         texts = [skill.text for skill in self._current().items.values()]

@@ -167,7 +167,7 @@ class PolicyJudge:
         Tools without a path or shell are decided immediately, the others in a thread.
         """
         tool = query.tool
-        judged = ProposedCall(query.call.name, query.call.input, tool.effect, query.authority)
+        judged = ProposedCall(query.call.name, query.call.input, tool.effect, query.authority, query.names)
         if tool.effect in ("store", "attach"):
             return then(judged, CallFacts(destructive=tool.destructive, person_only=tool.person_only))
         if judged.name in _ONE_PATH:  # a few checks of one path cost less than a thread

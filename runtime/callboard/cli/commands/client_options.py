@@ -189,16 +189,9 @@ _FOR_RUN = frozenset(
     {
         *("print_", "output_format", "input_format", "include_partial_messages", "include_hook_events"),
         *("replay_user_messages", "json_schema", "record", "live_tools", "yes", "with_schedules", "detach"),
-        *(
-            "placement",
-            "carry",
-            "no_session_persistence",
-            "permission_prompt_tool",
-            "permission_prompts",
-            "forward_subagent_text",
-        ),
-        *("session_mirror", "debug_to_stderr", "prompt_suggestions", "bg", "init_only", "await_claim"),
-        "await_initialize",
+        *("placement", "carry", "no_session_persistence", "permission_prompt_tool", "permission_prompts"),
+        *("forward_subagent_text", "session_mirror", "debug_to_stderr", "prompt_suggestions", "bg", "init_only"),
+        *("await_claim", "await_initialize"),
     }
 )
 """Parameters of `run` without effect at a prompt line."""

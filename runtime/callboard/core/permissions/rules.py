@@ -116,7 +116,7 @@ def matches_input(rule: Rule, call: ProposedCall, *, allow: bool) -> bool:
         return names_host(rule.specifier.removeprefix("domain:"), str(call.input.get("url", "")), allow=allow)
     field = SPECIFIED_BY.get(call.name)
     value = call.input.get(field) if field else None
-    if isinstance(value, str) and _words_fit(rule.specifier, value):
+    if isinstance(value, str) and any(_words_fit(rule.specifier, name) for name in (value, *call.names)):
         return True
     return not allow and matches_parameter(rule, call)
 

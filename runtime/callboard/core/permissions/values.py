@@ -225,6 +225,8 @@ class ProposedCall:
     effect: EffectClass
     authority: Cause = "person"
     """Authority of the turn that makes the call."""
+    names: tuple[str, ...] = ()
+    """Other names of the skill that the call loads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def permission_query(
         spec=me,
         folders=ports.archive.folders(me),
         authority=authority_of(state),
+        names=ports.skills.names_of(str(call.input.get("name", ""))) if call.name == "load_skill" else (),
         overrides=(
             *in_force(rules, *life, authority=authority_of(state), now=host.clock.now()),
             *skill_overrides(host, state, state.turn.overrides if state.turn else ()),
