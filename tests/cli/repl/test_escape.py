@@ -40,8 +40,6 @@ def test_it_stops_the_turn_and_keeps_the_draft(screen: PtyScreen) -> None:
     screen.wait(r"^> and then$")
     screen.type("\x1b")
     screen.wait(r"(?s)^stopping the turn$.*^lead turn ended: interrupted.*^> and then$")
-    screen.type("\x1b")  # nothing is at work now
-    time.sleep(0.6)  # with Enter just after it, it is Alt-Enter
     screen.type("\r")
     screen.wait(r"(?s)^> and then$.*^lead I see\.$")
 
@@ -62,8 +60,6 @@ def test_at_a_question_it_stops_the_turn_and_answers_nothing(screen: PtyScreen) 
     time.sleep(0.6)  # keys typed sooner do not count
     screen.type("\x1b")
     screen.wait(r"(?s)\(not answered\)$.*^stopping the turn$.*^lead turn ended: interrupted.*1 idle")
-    screen.type("\x1b\x1b")
-    time.sleep(0.6)
     screen.type("hello\r")
     screen.wait(r"(?s)^> hello$.*^lead I see\.$")
 
