@@ -40,7 +40,7 @@ from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.hosts import waiting_reason
-from callboard.sessions.lease import host_died, process_words
+from callboard.sessions.lease import holder_of, host_died, is_row_of, process_words
 from callboard.sessions.live.follower import read_live
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
@@ -89,9 +89,8 @@ class AttachedSession(OpenSession):
         """Row of the host; None: the host has left, or has written nothing yet."""
         self._live: dict[tuple[str, int], LiveGate] | None = {} if live_text else None
         """Live text of each life; None if no observer wants it."""
-        self._seen: set[tuple[int, float]] = set()
-        """Pid and start time of each host that has announced itself."""
-        self._asked_to_leave: set[tuple[int, float]] = set()
+        self._announced: list[HostRow] = []
+        """Rows of the hosts that have announced themselves, also those with the request to leave."""
 
     @property
     def where(self) -> str:
@@ -311,35 +310,34 @@ class AttachedSession(OpenSession):
             host = read_value(HostRow, row.value, row.key) if row is not None and row.value is not None else None
             # A host that leaves in order removes its row first; a killed host cannot
             # (test_a_follower_is_told_when_its_host_was_killed).
-            died.append(_hosts(host, holder))
+            died.append(is_row_of(host, holder))
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             group.start_soon(dies)
             await self._changed.until(
-                lambda: (holder.pid, holder.started) in self._seen and not _hosts(self._host, holder)
+                lambda: any(is_row_of(row, holder) for row in self._announced) and not is_row_of(self._host, holder)
             )
             group.cancel_scope.cancel()
         return any(died)
 
     async def _next_host(self, before: LeaseHolder) -> LeaseHolder | None:
         """Return the new host after one that was asked to leave, or seemed dead; None if no process took over."""
-        if (before.pid, before.started) in self._asked_to_leave:
+        if any(row.asked_by and is_row_of(row, before) for row in self._announced):
             # For a moment between two hosts, no process holds the lease
             # (test_who_follows_a_session_follows_it_to_the_process_that_takes_over).
             await self._until_other_host(before, TAKEN_OVER_WITHIN)
         elif await waiting_reason(self._store, self.id) is not None:
             await self._until_other_host(before, REPLACED_WITHIN)
-        host = self._host
-        if host is None or _hosts(host, before):
-            return None
         holder = await self._store.holder(host_lease(self.id))
-        here = LeaseHolder(host.pid, host.started)
-        return holder if holder is not None and _hosts(host, holder) else here
+        if holder is not None and holder != before:
+            return holder  # its row may come later (test_a_host_with_the_same_pid_and_start_time_is_another_one)
+        host = self._host
+        return None if host is None or is_row_of(host, before) else holder_of(host)
 
     async def _until_other_host(self, before: LeaseHolder, seconds: float) -> None:
         with anyio.move_on_after(seconds):
-            await self._changed.until(lambda: self._host is not None and not _hosts(self._host, before))
+            await self._changed.until(lambda: self._host is not None and not is_row_of(self._host, before))
 
     async def _follow_host(self) -> None:
         """Follow the row of the session's host."""
@@ -350,8 +348,7 @@ class AttachedSession(OpenSession):
                 host = None if row.value is None else read_value(HostRow, row.value, row.key)
                 self._host = None if host is None or host.left else host
                 if host is not None:
-                    self._seen.add((host.pid, host.started))
-                    self._asked_to_leave |= {(host.pid, host.started)} if host.asked_by else set()
+                    self._announced.append(host)
                 self._changed.notify()
 
 
@@ -366,11 +363,6 @@ def _delta_of(frame: LiveFrame) -> Delta:
             return Delta("notice", "this process is too slow for the text of a reply: it follows when it is complete")
         case _:
             assert_never(frame.kind)
-
-
-def _hosts(row: HostRow | None, holder: LeaseHolder) -> bool:
-    """Return True if the row belongs to this process."""
-    return row is not None and (row.pid, row.started) == (holder.pid, holder.started)
 
 
 @asynccontextmanager

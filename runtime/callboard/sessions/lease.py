@@ -149,6 +149,22 @@ def _open(holder: LeaseHolder) -> int | None:
     return open_pid(holder.pid, holder.started) if holder.pid > 0 and not holder.machine else None
 
 
+def is_row_of(row: HostRow | None, holder: LeaseHolder) -> bool:
+    """Return True if the row belongs to this process.
+
+    In containers that start together, the process of each has the pid 1 and can have the same start time: their
+    machines distinguish them (test_a_host_with_the_same_pid_and_start_time_is_another_one).
+    """
+    if row is None or (row.pid, row.started) != (holder.pid, holder.started):
+        return False
+    return row.machine in ("", holder.machine or socket.gethostname())
+
+
+def holder_of(row: HostRow) -> LeaseHolder:
+    """Return the process of a row, as a holder of its lease."""
+    return LeaseHolder(row.pid, row.started, "" if row.machine == socket.gethostname() else row.machine)
+
+
 def process_at(pid: int, machine: str) -> str:
     """Return `process 4711`, with the machine if it is named and another one."""
     return process_words(LeaseHolder(pid, 0.0, "" if machine == socket.gethostname() else machine))
@@ -244,7 +260,7 @@ async def _request_release(store: Store, session: str, holder: LeaseHolder) -> N
             if row.value is None:
                 return
             host = read_value(HostRow, row.value, row.key)
-            if host.pid != holder.pid or host.started != holder.started:
+            if not is_row_of(host, holder):
                 continue  # the row of an earlier host
             if host.left:
                 return
