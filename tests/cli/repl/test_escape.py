@@ -54,6 +54,18 @@ def test_it_closes_a_menu(screen: PtyScreen) -> None:
     screen.wait(r"1 working")
 
 
+def test_it_closes_the_tree_before_it_stops_the_turn(screen: PtyScreen) -> None:
+    screen.type("wait long\r")
+    screen.wait(r"1 working")
+    screen.type("\x14")  # Ctrl-T
+    screen.wait(r"^── the team ──")
+    screen.type("\x1b")
+    screen.wait(r"^lead +\d+ s +.*thinks$")
+    screen.wait(r"1 working")
+    screen.type("\x1b")
+    screen.wait(r"(?s)^stopping the turn$.*^lead turn ended: interrupted")
+
+
 def test_at_a_question_it_stops_the_turn_and_answers_nothing(screen: PtyScreen) -> None:
     screen.type("make it\r")
     screen.wait(r"allow this\?")

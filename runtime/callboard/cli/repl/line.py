@@ -103,7 +103,7 @@ class LineFrame(Protocol):
         ...
 
     async def escape(self) -> None:
-        """Stop the turns: Esc was pressed."""
+        """Close what is open above the line, otherwise stop the turns: Esc was pressed."""
         ...
 
 

@@ -367,8 +367,11 @@ class Repl:
         return True
 
     async def escape(self) -> None:
-        """Handle Esc at the line: stop the turns, and keep the draft."""
-        if self._session is not None and any(map(is_busy, self._session.team())):
+        """Handle Esc at the line: close the open tree or stream, otherwise stop the turns. The draft is kept."""
+        if self._panel is not None and self._panel.is_open:
+            self._panel.press("team")
+            self._redraw()
+        elif self._session is not None and any(map(is_busy, self._session.team())):
             self._terminal.terminal_print(block("stopping the turn", "warn"))
             await self._write(self._session.interrupt)
 
