@@ -575,3 +575,12 @@ async def test_a_pooler_may_be_between_but_not_for_leases_and_wakes(
             await store.acquire("host")
     finally:
         await store.aclose()
+
+
+def test_a_lost_connection_prints_no_line_of_the_library() -> None:
+    program = (
+        "import logging, callboard.adapters.storage.postgres.store; "
+        "logging.getLogger('psycopg').warning('error ignored terminating a pipeline')"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""

@@ -5,12 +5,18 @@ An error that no rule here covers is a bug and is not translated.
 
 from __future__ import annotations
 
+import logging
+
 import psycopg
 from psycopg import errors
 
 from callboard.adapters.storage.postgres.address import ServerAddress
 from callboard.adapters.storage.postgres.assumptions import SUPERSEDED, WRONG_ASSUMPTION
 from callboard.types.errors import CallboardError, StoreBusy, StoreDamaged, StoreFull, WorkspaceUnusable
+
+# psycopg logs a warning for each error after the first on a lost connection. Without a handler it would be printed on
+# the terminal of a person, who is told of the first one (test_a_lost_connection_prints_no_line_of_the_library).
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 _AGAIN = (errors.UniqueViolation, errors.SerializationFailure, errors.DeadlockDetected)
 _OURS = (WRONG_ASSUMPTION, SUPERSEDED)
