@@ -329,11 +329,13 @@ class AttachedSession(OpenSession):
             await self._until_other_host(before, TAKEN_OVER_WITHIN)
         elif await waiting_reason(self._store, self.id) is not None:
             await self._until_other_host(before, REPLACED_WITHIN)
+        if self._host is None:
+            return None
+        if not is_row_of(self._host, before):
+            return holder_of(self._host)
+        # The next host has the lease before its row (test_a_host_with_the_same_pid_and_start_time_is_another_one).
         holder = await self._store.holder(host_lease(self.id))
-        if holder is not None and holder != before:
-            return holder  # its row may come later (test_a_host_with_the_same_pid_and_start_time_is_another_one)
-        host = self._host
-        return None if host is None or is_row_of(host, before) else holder_of(host)
+        return None if holder == before else holder
 
     async def _until_other_host(self, before: LeaseHolder, seconds: float) -> None:
         with anyio.move_on_after(seconds):

@@ -162,12 +162,17 @@ def is_row_of(row: HostRow | None, holder: LeaseHolder) -> bool:
 
 def holder_of(row: HostRow) -> LeaseHolder:
     """Return the process of a row, as a holder of its lease."""
-    return LeaseHolder(row.pid, row.started, "" if row.machine == socket.gethostname() else row.machine)
+    return LeaseHolder(row.pid, row.started, _other_machine(row.machine))
 
 
 def process_at(pid: int, machine: str) -> str:
     """Return `process 4711`, with the machine if it is named and another one."""
-    return process_words(LeaseHolder(pid, 0.0, "" if machine == socket.gethostname() else machine))
+    return process_words(LeaseHolder(pid, 0.0, _other_machine(machine)))
+
+
+def _other_machine(machine: str) -> str:
+    """Return the machine's name; empty if it is this one."""
+    return "" if machine == socket.gethostname() else machine
 
 
 def process_words(holder: LeaseHolder) -> str:

@@ -116,7 +116,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     lost.
     """
     if values.pop("at_prompt_line") and not is_for_run(click.get_current_context()):
-        # prompt_toolkit takes 100 ms to import, and a headless run does not need it.
+        # Imported here, because it imports this module.
         return importlib.import_module("callboard.cli.commands.talk").talk(invocation, **values)
     if values["resumed"] == "":
         raise UsageError("--resume requires the id or the name of a session: `callboard sessions` lists them")
@@ -516,9 +516,7 @@ def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> 
     emits, reads, checkpoints = (
         os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in (*_STATES, _CHECKPOINTS)
     )
-    may_bypass = (
-        bool(values["allow_dangerously_skip_permissions"]) or options.workspace.flags.get("permission.mode") == BYPASS
-    )
+    may_bypass = options.permissions.may_bypass or options.workspace.flags.get("permission.mode") == BYPASS
     schema = values.get("json_schema")
     return ClientOptions(
         options=options,

@@ -14,8 +14,9 @@ from callboard.adapters.storage.postgres.address import ServerAddress
 from callboard.adapters.storage.postgres.assumptions import SUPERSEDED, WRONG_ASSUMPTION
 from callboard.types.errors import CallboardError, StoreBusy, StoreDamaged, StoreFull, WorkspaceUnusable
 
-# psycopg logs a warning for each error after the first on a lost connection. Without a handler it would be printed on
-# the terminal of a person, who is told of the first one (test_a_lost_connection_prints_no_line_of_the_library).
+# After a lost connection, psycopg logs a warning for each further error. Without a handler, Python prints these lines
+# on the terminal. The first error is reported in any case
+# (test_a_lost_connection_prints_no_line_of_the_library).
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 _AGAIN = (errors.UniqueViolation, errors.SerializationFailure, errors.DeadlockDetected)
