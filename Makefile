@@ -1,5 +1,5 @@
-# One venv, made once, by uv where there is one and by venv and pip where not. ripgrep and bubblewrap are optional: what
-# wants them is slower, or its tests are skipped.
+# One venv, made once by tests/set_up.py. ripgrep and bubblewrap are optional: what uses them is slower, or its tests are
+# skipped.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV   ?= .venv
@@ -19,11 +19,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Callboard needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python"; exit 1; }
-	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && VIRTUAL_ENV=$(VENV) uv pip install -q --compile-bytecode -e '.[dev$(BROWSER)]'; \
-	else \
-	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev$(BROWSER)]'; \
-	fi
+	@$(PYTHON) tests/set_up.py $(VENV) '.[dev$(BROWSER)]'
 	@touch $@
 
 demo: setup

@@ -14,6 +14,7 @@ Exit with 1 if the host with one page takes more than `BOUND` of its CPU without
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import re
 import shutil
@@ -210,14 +211,11 @@ def delays_in_chromium(page: Page, path: str) -> list[float]:
 def chromium() -> Generator[Any]:
     """Yield a browser; None if the package playwright or Chromium is not installed."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        found = None
-    if found is None:
+    # Imported by name: pyright must also pass where this optional package is not installed.
+    if found is None or importlib.util.find_spec("playwright") is None:
         yield None
         return
-    with sync_playwright() as started:  # pyright: ignore[reportPossiblyUnboundVariable] - bound if it was found
+    with importlib.import_module("playwright.sync_api").sync_playwright() as started:
         browser = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+
 import pytest
 from tests import check_types
 from tests.test_architecture import RUNTIME, module_name
@@ -49,3 +52,16 @@ def test_every_import_of_the_runtime_is_found() -> None:
     for path in RUNTIME:
         expected = imported_by_syntax(path) & known.keys()
         assert expected <= check_types.imported(path.read_text("utf-8"), known), path
+
+
+def test_no_checked_module_imports_a_package_that_make_may_leave_out() -> None:
+    """`make` installs the packages of the extra `browser` only beside Chromium. pyright has to pass without them."""
+    project = tomllib.loads((check_types.ROOT / "pyproject.toml").read_text("utf-8"))
+    packages = {re.split(r"[^\w-]", each)[0] for each in project["project"]["optional-dependencies"]["browser"]}
+    found = [
+        f"{path.relative_to(check_types.ROOT)}: {package}"
+        for path in check_types.checked_files(project["tool"]["pyright"])
+        for package in packages
+        if re.search(rf"^ *(from|import) {package}\b", path.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert not found

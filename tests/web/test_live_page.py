@@ -10,10 +10,10 @@ import pytest
 from tests.cli.commands.command import Command
 from tests.simulation.processes import started
 from tests.simulation.streaming_service import MODEL, StreamingService, streaming_service
+from tests.web.browser_tab import MARKS, Tab, opened_chromium
 from tests.web.page_process import serving
-from tests.web.test_browser import Tab, opened_chromium, pytestmark
 
-__all__ = ["pytestmark"]
+pytestmark = MARKS
 
 
 @pytest.fixture
