@@ -89,7 +89,10 @@ def write_attack(command: Command, page: PageProcess) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_real_agent_approves_nothing_at_any_level_of_the_sandbox(command: Command, level: int) -> None:
-    """At level 0 a command has the rights of the person, and can write to the database: docs/web.md says so."""
+    """At level 0 it can write to the rows of a session that no process hosts: docs/web.md says so.
+
+    `tests/simulation/test_forged_answers.py` has the attacks on a session that is hosted.
+    """
     create_session_with(command, plan())
     forged = [plan(id=name) for name in ("req_d1", "req_d2")]
     create_session_with(command, *forged, session="s2")
@@ -121,8 +124,8 @@ def test_a_real_agent_approves_nothing_at_any_level_of_the_sandbox(command: Comm
             assert "REACHED" not in outcome
         else:
             assert "WROTE 1" in outcome, "there is no boundary at level 0"
-            assert outcome.count("REACHED SOCK_STREAM") == 2
-            assert log.count(REFUSED) == 2, "the host's socket named both processes"
+            assert outcome.count("REACHED SOCK_STREAM") == 4, "the sockets for followers and for announcements"
+            assert log.count(REFUSED) == 4, "the host's sockets named both processes"
             assert decisions.count("follow the text of replies") == 2
             assert refusals(command, "s1") == [REFUSED] * 3
         page.process.send_signal(signal.SIGINT)

@@ -240,6 +240,11 @@ def live_purpose(session: str) -> str:
     return short_id("live", session)
 
 
+def vouch_purpose(session: str) -> str:
+    """Return the part of a socket's name that identifies the announcements of answers to a session."""
+    return short_id("answers", session)
+
+
 def serving_key(pid: int | str = "") -> str:
     """Return the key of the `HostRow` of a `callboard serve`; without a pid, the prefix of all such keys."""
     return f"serving/{pid}"

@@ -22,7 +22,7 @@ from callboard.core.keys import (
 )
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
 from callboard.engine.recall import spec_digest, spec_key
-from callboard.ports.store import Fence, Put, Row, Store, Write
+from callboard.ports.store import Commit, Fence, Put, Row, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
 from callboard.types.agent_spec import AgentSpec, ModelChoice, ModelLimits
 from callboard.types.choices import unknown
@@ -181,12 +181,17 @@ async def find_session(store: Store, prefix: str | None) -> SessionRow:
     return by_id[session]
 
 
-async def send_note(store: Store, session: str, text: str, *, now: float, nonce: str) -> None:
-    """Send the lead a note that it reads at its next step or with the next prompt. A note begins no turn."""
+async def send_note(
+    store: Store, session: str, text: str, *, now: float, nonce: str, commit: Commit | None = None
+) -> None:
+    """Send the lead a note that it reads at its next step or with the next prompt. A note begins no turn.
+
+    `commit`: that of the caller, if not the store's.
+    """
     row = await _recipient(store, session, "lead")
     note = prompt_envelope(session, text, now=now, nonce=nonce)
     note = note.model_copy(update={"incarnation": row.incarnation, "mode": "queue"})
-    await store.commit(sending(session, note))
+    await (commit or store.commit)(sending(session, note))
 
 
 async def send_prompt(
@@ -198,8 +203,12 @@ async def send_prompt(
     now: float,
     nonce: str,
     extras: PromptExtras = PLAIN_PROMPT,
+    commit: Commit | None = None,
 ) -> str:
-    """Send a prompt of the user to an agent and return the id of the envelope. `nonce`: unique for each prompt."""
+    """Send a prompt of the user to an agent and return the id of the envelope.
+
+    `nonce`: unique for each prompt. `commit`: that of the caller, if not the store's.
+    """
     row = await _recipient(store, session, to)
     # To an agent at work the prompt is about that work, not a new piece of work that would need its own plan.
     assigns = row.kind != "lead" and row.life not in ("starting", "working", "waiting")
@@ -212,7 +221,7 @@ async def send_prompt(
             "metadata": metadata,
         }
     )
-    await store.commit(sending(session, envelope), *await queueing_if_detached(store, session, now))
+    await (commit or store.commit)(sending(session, envelope), *await queueing_if_detached(store, session, now))
     return envelope.id
 
 
@@ -279,10 +288,13 @@ def model_command(
     return AgentCommand("model", to, choice.model_dump_json())
 
 
-async def send_command(store: Store, session: str, command: AgentCommand, *, now: float, nonce: str) -> str:
+async def send_command(
+    store: Store, session: str, command: AgentCommand, *, now: float, nonce: str, commit: Commit | None = None
+) -> str:
     """Send a command of the user to the runtime of an agent and return the id of the envelope.
 
-    The command takes effect when it is received. The model never sees it.
+    The command takes effect when it is received. The model never sees it. `commit`: that of the caller, if not the
+    store's.
     """
     row = await _recipient(store, session, command.to)
     envelope = Envelope(
@@ -296,7 +308,7 @@ async def send_command(store: Store, session: str, command: AgentCommand, *, now
         metadata={"action": command.action},
         sent_at=now,
     )
-    await store.commit(sending(session, envelope))
+    await (commit or store.commit)(sending(session, envelope))
     return envelope.id
 
 

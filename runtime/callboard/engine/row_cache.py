@@ -107,6 +107,24 @@ class RowCache:
             self._open_tasks.pop(name, None)
         return kind, name
 
+    def revision(self, key: str) -> int:
+        """Return the revision of a row of this cache; 0 for one that it never had."""
+        return self._revisions.get(key, 0)
+
+    def value(self, key: str) -> Value | None:
+        """Return the value of a row of this cache, by its key in the store."""
+        kind, _, name = key.removeprefix(self._prefix).partition("/")
+        return self._rows[kind].get(name, (None, 0))[0]
+
+    def has(self, row: Row) -> bool:
+        """Return True if this cache has the value of a row. Raises `SessionUnreadable`."""
+        kind, _, name = row.key.removeprefix(self._prefix).partition("/")
+        return self.value(row.key) == (None if row.value is None else _value(kind, name, row))
+
+    def keys(self, *prefixes: str) -> list[str]:
+        """Return the keys of the rows of this cache that begin with one of the prefixes."""
+        return [key for key in self._revisions if key.startswith(prefixes) and self.value(key) is not None]
+
     def _index_agent(self, name: str, before: Value | None, now: Value | None) -> None:
         """Move an agent between the lists of living and ended agents, and number a new subagent."""
         if isinstance(before, AgentRow):

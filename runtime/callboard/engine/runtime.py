@@ -22,6 +22,7 @@ from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.tasks.board import Holder, ready_for, without_old
 from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.agent_lock import AgentLockHolder
+from callboard.engine.approvals.answer_guard import AnswerGuard
 from callboard.engine.awake_time import AwakeTime, Deadlines
 from callboard.engine.budgets.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
@@ -200,6 +201,8 @@ class SessionRuntime:
     """Replies that stream now, by the names of their agents."""
     on_streaming: OnStreaming | None = None
     """Receiver of all replies for followers in other processes; None while there are none."""
+    guard: AnswerGuard | None = None
+    """Guard of the person's answers against commands that can write to the store; None: no command can."""
     listeners: Listeners = field(init=False, default=Listeners())
     """Listeners of the supervisor, which needs this object first: see `listen`."""
 
@@ -224,10 +227,24 @@ class SessionRuntime:
         """Apply changes of other processes until cancelled."""
         async with self.ports.store.watch(rows_prefix(self.session)) as rows:
             async for row in rows:
-                self.board.take(row, *rows.at_hand())
+                await self._take(row, *rows.at_hand())
+
+    async def _take(self, *rows: Row) -> None:
+        """Apply rows of the store, which another process may have written."""
+        if self.guard is None:
+            self.board.take(*rows)
+        else:
+            await self.guard.take(*rows)
+
+    async def check_answers(self) -> None:
+        """Undo what a command has written to the store in the person's name."""
+        if self.guard is not None:
+            await self.guard.check()
 
     async def commit(self, *writes: Write) -> tuple[int, ...]:
         """Commit under this process's fence. The row cache has the new rows when it returns."""
+        if self.guard is not None:
+            self.guard.expect(writes)
         numbers = await self.ports.store.commit(*writes, fence=self.fence)
         done = list(zip(writes, numbers, strict=True))
         # The watch delivers this commit later, and the next decision must already use it.
@@ -243,7 +260,7 @@ class SessionRuntime:
         """Read a row again after another process changed it first, so that the next decision uses it."""
         row = await self.ports.store.get(key)
         if row is not None:
-            self.board.take(row)
+            await self._take(row)
 
     def facts(self, state: AgentState, running: frozenset[Operation]) -> Facts:
         """Return the facts for the next decision: those that a rule may read in the agent's phase."""

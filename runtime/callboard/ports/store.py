@@ -40,6 +40,7 @@ from callboard.types.store_writes import Append, Delete, Expect, Fence, Put, Wri
 __all__ = [
     "Append",
     "Changes",
+    "Commit",
     "Delete",
     "Expect",
     "Fence",
@@ -100,6 +101,12 @@ class PresentProcess:
     """Its own statement (`Store.announce`); empty if it has made none."""
     leases: tuple[str, ...] = ()
     """Names of the leases that it holds, sorted."""
+
+
+class Commit(Protocol):
+    """`Store.commit` with a fence or a condition of the caller's own."""
+
+    async def __call__(self, *writes: Write) -> tuple[int, ...]: ...
 
 
 class Lease(Protocol):

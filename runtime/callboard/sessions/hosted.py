@@ -215,7 +215,7 @@ class HostedSession(OpenSession):
 
     async def commit(self, *writes: Write) -> None:
         """Write under the lease of this process. Raises the errors of `Store.commit`."""
-        await self._store.commit(*writes, fence=self._fence)
+        await self._host.commit(*writes)
 
     @property
     def store(self) -> Store:

@@ -69,6 +69,7 @@ from callboard.sessions.definitions import Definitions, agent_types, keep_readin
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
 from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import watch_take_over
+from callboard.sessions.live.answers import guard_answers
 from callboard.sessions.live.host import LiveHost
 from callboard.sessions.mcp import SessionServers, find_servers, running
 from callboard.sessions.notifications import add_notifications
@@ -86,6 +87,7 @@ from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patiently, watch_cut_off
+from callboard.sessions.vouching import sockets_folder
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Fenced, SessionHosted, heart_of
@@ -565,6 +567,8 @@ async def run_supervisor(
             await group.start(serve_way_out, launcher)
             if live is not None:
                 await group.start(partial(LiveHost(host).serve, live, host_row))
+            if live is not None and launcher.level == 0 and sockets_folder(host.ports.store) is not None:
+                await group.start(partial(guard_answers, host, live, host_row))
             if not isinstance(wiring, Replayed):
                 group.start_soon(keep_reading, definitions, tell)
             group.start_soon(keep_patience, host.ports.store, tell)
@@ -578,6 +582,7 @@ async def run_supervisor(
             finally:
                 await team.hook_notifier.end()
                 await team.keep()
+                await host.check_answers()
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
         raise _with_resume(heart_of(failed), host.session) from failed

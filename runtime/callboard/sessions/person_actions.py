@@ -1,9 +1,10 @@
 """Actions reserved for a person: answers, messages, commands, orders, schedules, tasks and session rules.
 
 Every front end and the Python API write through this module; `tests/test_architecture.py` checks it. A process that an
-agent's tool started is refused here, because an agent must not approve its own actions. One exception: such a process
-may prompt and command a session that it hosts itself (`hosted`), because it acts as the person of that session: it can
-host only a session that a tool's process began (`prepare.py`).
+agent's tool started is refused here, because an agent must not approve its own actions. Answers, rules and messages are
+announced to the host (`vouching.py`). One exception: such a process may prompt and command a session that it hosts
+itself (`hosted`), because it acts as the person of that session: it can host only a session that a tool's process began
+(`prepare.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.engine.commands import AgentCommand, queueing_if_detached, send_command, send_note, send_prompt
 from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.environment import Answer
-from callboard.ports.store import Append, Delete, Fence, Put, Store, Write
+from callboard.ports.store import Append, Commit, Delete, Fence, Put, Store, Write
+from callboard.sessions.vouching import NotAccepted, announce
 from callboard.types.errors import ToolRefused, UsageError
 from callboard.types.records import RefusedRequest, SessionRule, Task
 from callboard.types.schedules import Schedule
@@ -32,6 +34,19 @@ def refuse_inside_tool(action: str, *, service: bool = False) -> None:
         )
 
 
+def announcing(store: Store, session: str, fence: Fence | None = None) -> Commit:
+    """Return a commit that first announces its writes to the host of the session, if that host checks them.
+
+    It raises `NotAccepted` if the host does not accept them.
+    """
+
+    async def commit(*writes: Write) -> tuple[int, ...]:
+        await announce(store, session, writes)
+        return await store.commit(*writes, fence=fence)
+
+    return commit
+
+
 async def answer_as_person(
     store: Store, session: str, request_id: str, answer: Answer, *, now: float, fence: Fence | None = None
 ) -> str | None:
@@ -42,7 +57,11 @@ async def answer_as_person(
     refuse_inside_tool("answer a request")
     from callboard.engine.approvals.requests import answer_request
 
-    refused = await answer_request(store, session, request_id, answer, now=now, fence=fence)
+    commit = announcing(store, session, fence)
+    try:
+        refused = await answer_request(store, session, request_id, answer, now=now, commit=commit)
+    except NotAccepted as unseen:
+        return str(unseen)
     if refused is None and fence is None and (queue := await queueing_if_detached(store, session, now)):
         await store.commit(*queue)  # the agent may have ended its turn, and reads the answer as mail
     return refused
@@ -67,7 +86,9 @@ async def say_as_person(
     if not hosted:
         refuse_inside_tool("speak as the person")
     nonce = nonce or secrets.token_hex(8)
-    await send_prompt(store, session, text, to=to, now=now, nonce=nonce, extras=extras)
+    await send_prompt(
+        store, session, text, to=to, now=now, nonce=nonce, extras=extras, commit=announcing(store, session)
+    )
 
 
 async def note_as_person(store: Store, session: str, text: str, *, now: float) -> None:
@@ -76,7 +97,7 @@ async def note_as_person(store: Store, session: str, text: str, *, now: float) -
     Raises as `say_as_person` does.
     """
     refuse_inside_tool("speak as the person")
-    await send_note(store, session, text, now=now, nonce=secrets.token_hex(8))
+    await send_note(store, session, text, now=now, nonce=secrets.token_hex(8), commit=announcing(store, session))
 
 
 async def command_as_person(
@@ -85,7 +106,8 @@ async def command_as_person(
     """Send a person's command to the runtime of an agent; return the envelope's id. Raises as `say_as_person` does."""
     if not hosted:
         refuse_inside_tool(f"{command.action} an agent")
-    return await send_command(store, session, command, now=now, nonce=secrets.token_hex(8))
+    nonce = secrets.token_hex(8)
+    return await send_command(store, session, command, now=now, nonce=nonce, commit=announcing(store, session))
 
 
 async def order_as_person(store: Store, session: str, order: AdminOrder, *, now: float) -> None:
@@ -129,7 +151,7 @@ async def write_task_as_person(store: Store, session: str, task: Task, *notices:
 async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *, expected: int) -> None:
     """Write a session rule's row. Raises as `write_schedule_as_person` does."""
     refuse_inside_tool("change a session rule")
-    await store.commit(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
+    await announcing(store, session)(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
 
 
 async def write_links_as_person(store: Store, *changes: Put | Delete) -> None:

@@ -403,14 +403,18 @@ class RemovedSession(Value):
 
 
 class RefusedRequest(Value):
-    """Request to the web page that was refused because an agent's tool started the process that sent it."""
+    """Request to the web page or to a host that was refused because an agent's tool started the process that sent it.
+
+    Also a write in the person's name that an agent's process made in the database itself.
+    """
 
     at: float
     pid: int
+    """0 if only the write was seen, not its process."""
     program: str
     """Name of the process."""
     action: str
-    """Method and path of the request."""
+    """Method and path of a request to the page; otherwise the action in words."""
     why: str
 
 

@@ -24,6 +24,7 @@ from callboard.adapters.kernel.exits import has_ended, open_process
 from callboard.adapters.kernel.process_table import has_proc
 from callboard.adapters.processes.connection_owner import ConnectionOwner, owner_of_process
 from callboard.adapters.processes.pids import is_same
+from callboard.core.live.frames import LineReader, LiveProtocolError
 
 _LONGEST = 100
 """Most bytes of the path of a socket. The kernel's limit is 107 on Linux and 103 on macOS."""
@@ -96,6 +97,11 @@ def accepted(listener: socket.socket) -> socket.socket | None:
     return connection
 
 
+def is_own(connection: socket.socket) -> bool:
+    """Return True if this process made the connection."""
+    return _credentials(connection) == (os.getpid(), os.getuid())
+
+
 def peer_of(connection: socket.socket) -> ConnectionOwner:
     """Return the process that made a connection. It blocks while it reads /proc.
 
@@ -128,6 +134,15 @@ async def received(connection: socket.socket) -> bytes:
             continue
         except OSError:
             return b""
+
+
+async def first_line(connection: socket.socket) -> bytes:
+    """Return the first line that the other end of a connection sends. Raises `LiveProtocolError`, `OSError`."""
+    reader = LineReader()
+    while data := await received(connection):
+        if lines := reader.feed(data):
+            return lines[0]
+    raise LiveProtocolError("the other end left without a line")
 
 
 def _new_socket() -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -54,6 +55,11 @@ class DurableStore(Store):
 
     patience: Patience
     """Waiting rules of writes; a host of sessions makes waits unlimited."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder of a store on this machine; None for a store on a server."""
+        return None
 
     @property
     @abstractmethod

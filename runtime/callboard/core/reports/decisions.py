@@ -116,7 +116,8 @@ class DecisionFold:
 
 
 def refusal(seq: int, request: RefusedRequest) -> Decision:
-    """Return a refused request to the web page as a decision. The agent is unknown: only its process was seen."""
+    """Return a refused request of an agent's process as a decision. The agent is unknown: only its process was seen."""
+    by_process = f" by process {request.pid} ({request.program})" if request.pid else ""
     return Decision(
         at=request.at,
         agent="",
@@ -126,7 +127,7 @@ def refusal(seq: int, request: RefusedRequest) -> Decision:
         seq=seq,
         call="",
         tool="web",
-        about=f"{request.action} by process {request.pid} ({request.program})"[:MOST_SHOWN],
+        about=f"{request.action}{by_process}"[:MOST_SHOWN],
         digest="",
         verdict="deny",
         by="person only",

@@ -136,9 +136,8 @@ class HostBroker(ApproverBroker):
 
     async def _write(self, request: Request, answer: Answer) -> str | None:
         host = self._host
-        lost = await answer_request(
-            host.ports.store, host.session, request.id, answer, now=host.clock.now(), fence=host.fence
-        )
+        now = host.clock.now()
+        lost = await answer_request(host.ports.store, host.session, request.id, answer, now=now, commit=host.commit)
         await host.refresh(request_key(host.session, request.id))
         return lost
 

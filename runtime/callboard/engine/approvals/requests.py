@@ -15,7 +15,7 @@ from callboard.core.messaging.authority import answered as answered_as
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Policy
-from callboard.ports.store import Fence, Put, Store, Write
+from callboard.ports.store import Commit, Put, Store, Write
 from callboard.types.errors import Conflict
 from callboard.types.records import AgentRow, Envelope, EnvelopeType, Json, Request, SessionRule
 
@@ -33,12 +33,12 @@ NOBODY_WAITS: dict[str, str] = {
 
 
 async def answer_request(
-    store: Store, session: str, request_id: str, answer: Answer, *, now: float, fence: Fence | None = None
+    store: Store, session: str, request_id: str, answer: Answer, *, now: float, commit: Commit | None = None
 ) -> str | None:
     """Answer a request, from any process.
 
     Return None if the answer is accepted, otherwise the reason why not: unknown request, already decided, or no
-    permission to answer it. The request's history records both.
+    permission to answer it. The request's history records both. `commit`: that of the caller, if not the store's.
     """
     while True:
         row = await store.get(request_key(session, request_id))
@@ -69,7 +69,7 @@ async def answer_request(
         if not isinstance(ruled, rules.AnswerRefusal):
             writes += [Put(rule_key(session, rule.id), rule.encode()) for rule in ruled]
         try:
-            await store.commit(*writes, fence=fence)
+            await (commit or store.commit)(*writes)
             return None if isinstance(answered, Request) else answered.text
         except Conflict:
             continue  # the request changed meanwhile: read again; the first answer wins

@@ -24,9 +24,10 @@ from callboard.core.keys import agent_key, mailbox, request_key, short_id
 from callboard.core.messaging.authority import ANSWERS, ASKS, cause_of, raises, refusal
 from callboard.core.messaging.envelopes import envelope_block, sending
 from callboard.engine.agent_runtime import AgentRuntime
+from callboard.engine.approvals.answer_guard import FORGED_MAIL
 from callboard.engine.operations.cleanup import request_withdrawn
 from callboard.engine.recall import PAGE
-from callboard.ports.store import Put, Row, Store, Write
+from callboard.ports.store import Put, Record, Row, Store, Write
 from callboard.ports.store_reading import records_of
 from callboard.types.errors import Conflict
 from callboard.types.events import EnvelopeReceived
@@ -58,25 +59,27 @@ async def listen(agent: AgentRuntime) -> None:
         async for record in records:
             # Envelopes that arrived together share one commit, because each commit costs a sync of the disk
             # (test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order).
-            together = (record, *records.at_hand())
-            await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in together])
+            await _receive_all(agent, stream, (record, *records.at_hand()))
 
 
 async def receive_rest(agent: AgentRuntime) -> None:
     """Record the current content of the mailbox and return, for a life that is about to be settled."""
     stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
     while records := await records_of(agent.host.ports.store, stream, agent.state.inbox.position, PAGE):
-        await _receive_all(agent, [read_envelope(each.data, stream, each.seq) for each in records])
+        await _receive_all(agent, stream, records)
 
 
-async def _receive_all(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
-    """Acknowledge envelopes in order. Those that depend on no row share commits, because each commit is an fsync."""
+async def _receive_all(agent: AgentRuntime, stream: str, records: Iterable[Record]) -> None:
+    """Acknowledge mail in order. Envelopes that depend on no row share commits, because each commit is an fsync."""
+    guard = agent.host.guard
     plain = list[Envelope]()
-    for envelope in envelopes:
-        if _depends_on_a_row(envelope) or refused(agent.row, envelope, None):
+    for record in records:
+        envelope = read_envelope(record.data, stream, record.seq)
+        forged = guard is not None and not guard.admits(stream, record.seq, record.data, envelope)
+        if forged or _depends_on_a_row(envelope) or refused(agent.row, envelope, None):
             await _receive_plain(agent, plain)
             plain = []
-            await _receive(agent, envelope)
+            await _receive(agent, envelope, forged=forged)
             continue
         plain.append(envelope)
         if len(plain) == TOGETHER:
@@ -111,8 +114,8 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
         agent.urge()
 
 
-async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
-    """Acknowledge one envelope.
+async def _receive(agent: AgentRuntime, envelope: Envelope, *, forged: bool) -> None:
+    """Acknowledge one envelope. `forged`: it does not count, whatever the rows say.
 
     A request for another plan or a request to stop withdraws a waiting plan, because the model reads nothing while a
     plan waits.
@@ -120,7 +123,9 @@ async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
     while True:
         host = agent.host
         gate = agent.state.work.gate
-        admission = await admit(host.ports.store, host.session, agent.row, envelope, now=host.clock.now())
+        void = FORGED_MAIL if forged else ""
+        now = host.clock.now()
+        admission = await admit(host.ports.store, host.session, agent.row, envelope, now=now, void=void)
         fault = admission.refused
         writes = admission.notices
         reason = _PLAN_VOID.get(envelope.type, "")
@@ -140,6 +145,8 @@ async def _receive(agent: AgentRuntime, envelope: Envelope) -> None:
         if agent.state.inbox.position >= envelope.seq:
             if not fault and raises(envelope):
                 agent.urge()
+            if forged and host.guard is not None:
+                await host.guard.report(f"{envelope.type} {envelope.id}", shown=True)
             return  # else the gate changed while this envelope waited: check again
 
 
@@ -156,15 +163,17 @@ class Admission:
     """Notices of a refusal to the lead and the sender, for the commit that acknowledges the envelope."""
 
 
-async def admit(store: Store, session: str, recipient: AgentRow, envelope: Envelope, *, now: float) -> Admission:
-    """Decide by the rows in the store whether an envelope counts.
+async def admit(
+    store: Store, session: str, recipient: AgentRow, envelope: Envelope, *, now: float, void: str = ""
+) -> Admission:
+    """Decide by the rows in the store whether an envelope counts. `void`: reason why it does not, whatever they say.
 
     Used by the listener of a host, and by a process that reads a mailbox while no process hosts the session.
     """
     row = None
     if envelope.request_id is not None and envelope.type in (*ASKS, *ANSWERS):
         row = await store.get(request_key(session, envelope.request_id))
-    reason = refused(recipient, envelope, row)
+    reason = void or refused(recipient, envelope, row)
     if not reason:
         return Admission(row, "", [])
     agents = list[AgentRow]()

@@ -73,6 +73,8 @@ async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
     """Run a tool until its writes commit. After a lost compare-and-swap it runs again on fresh rows."""
     for _ in range(CONFLICTS):
         outcome = await _outcome_of(agent, call, tool.run(call.input, _context_of(agent, call.id)))
+        if tool.spec.effect not in ("read", "store"):
+            await agent.host.check_answers()
         try:
             await _finish(agent, call, outcome)
             return

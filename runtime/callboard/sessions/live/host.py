@@ -8,22 +8,17 @@ follower that comes in the middle of a reply gets its text so far from the runti
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
-import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
-from callboard.adapters.processes.connection_owner import ConnectionOwner
-from callboard.adapters.processes.private_socket import accepted, listening, peer_of, received, socket_name
+from callboard.adapters.processes.private_socket import first_line, listening, received, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import (
     FrameKind,
-    LineReader,
     LiveFrame,
     LiveProtocolError,
     LiveReply,
@@ -36,16 +31,12 @@ from callboard.core.live.frames import (
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta, StreamingReply
 from callboard.ports.notifier import Notifier
-from callboard.sessions.person_actions import record_refusal
-from callboard.types.records import HostRow, RefusedRequest
+from callboard.sessions.live.admission import REQUEST_WITHIN, PeerAdmission, live_log, serve_connections
+from callboard.types.records import HostRow
 
 GATHERED = 0.03
 """Seconds for which pieces of replies are gathered before they are sent together."""
 _MOST_READERS = 64
-_REQUEST_WITHIN = 5.0
-"""Seconds within which a follower has to say what it follows."""
-_MOST_REPORTED = 20
-"""Refused processes that are reported, so that an agent cannot fill the log."""
 
 
 class LiveReader:
@@ -94,7 +85,7 @@ class LiveHost:
         self._gathered: dict[str, tuple[StreamingReply, list[Delta]]] = {}
         """Pieces of each agent's newest reply that were not sent yet."""
         self._news = Notifier()
-        self._reported = 0
+        self._admission = PeerAdmission(runtime, "follow the text of replies")
 
     async def serve(self, folder: Path, row: HostRow, *, task_status: TaskStatus[None]) -> None:
         """Serve followers until cancelled. Without a socket, followers see whole replies."""
@@ -103,67 +94,40 @@ class LiveHost:
             try:
                 listener = stack.enter_context(listening(folder, name))
             except OSError as error:
-                _log().warning("followers see whole replies only", error=str(error))
+                live_log().warning("followers see whole replies only", error=str(error))
                 task_status.started()
                 return
             task_status.started()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._send_gathered)
-                await self._accept_all(listener, group)
-
-    async def _accept_all(self, listener: socket.socket, group: TaskGroup) -> None:
-        while True:
-            await anyio.wait_readable(listener)
-            self._accept(listener, group)
-
-    def _accept(self, listener: socket.socket, group: TaskGroup) -> None:
-        connection = accepted(listener)
-        if connection is None:
-            return
-        if len(self._readers) >= _MOST_READERS:
-            connection.close()
-            return
-        group.start_soon(self._serve_reader, connection)
+                await serve_connections(listener, self._serve_reader, most=_MOST_READERS)
 
     async def _serve_reader(self, connection: socket.socket) -> None:
-        with connection:
-            request = await self._admitted(connection)
-            if request is None:
-                return
-            reader = LiveReader(connection, request)
-            self._flush()  # so that the new reader does not get twice what was gathered
-            self._greet(reader)
-            self._readers.add(reader)
-            self._runtime.on_streaming = self._gather
-            try:
-                await reader.run()
-            finally:
-                self._readers.discard(reader)
-                if not self._readers:
-                    self._runtime.on_streaming = None
+        request = await self._admitted(connection)
+        if request is None:
+            return
+        reader = LiveReader(connection, request)
+        self._flush()  # so that the new reader does not get twice what was gathered
+        self._greet(reader)
+        self._readers.add(reader)
+        self._runtime.on_streaming = self._gather
+        try:
+            await reader.run()
+        finally:
+            self._readers.discard(reader)
+            if not self._readers:
+                self._runtime.on_streaming = None
 
     async def _admitted(self, connection: socket.socket) -> LiveRequest | None:
         """Return the request of a follower; None for one that is refused."""
         try:
-            owner = await anyio.to_thread.run_sync(peer_of, connection)
-            if owner.origin != "person":
-                await self._report(owner)
+            if await self._admission.refuses(connection):
                 return None
-            with anyio.move_on_after(_REQUEST_WITHIN):
-                return await _request_of(connection)
+            with anyio.move_on_after(REQUEST_WITHIN):
+                return read_request(await first_line(connection))
         except (OSError, LiveProtocolError) as error:
-            _log().info("a follower was refused", error=str(error))
+            live_log().info("a follower was refused", error=str(error))
         return None
-
-    async def _report(self, owner: ConnectionOwner) -> None:
-        _log().warning("a follower was refused", pid=owner.pid, reason=owner.reason)
-        self._reported += 1
-        if owner.origin == "tool" and self._reported <= _MOST_REPORTED:
-            action = "follow the text of replies"
-            refused = RefusedRequest(
-                at=time.time(), pid=owner.pid, program=owner.program, action=action, why=owner.reason
-            )
-            await record_refusal(self._runtime.ports.store, self._runtime.session, refused)
 
     def _greet(self, reader: LiveReader) -> None:
         """Send the greeting, and the text so far of all replies that stream now."""
@@ -210,10 +174,6 @@ class LiveHost:
                 reader.buffer.add(_name_of(reply), lines)
 
 
-def _log() -> structlog.BoundLogger:
-    return structlog.get_logger("callboard.live")
-
-
 _KINDS: dict[str, FrameKind] = {"text": "text", "thinking": "thinking", "tool": "input"}
 
 
@@ -238,11 +198,3 @@ def _frames_of(reply: LiveReply, deltas: Iterable[Delta]) -> Iterator[LiveFrame]
         texts.append(delta.text)
     if kind is not None:
         yield LiveFrame(reply, kind, "".join(texts))
-
-
-async def _request_of(connection: socket.socket) -> LiveRequest:
-    reader = LineReader()
-    while data := await received(connection):
-        if lines := reader.feed(data):
-            return read_request(lines[0])
-    raise LiveProtocolError("the follower left without a request")

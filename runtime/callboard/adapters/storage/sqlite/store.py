@@ -124,6 +124,10 @@ class SqliteStore(DurableStore):
         """
         return self._damage
 
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         self._usable()
         return await self._writer.do(lambda transaction: transaction.write_all(writes, fence))

@@ -1,0 +1,125 @@
+"""Guard of the answers, session rules and messages of a person, while agents' commands can write to the database.
+
+A change that neither this process nor an announced process of a person made does not reach the row cache: the guard
+writes the row again as the cache has it, and reports the attempt. Rows and mail from before the guard began count:
+nothing shows who wrote them. Only a session at sandbox level 0 with a store on this machine has a guard
+(docs/decisions/0059-answers-at-level-0.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from callboard.core.approvals.vouching import guarded_prefixes, vouched_digests, write_digest
+from callboard.core.keys import mailbox
+from callboard.engine.row_cache import RowCache
+from callboard.ports.store import Delete, Put, Row, Store, Write
+from callboard.ports.store_reading import rows_of
+from callboard.types.errors import Conflict, SessionUnreadable
+from callboard.types.records import Envelope
+
+FORGED_MAIL = "no process of the person sent it"
+"""Reason why a message in the person's name is rejected."""
+
+
+class ForgeryReport(Protocol):
+    """Report of a forged write. `shown`: the screen shows it already."""
+
+    async def __call__(self, forged: str, *, shown: bool = False) -> None: ...
+
+
+class AnswerGuard:
+    """Guard of one session. `commit`: that of the host, which applies its rows to the cache."""
+
+    def __init__(
+        self,
+        session: str,
+        store: Store,
+        board: RowCache,
+        *,
+        commit: Callable[[Write], Awaitable[object]],
+        report: ForgeryReport,
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._board = board
+        self._commit = commit
+        self.report = report
+        self._prefixes = guarded_prefixes(session)
+        self._vouched = set[str]()
+        """Digests of announced writes, and of those of this process, that have not arrived yet. Those of mail stay,
+        because a mailbox can be read twice."""
+        self._trusted: dict[str, int] = {}
+        """Mailbox -> last number of the mail from before the guard began."""
+
+    async def begin(self) -> None:
+        """Trust the rows and the mail that exist now."""
+        for agent in self._board.living_agents():
+            stream = mailbox(self._session, agent.name, agent.incarnation)
+            self._trusted[stream] = await self._store.last(stream)
+        self._board.take(*await self._stored())
+
+    def vouch(self, digests: Sequence[str]) -> None:
+        """Accept the writes with these digests when they arrive."""
+        self._vouched.update(digests)
+
+    def expect(self, writes: Sequence[Write]) -> None:
+        """Accept these writes, which this process is about to make."""
+        self.vouch(vouched_digests(self._session, writes))
+
+    def admits(self, stream: str, seq: int, data: bytes, envelope: Envelope) -> bool:
+        """Return False if a record of a mailbox is guarded, and nobody vouched for it."""
+        if envelope.sender != "person" and envelope.type != "command":
+            return True
+        return seq <= self._trusted.get(stream, 0) or write_digest(stream, data) in self._vouched
+
+    async def take(self, *rows: Row) -> None:
+        """Apply rows of the store to the cache, and write those again that were forged."""
+        forged = [row for row in rows if not self._is_sound(row)]
+        self._board.take(*(row for row in rows if row not in forged))
+        for row in forged:
+            await self._restore(row)
+
+    async def check(self) -> None:
+        """Compare all guarded rows with the cache. A forger can change a row without a new revision."""
+        rows = {row.key: row for row in await self._stored()}
+        await self.take(*rows.values())
+        for row in rows.values():
+            if row.revision == self._board.revision(row.key) and not self._is_cached(row):
+                await self._restore(row)
+        for key in self._board.keys(*self._prefixes):
+            if key not in rows:
+                await self.take(await self._store.get(key) or Row(key, None, self._board.revision(key) + 1))
+
+    def _is_sound(self, row: Row) -> bool:
+        """Return True for a row that the cache has already, or that this process or an announced one wrote."""
+        if not row.key.startswith(self._prefixes) or row.revision <= self._board.revision(row.key):
+            return True
+        digest = write_digest(row.key, row.value)
+        if digest not in self._vouched:
+            return False
+        # Used once: a later forger could write the same value again, such as a rule from before it was revoked.
+        self._vouched.remove(digest)
+        return True
+
+    def _is_cached(self, row: Row) -> bool:
+        try:
+            return self._board.has(row)
+        except SessionUnreadable:
+            return False
+
+    async def _restore(self, row: Row) -> None:
+        """Write a row again as the cache has it."""
+        value = self._board.value(row.key)
+        expected = row.revision if row.value is not None else None
+        write = Delete(row.key, expected) if value is None else Put(row.key, value.encode(), expected)
+        try:
+            await self._commit(write)
+        except Conflict:
+            return  # it has changed again: the watch brings the newer row
+        kind = "request" if row.key.startswith(self._prefixes[0]) else "session rule"
+        await self.report(f"{kind} {row.key.rsplit('/', 1)[1]}")
+
+    async def _stored(self) -> list[Row]:
+        return [row for prefix in self._prefixes for row in await rows_of(self._store, prefix)]
