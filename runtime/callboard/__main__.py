@@ -67,7 +67,7 @@ def _open_standard_streams() -> None:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
-    raise hangup.SignalExit(TERMINATED)
+    hangup.leave_by_signal(signum, TERMINATED)
 
 
 def _report_failure(error: BaseException, context: Invocation) -> int:

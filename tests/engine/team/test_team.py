@@ -298,9 +298,9 @@ async def test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_ou
     admit = receive.admit
 
     async def admit_then_refuse(
-        store: Store, session: str, recipient: AgentRow, envelope: Envelope, *, now: float
+        store: Store, session: str, recipient: AgentRow, envelope: Envelope, *, now: float, void: str
     ) -> receive.Admission:
-        admission = await admit(store, session, recipient, envelope, now=now)
+        admission = await admit(store, session, recipient, envelope, now=now, void=void)
         if envelope.type == "shutdown_request" and not told and envelope.request_id:
             no, host = Answer("rejected", "alice", "not done yet"), team.team.host
             told.append(await answer_request(store, session, envelope.request_id, no, now=host.clock.now()))

@@ -15,7 +15,6 @@ import click
 
 from callboard import __version__
 from callboard.adapters.processes.tool_ancestry import started_by_tool
-from callboard.core.placement import read_labels
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
@@ -199,6 +198,8 @@ def flags_of(values: Mapping[str, Any]) -> dict[str, object]:
         if value is not None and value != ()
     }
     if values.get("placement"):
+        from callboard.core.placement import read_labels  # noqa: PLC0415 - a rare option; OpenSSL comes with it, 5 ms
+
         flags["placement"] = read_labels(values["placement"], "--placement")
     return flags
 

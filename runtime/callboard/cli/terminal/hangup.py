@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Literal
 
@@ -32,6 +33,26 @@ Hangup = Literal["signal", "gone"]
 
 class SignalExit(SystemExit):
     """Exit of the process with an exit code, raised by a signal handler."""
+
+
+def leave_by_signal(number: int, code: int) -> None:
+    """Raise `SignalExit` from the handler of a signal: between two callbacks if an event loop runs, otherwise at once.
+
+    In the middle of a callback the exception could leave a lock of the import system locked, or a worker thread that
+    nobody ends, and the process would wait for it at its exit
+    (test_a_signal_while_a_browser_is_opened_ends_the_page). A second signal raises at once, because the loop may be
+    busy.
+    """
+    events = sys.modules.get("asyncio.events")  # not imported before the first loop: it takes 30 ms
+    loop = None if events is None else events._get_running_loop()
+    if loop is None:
+        raise SignalExit(code)
+    signal.signal(number, partial(_leave_at_once, code))
+    loop.call_soon_threadsafe(partial(_leave_at_once, code))
+
+
+def _leave_at_once(code: int, number: int = 0, frame: FrameType | None = None) -> None:
+    raise SignalExit(code)
 
 
 class Hangups:
@@ -50,7 +71,8 @@ class Hangups:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not self.listening:
-            raise SignalExit(HANGUP)
+            leave_by_signal(number, HANGUP)
+            return
         try:
             os.write(self.writer, b"h")
         except BlockingIOError:
