@@ -73,3 +73,4 @@ async def test_a_command_that_is_allowed_goes_to_the_background_as_soon_as_it_ru
             lead = session.state("lead")
             assert lead is not None
             assert (mover.moved, lead.last_text) == ([True], "It goes on.")
+    (folder / "gate").write_text("go\n")  # the command continues after the session: this ends it
