@@ -87,7 +87,7 @@ from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patiently, watch_cut_off
-from callboard.sessions.vouching import sockets_folder
+from callboard.sessions.vouching import can_announce
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Fenced, SessionHosted, heart_of
@@ -567,7 +567,7 @@ async def run_supervisor(
             await group.start(serve_way_out, launcher)
             if live is not None:
                 await group.start(partial(LiveHost(host).serve, live, host_row))
-            if live is not None and launcher.level == 0 and sockets_folder(host.ports.store) is not None:
+            if live is not None and launcher.level == 0 and can_announce(host.ports.store):
                 await group.start(partial(guard_answers, host, live, host_row))
             if not isinstance(wiring, Replayed):
                 group.start_soon(keep_reading, definitions, tell)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 
+from callboard.adapters.kernel.process_table import has_proc
 from callboard.adapters.processes.private_socket import connected, first_line, socket_name
 from callboard.adapters.storage.durable import DurableStore
 from callboard.core.approvals.vouching import announcement_line, read_reply, vouched_digests
@@ -26,6 +27,14 @@ REPLY_WITHIN = 10.0
 """Seconds within which a host replies to an announcement."""
 _TRIES = 3
 """Connections to a host that closes them without a reply."""
+
+
+def can_announce(store: Store) -> bool:
+    """Return True if processes of a person reach the host's socket, and the kernel shows which process tools started.
+
+    Without /proc, nothing is sure about the process at the other end.
+    """
+    return has_proc() and sockets_folder(store) is not None
 
 
 def sockets_folder(store: Store) -> Path | None:
