@@ -105,3 +105,15 @@ def test_a_failure_of_pip_is_the_exit_code(tmp_path: Path) -> None:
 def test_uv_on_the_path_installs(tmp_path: Path) -> None:
     done = run_set_up(tmp_path, os.environ["PATH"], {})
     assert (done.returncode, is_installed(tmp_path), done.stderr) == (0, True, "Setting up env, once.\n")
+
+
+@pytest.mark.slow
+def test_all_tests_are_collected_without_the_packages_that_make_may_leave_out() -> None:
+    """`make` installs `playwright` only beside Chromium. Without it the tests in a browser are skipped."""
+    hidden = "import sys\nsys.modules['playwright'] = None\nimport pytest\n"
+    program = (
+        hidden + "sys.exit(pytest.main(['--collect-only', '-q', '-n', '0', '-p', 'no:cacheprovider', 'tests/web']))"
+    )
+    root = Path(set_up.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -121,10 +121,6 @@ class RowCache:
         kind, _, name = row.key.removeprefix(self._prefix).partition("/")
         return self.value(row.key) == (None if row.value is None else _value(kind, name, row))
 
-    def keys(self, *prefixes: str) -> list[str]:
-        """Return the keys of the rows of this cache that begin with one of the prefixes."""
-        return [key for key in self._revisions if key.startswith(prefixes) and self.value(key) is not None]
-
     def _index_agent(self, name: str, before: Value | None, now: Value | None) -> None:
         """Move an agent between the lists of living and ended agents, and number a new subagent."""
         if isinstance(before, AgentRow):

@@ -15,7 +15,7 @@ from callboard.core.approvals.vouching import guarded_prefixes, vouched_digests,
 from callboard.core.keys import mailbox
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Delete, Put, Row, Store, Write
-from callboard.ports.store_reading import rows_of
+from callboard.ports.store_reading import row_of, rows_of
 from callboard.types.errors import Conflict, SessionUnreadable
 from callboard.types.records import Envelope
 
@@ -58,7 +58,8 @@ class AnswerGuard:
         for agent in self._board.living_agents():
             stream = mailbox(self._session, agent.name, agent.incarnation)
             self._trusted[stream] = await self._store.last(stream)
-        self._board.take(*await self._stored())
+        for prefix in self._prefixes:
+            self._board.take(*await rows_of(self._store, prefix))
 
     def vouch(self, digests: Sequence[str]) -> None:
         """Accept the writes with these digests when they arrive."""
@@ -82,15 +83,22 @@ class AnswerGuard:
             await self._restore(row)
 
     async def check(self) -> None:
-        """Compare all guarded rows with the cache. A forger can change a row without a new revision."""
-        rows = {row.key: row for row in await self._stored()}
+        """Compare the session rules and the pending requests with the cache.
+
+        A forger can change a row without a new revision. What was decided is not compared, so that the cost does not
+        grow with the session: its answer is in the journal of the agent that asked.
+        """
+        requests, rules = self._prefixes
+        rows = {row.key: row for row in await rows_of(self._store, rules)}
+        pending = {f"{requests}{request.id}" for request in self._board.pending_requests()}
+        rows |= {key: row for key in sorted(pending) if (row := await row_of(self._store, key)) is not None}
         await self.take(*rows.values())
         for row in rows.values():
             if row.revision == self._board.revision(row.key) and not self._is_cached(row):
                 await self._restore(row)
-        for key in self._board.keys(*self._prefixes):
+        for key in (*pending, *(f"{rules}{rule.id}" for rule in self._board.rules())):
             if key not in rows:
-                await self.take(await self._store.get(key) or Row(key, None, self._board.revision(key) + 1))
+                await self.take(await row_of(self._store, key) or Row(key, None, self._board.revision(key) + 1))
 
     def _is_sound(self, row: Row) -> bool:
         """Return True for a row that the cache has already, or that this process or an announced one wrote."""
@@ -120,6 +128,3 @@ class AnswerGuard:
             return  # it has changed again: the watch brings the newer row
         kind = "request" if row.key.startswith(self._prefixes[0]) else "session rule"
         await self.report(f"{kind} {row.key.rsplit('/', 1)[1]}")
-
-    async def _stored(self) -> list[Row]:
-        return [row for prefix in self._prefixes for row in await rows_of(self._store, prefix)]
