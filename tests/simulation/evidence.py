@@ -93,7 +93,7 @@ def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
         for check in (_mail, _calls, _turns, _ordinals):
             found += [f"{who}: {fault}" for fault in check(life)]
         if at_rest and not life.parked and not buried(life, evidence.rows):
-            found += [f"{who}: {fault}" for fault in (*_unread(life), *_ends(life))]
+            found += [f"{who}: {fault}" for fault in (*_unread(life), *_ends(life, evidence))]
         found += [f"{who}: {fault}" for fault in life.faults]
     found += [f"{task.id}: held by nobody alive" for task in evidence.tasks if _orphaned(task, evidence)]
     return found
@@ -173,12 +173,21 @@ def _let_go(life: Life) -> bool:
     return False
 
 
-def _ends(life: Life) -> Iterator[str]:
+def _lead_read_of_end(life: Life, evidence: Evidence) -> bool:
+    """It was stopped while its turn waited for its subagents, and the lead got a last word about that."""
+    mail = [envelope for lead in evidence.lives if lead.name == "lead" for envelope in lead.mail]
+    return life.state.lifecycle.ended is not None and any(
+        (one.sender, one.sender_incarnation, one.type) == (life.name, life.incarnation, "error") for one in mail
+    )
+
+
+def _ends(life: Life, evidence: Evidence) -> Iterator[str]:
     """All is quiet: nothing is half done, and nobody owes a word after a turn that ended by itself."""
     state = life.state
     if state.turn is not None or state.calls or state.model.call is not None or state.compaction.summary is not None:
         yield "something is under way while all is quiet"
     said_so = state.turns.last_reason in ("interrupted", "stopped", "") or bool(state.work.tasks) or _let_go(life)
+    said_so = said_so or _lead_read_of_end(life, evidence)
     if life.state.identity.spec is not None and state.me.kind == "teammate" and state.work.assignment and not said_so:
         yield f"its turn ended ({state.turns.last_reason}) and the lead never heard of its assignment"
 

@@ -251,6 +251,16 @@ def test_however_long_a_wait_the_service_names_one_call_a_minute_goes(wait: floa
     assert calls.limiter.named_until == NOW + 183.0 + wait
 
 
+def test_a_prompt_for_a_call_that_waits_already_lets_it_try_a_parked_key() -> None:
+    calls = Calls()
+    calls.ask("teammate")
+    calls.ask("lead")
+    calls.limiter = rate.apply_notice(calls.limiter, RateNotice(at=NOW, parked_until=NOW + 20.0, why="slow"))
+    assert calls.go() == []
+    calls.limiter = rate.hurry(calls.limiter, 1)
+    assert calls.go() == [1]
+
+
 def test_a_persons_prompt_tries_a_parked_key_at_once_and_its_answer_lifts_the_park() -> None:
     calls = opened()
     calls.many(12)
