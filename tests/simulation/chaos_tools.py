@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+from tests.simulation.evidence import BUG
 from tests.simulation.outside import Outside, OutsideTool, bash, schema
 
 from callboard.core.keys import short_id
@@ -216,7 +217,7 @@ class Bugs:
         self.seen += 1
         if self.seen in self.at:
             self.raised.append(agent)
-            raise Bug(f"a bug at record {self.seen}")
+            raise Bug(f"{BUG} {self.seen}")
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Nothing is recorded for it."""

@@ -16,6 +16,9 @@ from callboard.ports.store import Store
 from callboard.types import events as ev
 from callboard.types.records import AgentRow, Envelope, Request, Task
 
+BUG = "a bug at record"
+"""Beginning of the text of the bugs that runs raise (`chaos_tools.Bugs`)."""
+
 
 @dataclass(frozen=True)
 class Life:
@@ -90,7 +93,7 @@ def broken(evidence: Evidence, *, at_rest: bool = True) -> list[str]:
     found: list[str] = []
     for life in evidence.lives:
         who = f"{life.name}.{life.incarnation}"
-        for check in (_mail, _calls, _turns, _ordinals):
+        for check in (_mail, _calls, _turns, _ordinals, _crashes):
             found += [f"{who}: {fault}" for fault in check(life)]
         if at_rest and not life.parked and not buried(life, evidence.rows):
             found += [f"{who}: {fault}" for fault in (*_unread(life), *_ends(life, evidence))]
@@ -197,6 +200,13 @@ def _ordinals(life: Life) -> Iterator[str]:
     numbers = [e.ordinal for e in life.events if isinstance(e, (ev.ModelReplied, ev.ReplyDropped, ev.ReplyInterrupted))]
     if numbers != sorted(set(numbers)):
         yield f"replies are numbered {numbers}"
+
+
+def _crashes(life: Life) -> Iterator[str]:
+    """Only what the run raised on purpose crashes an agent."""
+    for event in life.events:
+        if isinstance(event, ev.AgentCrashed) and BUG not in event.why:
+            yield f"it crashed: {event.why}"
 
 
 def _orphaned(task: Task, evidence: Evidence) -> bool:
