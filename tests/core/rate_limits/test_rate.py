@@ -252,13 +252,15 @@ def test_however_long_a_wait_the_service_names_one_call_a_minute_goes(wait: floa
 
 
 def test_a_prompt_for_a_call_that_waits_already_lets_it_try_a_parked_key() -> None:
-    calls = Calls()
-    calls.ask("teammate")
-    calls.ask("lead")
-    calls.limiter = rate.apply_notice(calls.limiter, RateNotice(at=NOW, parked_until=NOW + 20.0, why="slow"))
+    calls = opened()
+    calls.many(1)
+    calls.now = 10.0
+    calls.ends(1, CallEnd("limited", 3_600.0, why="slow"))
+    calls.ask("lead", "teammate")
+    calls.now = 12.0
     assert calls.go() == []
-    calls.limiter = rate.hurry(calls.limiter, 1)
-    assert calls.go() == [1]
+    calls.limiter = rate.hurry(calls.limiter, 3)
+    assert calls.go() == [3]
 
 
 def test_a_persons_prompt_tries_a_parked_key_at_once_and_its_answer_lifts_the_park() -> None:
