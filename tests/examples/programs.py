@@ -124,6 +124,7 @@ class Server:
                 screen.wait_for_output(shown or r"\S", SECONDS)
                 screen.type(keys)
             code = screen.process.wait(SECONDS)
+            screen.drain()
         finally:
             text = screen.text()
             screen.close()

@@ -156,6 +156,12 @@ class PtyScreen:
                 self._news.wait(0.2)
         return "\n".join(self.rows_now())
 
+    def drain(self) -> None:
+        """Read the rest of what the process wrote before it ended."""
+        os.close(self.slave)  # the last one: the reader reads to the end
+        self.slave = -1
+        self._reader.join(10)
+
     def close(self) -> None:
         self._reads.set()
         self.process.kill()
