@@ -41,7 +41,8 @@ class PeerAdmission:
         if owner.origin == "person":
             return ""
         await self._report(owner)
-        return owner.reason
+        # Never empty: an empty text would admit the process.
+        return owner.reason or "it is not known to be a process of the person"
 
     async def _report(self, owner: ConnectionOwner) -> None:
         live_log().warning("a process was refused", action=self._action, pid=owner.pid, reason=owner.reason)
