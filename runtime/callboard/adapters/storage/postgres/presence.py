@@ -427,6 +427,7 @@ class Presence:
     def _renew(self, connection: Connection) -> int:
         """Renew or create the row, and return its number."""
         state = self._state
+        listening = state.listening  # read once: a reader may begin to follow at any moment
         sent = monotonic()
         if state.row.number and state.row.renewed + SILENT_SECONDS <= sent:
             # This process slept, or was stopped: others may have its leases by now, whatever the row says.
@@ -441,7 +442,7 @@ class Presence:
             changed = run(
                 connection,
                 "UPDATE callboard.host SET seen = clock_timestamp(), listening = %s WHERE number = %s RETURNING number",
-                (state.listening, state.row.number),
+                (listening, state.row.number),
             )
             if not changed:  # an administrator removed it, or the server was restored: leases must be acquired again
                 self._end_period(state.period)
@@ -451,12 +452,14 @@ class Presence:
                 connection,
                 "INSERT INTO callboard.host (space, pid, started, place, machine, listening, about) "
                 "VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING number",
-                (self._space, self._pid, self._started, self._place, machine_here(), state.listening, state.about),
+                (self._space, self._pid, self._started, self._place, machine_here(), listening, state.about),
             )[0][0]
         state.row.renewed = sent
         self._watch.hear()
         self._patience.resume()
-        if state.listening and not state.listens:
+        # Only once the row says so: until then nobody rings, and the look at everything would come too early
+        # (test_a_follower_that_begins_while_its_row_is_renewed_is_rung).
+        if listening and not state.listens:
             connection.execute(b"LISTEN callboard_%d" % state.row.number)
             state.listens = True
             self._call.rung(None)  # whatever happened before is found by a look at everything

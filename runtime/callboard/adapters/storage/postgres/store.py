@@ -410,7 +410,10 @@ class Wakeups:
         query = queries.changed_keys(self._space, self._position)
 
         def decode(rows: queries.Rows) -> None:
+            first = not self._position
             keys, self._position = query.decode(rows)
+            if first:  # what changed since the readers began is not known, and its ring may be lost
+                self._feeds.rung(None)
             self._feeds.changed((), keys)
 
         return Query(query.sql, query.parameters, decode)
