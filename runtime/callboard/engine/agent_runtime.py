@@ -368,9 +368,12 @@ class AgentRuntime:
         self._advance(state, events)
 
     def _advance(self, state: AgentState, events: Sequence[Event]) -> None:
-        self.state = state
+        before, self.state = self.state, state
         self.recent_replies.take(events, state)
-        self.host.budgets.follow(state)
+        # Only these parts bear on the account: most events of a step change none of them.
+        same = state.budget is before.budget and state.turn is before.turn and state.identity is before.identity
+        if not same:
+            self.host.budgets.follow(state)
 
     def _notify(self, events: Sequence[Event]) -> None:
         first = self.state.seq - len(events) + 1

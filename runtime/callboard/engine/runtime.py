@@ -47,7 +47,7 @@ from callboard.ports.mcp import PromptSource, Servers
 from callboard.ports.model import Delta, Model, OnStreaming, StreamingReply
 from callboard.ports.store import Append, Fence, Put, Row, Store, Write
 from callboard.ports.store_reading import rows_of
-from callboard.ports.tool import Folders, Launcher, Skills, Tool
+from callboard.ports.tool import Launcher, Skills, Tool, ToolSpec
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import Event
@@ -201,6 +201,10 @@ class SessionRuntime:
     """Replies that stream now, by the names of their agents."""
     on_streaming: OnStreaming | None = None
     """Receiver of all replies for followers in other processes; None while there are none."""
+    _known_tools: dict[str, tuple[ToolSpec, ToolFacts]] = field(
+        init=False, default_factory=dict[str, tuple[ToolSpec, ToolFacts]]
+    )
+    """Facts of tools, by name, each with the specification that they were made from."""
     guard: AnswerGuard | None = None
     """Guard of the person's answers against commands that can write to the store; None: no command can."""
     listeners: Listeners = field(init=False, default=Listeners())
@@ -265,9 +269,11 @@ class SessionRuntime:
     def facts(self, state: AgentState, running: frozenset[Operation]) -> Facts:
         """Return the facts for the next decision: those that a rule may read in the agent's phase."""
         requests = self._requests(state)
+        life = state.me.name, state.identity.incarnation
+        turn = state.turn
         at = phase(state)
-        if at != "calls":
-            self.paths.pop(_life(state), None)
+        if at != "calls" and life in self.paths:
+            del self.paths[life]
         more = self._call_facts(state) if at == "calls" else self._next_facts(state) if at == "next" else {}
         return Facts(
             now=self.ports.clock.now(),
@@ -276,10 +282,10 @@ class SessionRuntime:
             running=running,
             requests=requests,
             deadlines=self.deadlines.of(requests.values()) if requests else {},
-            taken=self._lost_tasks(state),
+            taken=self._lost_tasks(state) if state.work.tasks else (),
             budgets=self.budgets.path_of(state),
-            worktree=self._worktree(state),
-            settled=state.turn is not None and self.settled.get(_life(state)) == state.turn.id,
+            worktree=self._worktree(state) if self.ports.worktrees is not None else None,
+            settled=turn is not None and self.settled.get(life) == turn.id,
             starts=self._starts(state),
             **more,
         )
@@ -290,7 +296,7 @@ class SessionRuntime:
         has = self.ports.hooks.has
         return {
             "tools": tools,
-            "keys": self._keys(state, self.ports.archive.folders(state.me), tools),
+            "keys": self._keys(state, tools),
             "rewrites": has("PreToolUse") or has("PermissionRequest"),
             "others_at_work": self._others_at_work(state),
             "mail_seconds": self._mail_seconds(state),
@@ -351,10 +357,7 @@ class SessionRuntime:
         if state.turn is not None:
             self.settled[_life(state)] = state.turn.id
 
-    def _worktree(self, state: AgentState) -> str | None:
-        if self.ports.worktrees is None or state.identity.spec is None:
-            return None
-
+    def _worktree(self, state: AgentState) -> str:
         def task(task_id: str) -> Task | None:
             row = self.board.task(task_id)
             return row[0] if row else None
@@ -423,18 +426,20 @@ class SessionRuntime:
         return mailbox(self.session, name, row[0].incarnation if row else 1)
 
     def _requests(self, state: AgentState) -> dict[str, Request]:
-        ids = [*state.calls.requests]
-        ids += [request_id for request_id in (state.work.gate.request_id, state.lifecycle.leaving) if request_id]
-        rows = {request_id: self.board.request(request_id) for request_id in ids}
-        return {request_id: row[0] for request_id, row in rows.items() if row}
+        ids = (*state.calls.requests, state.work.gate.request_id, state.lifecycle.leaving)
+        rows = ((request_id, self.board.request(request_id)) for request_id in ids if request_id)
+        return {request_id: row[0] for request_id, row in rows if row} if any(ids) else {}
 
     def _tool_facts(self, name: str) -> ToolFacts:
         tool = self.ports.tools.get(name)
         if tool is None:
             return ToolFacts("look")  # its call is refused
         spec = tool.spec
-        order = order_class(spec.effect, spec.concurrency, watches=spec.watches)
-        return ToolFacts(order, spec.barrier, spec.watches)
+        known = self._known_tools.get(name)
+        if known is None or known[0] is not spec:
+            order = order_class(spec.effect, spec.concurrency, watches=spec.watches)
+            known = self._known_tools[name] = (spec, ToolFacts(order, spec.barrier, spec.watches))
+        return known[1]
 
     def _others_at_work(self, state: AgentState) -> bool:
         """Return True if other agents are working.
@@ -451,7 +456,7 @@ class SessionRuntime:
             return True
         return any(request.asked_by == me and request.status == "pending" for request in self.board.requests())
 
-    def _keys(self, state: AgentState, folders: Folders, tools: Mapping[str, ToolFacts]) -> dict[str, str]:
+    def _keys(self, state: AgentState, tools: Mapping[str, ToolFacts]) -> dict[str, str]:
         """Return the paths of the open calls.
 
         Each is resolved once no earlier call can change its links. Later calls wait for an earlier call that can.
@@ -467,10 +472,9 @@ class SessionRuntime:
             if order in ("read", "write"):
                 path = cached.get(call.call.id)
                 if path is None or path[0] is not call.call:
-                    path = cached[call.call.id] = (
-                        call.call,
-                        self.ports.tools[call.call.name].key(call.call.input, folders),
-                    )
+                    folders = self.ports.archive.folders(state.me)
+                    key = self.ports.tools[call.call.name].key(call.call.input, folders)
+                    path = cached[call.call.id] = (call.call, key)
                 keys[call.call.id] = path[1]
         return keys
 

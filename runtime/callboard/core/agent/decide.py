@@ -58,11 +58,11 @@ WAITED_FOR = HOOKS | {REMINDERS, COUNT, SKILLS, PROMPT}
 
 def decide(state: AgentState, facts: Facts) -> st.Step:
     """Return the next step. Some rule always applies: the last one is `idle`."""
-    step = None
-    rules = iter(RULES)
-    while step is None:
-        step = next(rules)(state, facts)
-    return step
+    for rule in RULES:
+        step = rule(state, facts)
+        if step is not None:
+            return step
+    raise AssertionError("the last rule always returns a step")
 
 
 def ended(state: AgentState, facts: Facts) -> st.Step | None:

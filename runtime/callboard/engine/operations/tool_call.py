@@ -129,7 +129,13 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     )
     void = left_stage(call.id, "started")
     events = (*outcome.events, *await touched(agent, outcome))
-    if _runs_again(agent, call) and not outcome.writes:
+    hooked = _has_result_hooks(agent)
+    if not hooked:  # nothing can change the result any more: one decision less for each call
+        events = (*events, ev.ToolSettled(at=finished.at, call=call.id))
+    tool = agent.host.ports.tools.get(call.name)
+    if not hooked and not outcome.writes and tool is not None and tool.spec.effect == "read":
+        # It can simply run again after its result was lost
+        # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
         await agent.note(finished, *events, unless=void)
     else:
         # Counted before the commit: calls of one reply run together, and could fill a mailbox beyond its limit
@@ -154,15 +160,10 @@ async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, 
     return tuple(ev.InjectionQueued(at=now, injection=injection) for injection in injections)
 
 
-def _runs_again(agent: AgentRuntime, call: ToolCall) -> bool:
-    """Return True if the call can simply run again after its result was lost.
-
-    The call only reads, and no hook acted on the result.
-    """
-    tool = agent.host.ports.tools.get(call.name)
+def _has_result_hooks(agent: AgentRuntime) -> bool:
+    """Return True if hooks may change results of calls before the model reads them."""
     has = agent.host.ports.hooks.has
-    hooked = has("PostToolUse") or has("PostToolUseFailure")
-    return tool is not None and tool.spec.effect == "read" and not hooked
+    return has("PostToolUse") or has("PostToolUseFailure")
 
 
 def _content(content: str | Sequence[Json]) -> tuple[Json, ...]:
@@ -201,9 +202,8 @@ async def _repair(agent: AgentRuntime, call_id: str) -> None:
 
 
 async def settle(agent: AgentRuntime, step: st.Settle) -> None:
-    """Settle calls. Without hooks the results stay unchanged."""
-    has = agent.host.ports.hooks.has
-    if not has("PostToolUse") and not has("PostToolUseFailure"):
+    """Settle calls whose results were recorded alone. Without hooks the results stay unchanged."""
+    if not _has_result_hooks(agent):
         now = agent.host.clock.now()
         await agent.note(*(ev.ToolSettled(at=now, call=call) for call in step.calls))
         return
