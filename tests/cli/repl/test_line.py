@@ -17,7 +17,8 @@ from prompt_toolkit.output import DummyOutput
 from callboard.cli.repl.draft import valid_text
 from callboard.cli.repl.line import PromptLine
 from callboard.cli.repl.team_panel import PanelKey
-from callboard.cli.terminal.terminal import Canvas, Line, Terminal
+from callboard.cli.terminal.canvas import Canvas
+from callboard.cli.terminal.terminal import Line, Terminal
 
 pytestmark = pytest.mark.anyio
 

@@ -73,6 +73,45 @@ def test_blocks_of_many_threads_never_interleave() -> None:
         seen[name] = int(number) + 1
 
 
+class Counted(io.StringIO):
+    """A stream that counts its writes."""
+
+    writes = 0
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        return super().write(text)
+
+
+@given(kinds=st.lists(st.sampled_from(["block", "lines", "result", "record"]), max_size=60))
+def test_what_is_written_together_keeps_the_order_of_all_output(kinds: list[str]) -> None:
+    screen = Counted()
+    terminal = Terminal(screen, screen, color="never")
+    for number, kind in enumerate(kinds):
+        match kind:
+            case "block":
+                terminal.terminal_print(block(f"{number}", progress=True))
+            case "lines":
+                terminal.terminal_print(block(f"{number}\n{number} more"))
+            case "result":
+                terminal.result(f"{number}")
+            case _:
+                terminal.record(f"{number}")
+    terminal.close()
+    expected = [line for at, kind in enumerate(kinds) for line in [f"{at}", *[f"{at} more"] * (kind == "lines")]]
+    assert screen.getvalue().splitlines() == expected
+
+
+def test_blocks_that_come_close_together_are_written_together() -> None:
+    screen = Counted()
+    terminal = Terminal(io.StringIO(), screen, color="never")
+    for number in range(100):
+        terminal.terminal_print(block(f"{number}"))
+    terminal.close()
+    assert screen.getvalue().splitlines() == [f"{number}" for number in range(100)]
+    assert screen.writes < 50
+
+
 def test_while_another_program_has_the_screen_what_is_printed_waits_and_nobody_waits_for_it() -> None:
     screen = io.StringIO()
     terminal = Terminal(io.StringIO(), screen)

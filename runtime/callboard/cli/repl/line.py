@@ -55,8 +55,9 @@ from callboard.cli.repl.questions import answer_keys, hurry_escape
 from callboard.cli.repl.resize import ResizeRepair, breaks_rows
 from callboard.cli.repl.team_panel import PanelKey, fragments
 from callboard.cli.repl.type_ahead import release
+from callboard.cli.terminal.canvas import Canvas
 from callboard.cli.terminal.frame import DrawnFrame
-from callboard.cli.terminal.terminal import Canvas, Line, Terminal, block, styled
+from callboard.cli.terminal.terminal import Line, Terminal, block, styled
 
 REDRAW = 0.1
 """Minimum seconds between two redraws that no key caused."""

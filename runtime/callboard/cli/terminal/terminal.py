@@ -29,6 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Literal, TextIO
 
+from callboard.cli.terminal.canvas import Canvas
 from callboard.types.errors import CallboardError
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -62,8 +63,10 @@ _SAVE_TITLE = "\x1b[22;0t"
 _RESTORE_TITLE = "\x1b[23;0t"
 _NUMBERS = late_pattern(r"[0-9]+(;[0-9]+)*")
 _REVERSING = late_pattern("[\u202a-\u202e\u2066-\u2069]")
-_GATHER = 0.01
+_GATHER = 0.05
 """Seconds for which blocks are collected while the screen has nothing to write."""
+_TOGETHER = 20
+"""Most blocks that are written in one piece."""
 _UNDRAWN = 20
 """Pending writes above which the prompt line is not redrawn for changes to it."""
 _BEHIND = 2_000
@@ -254,54 +257,6 @@ def _span(span: Span) -> str:
     return f"\x1b[{span.codes}m{text}{_END}" if text and _NUMBERS.fullmatch(span.codes) else text
 
 
-class Canvas:
-    """Drawing surface of a prompt line: implements the necessary parts of a stream, and never waits for the screen.
-
-    The terminal's only writer writes the drawing, between blocks.
-    """
-
-    def __init__(self, stream: TextIO, hand_over: Callable[[str], None]) -> None:
-        self._stream = stream
-        self._hand_over = hand_over
-        self._frame: list[str] | None = None
-        """Writes of the current frame; None outside one."""
-
-    @contextmanager
-    def frame(self) -> Generator[None]:
-        """Hand over all writes of the block in one piece, so that the screen never shows a part of them."""
-        self._frame = []
-        try:
-            yield
-        finally:
-            pieces, self._frame = self._frame, None
-            if pieces:
-                self._hand_over("".join(pieces))
-
-    @property
-    def encoding(self) -> str:
-        """Return the encoding of the stream."""
-        return self._stream.encoding or "utf-8"
-
-    def fileno(self) -> int:
-        """Return the descriptor of the stream, used to query its size and settings."""
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        """Return True if the stream is a terminal."""
-        return self._stream.isatty()
-
-    def write(self, text: str) -> int:
-        """Put the text into the terminal's queue, or into the current frame."""
-        if self._frame is None:
-            self._hand_over(text)
-        else:
-            self._frame.append(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: this object has no buffer."""
-
-
 class Terminal:
     """Screen of this process. All methods may be called from any thread.
 
@@ -316,7 +271,7 @@ class Terminal:
         self._color_out = wants_color(color, out, os.environ)
         self._color_err = wants_color(color, err, os.environ)
         self._above: Callable[[str], object] | None = None
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Block | Callable[[], None] | None] = queue.SimpleQueue()
         self._question = ""
         self._typed: str | None = None
         """Answer typed so far; None if the terminal itself shows what is typed."""
@@ -353,7 +308,7 @@ class Terminal:
         # Only progress may be dropped (test_a_screen_that_hangs_holds_nobody_up_and_loses_only_progress).
         if not page.lines or (page.progress and (self._quiet or self._too_far_behind())):
             return
-        self._queue.put(lambda: self._show(page.lines_for(self._width())))
+        self._queue.put(page)
 
     def result(self, text: str) -> None:
         """Print a result for scripts to stdout, unchanged except for control characters, ended by one line break."""
@@ -472,33 +427,49 @@ class Terminal:
         self._hurry.set()
 
     def _too_far_behind(self) -> bool:
+        waiting = self._queue.qsize()
+        if waiting > _BEHIND // 2:  # a burst of lines during the pause after a write is no slow screen
+            self._hurry.set()
+        if waiting <= _BEHIND:
+            return False
         with self._counting:
-            behind = self._queue.qsize() > _BEHIND
-            self._lost += behind
-        return behind
+            self._lost += 1
+        return True
 
     def _write_all(self) -> None:
         """Write all pending output, then let more accumulate briefly.
 
-        Waking this thread for every line costs more than writing it. Callers that wait for the screen (`flush`,
-        `close`) shorten that delay.
+        Waking this thread costs more than writing: it and the event loop then take the interpreter's lock from each
+        other. So blocks are written together. Callers that wait for the screen (`flush`, `close`) shorten that delay.
         """
-        while (job := self._queue.get()) is not None:
-            job()
+        blocks: list[Block] = []
+        while True:
+            entry = self._queue.get()
+            if isinstance(entry, Block):
+                blocks.append(entry)
+                if len(blocks) < _TOGETHER and not self._queue.empty():
+                    continue
+            if blocks:
+                self._show(blocks)
+                blocks.clear()
+            if entry is None:
+                return
+            if not isinstance(entry, Block):
+                entry()
             if self._queue.empty():
                 # `flush` and `close` end this wait.
                 self._hurry.wait(_GATHER)
                 self._hurry.clear()
 
-    def _show(self, lines: tuple[Line, ...]) -> None:
+    def _show(self, blocks: Sequence[Block]) -> None:
         with self._counting:
             lost, self._lost = self._lost, 0
+        width = self._width()
+        lines = [line for page in blocks for line in page.lines_for(width)]
         if lost:
-            lines = (
-                Line(f"[{lost} line{'s' * (lost != 1)} of progress not shown: the screen was too slow]", "dim"),
-                *lines,
-            )
-        text = styled(lines, color=self._color_err, width=self._width())
+            words = f"[{lost} line{'s' * (lost != 1)} of progress not shown: the screen was too slow]"
+            lines.insert(0, Line(words, "dim"))
+        text = styled(lines, color=self._color_err, width=width)
         if self._above is not None:
             self._above(text)
         elif self._question and self._typed is not None:
