@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import anyio
@@ -77,3 +78,40 @@ def test_a_log_that_is_full_gets_another_name_and_a_few_are_kept(
     lines = [int(line) for name in reversed(names) for line in (path.parent / name).read_text().split()]
     assert max(lines) == 59
     assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.usefixtures("anyio_backend")
+async def test_lines_of_events_are_written_together_and_no_other_line_overtakes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "s.jsonl", structlog.get_logger("test")
+    written: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        written.append(data.count(b"\n"))
+        return os_write(descriptor, data)
+
+    os_write = os.write
+    monkeypatch.setattr(os, "write", write)
+    with logging_to(path) as file:
+        observer = EventLog("s1", file)
+        for number in range(8):
+            observer.on_event("lead", number, TurnEnded(at=1.0, turn="t1", reason="end"))
+            await anyio.lowlevel.checkpoint()
+        assert written == []
+        await anyio.sleep(3 * logs.PAUSE)
+        assert written == [8]
+        observer.on_event("lead", 8, TurnEnded(at=1.0, turn="t1", reason="end"))
+        log.warning("soon")
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        assert written == [8, 2]
+        observer.on_event("lead", 9, TurnEnded(at=1.0, turn="t1", reason="end"))
+        await anyio.to_thread.run_sync(log.warning, "thread")
+        assert written == [8, 2, 2]
+        observer.on_event("lead", 10, TurnEnded(at=1.0, turn="t1", reason="end"))
+    assert written == [8, 2, 2, 1]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["seq"] for line in lines if "seq" in line] == list(range(11))
+    assert [line["event"] for line in lines][-5:] == ["turn_ended", "soon", "turn_ended", "thread", "turn_ended"]

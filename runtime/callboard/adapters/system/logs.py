@@ -3,9 +3,9 @@
 One subscriber writes the events, never the loop. Logs go to the screen only if a person asks for that, and never
 contain the content of a conversation, which is in the journal.
 
-On asyncio, the lines of one turn of the event loop are written together, in order, when the next turn begins: a kill
-loses those of the current turn, whose events are in the journal. In any other case, for example in another thread, each
-line is written at once, after the waiting ones.
+On asyncio, lines are written together, in order: those of events at the latest after `PAUSE` seconds, all others when
+the next turn of the event loop begins. A kill loses those that wait; the events are in the journal. In any other case,
+for example in another thread, each line is written at once, after the waiting ones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO, cast
 
 import structlog
@@ -34,13 +35,15 @@ from callboard.types.events import (
     Event,
     ModelReplied,
     ToolFinished,
-    TurnBegan,
     TurnEnded,
 )
 from callboard.types.records import Envelope
 
 LARGEST = 10_000_000
 """Most bytes of a log file. It is then renamed, and a new one begins."""
+PAUSE = 0.05
+"""Most seconds for which the line of an event waits for more. A step of an agent has six such lines, and one system
+call for each moment of a step costs more than the lines."""
 KEPT = 3
 """Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
 STDERR = 2
@@ -163,8 +166,12 @@ class LogFile:
         self._copy_to = copy_to
         self._descriptor: int | None = None
         self._lines: list[bytes] = []
-        """Lines that wait for the next turn of the loop."""
+        """Lines that wait for the loop."""
         self._due = False
+        """True if they are written when the next turn of the loop begins."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Timer that writes them otherwise."""
+        self._timer_thread = 0
         self._lock = threading.Lock()  # worker threads also log
         self._path = path
         self._size = 0
@@ -184,10 +191,7 @@ class LogFile:
 
     def put(self, line: bytes) -> None:
         """Write a line that includes its end."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # another thread, or another kind of loop
-            loop = None
+        loop = _running_loop()
         with self._lock:
             self._lines.append(line)
             if loop is None:
@@ -196,11 +200,27 @@ class LogFile:
                 self._due = True
                 loop.call_soon(self.pour)
 
+    def put_event(self, line: bytes) -> None:
+        """Write a line that includes its end and may wait for more lines."""
+        with self._lock:
+            self._lines.append(line)
+            if self._timer is not None and self._timer_thread == threading.get_ident():
+                return
+            loop = _running_loop()
+            if loop is None:
+                self._pour()
+            elif self._timer is None:
+                self._timer = loop.call_later(PAUSE, self.pour)
+                self._timer_thread = threading.get_ident()
+
     def pour(self) -> None:
-        """Write the waiting lines."""
+        """Write the waiting lines. In the loop of the timer, or at the end."""
         with self._lock:
             self._due = False
             self._pour()
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _pour(self) -> None:
         lines, self._lines = self._lines, []
@@ -232,7 +252,7 @@ class LogFile:
         self._open()
 
     def flush(self) -> None:
-        """Do nothing: lines wait only until the next turn of the loop."""
+        """Do nothing: lines wait only for a moment."""
 
     def close(self) -> None:
         """Write the waiting lines. Later lines are dropped."""
@@ -241,6 +261,14 @@ class LogFile:
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop that runs in this thread; None in another thread, or for another kind of loop."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
@@ -266,15 +294,25 @@ class EventLog:
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         if event.t in _QUIET:
             return
-        if isinstance(event, TurnBegan):
+        if event.t == "turn_began":
             self._turns[agent] = (event.turn, 0)
         turn, step = self._turns.get(agent, ("", 0))
-        if isinstance(event, ModelReplied):
+        if event.t == "model_replied":
             step += 1
             self._turns[agent] = (turn, step)
-        line = {"at": time.time(), "level": "info", "session": self._session, "agent": agent, "turn": turn}
-        line |= {"step": step, "seq": seq, **_facts(event), "event": event.t}
-        self._file.put(_json(line) + b"\n")
+        facts = _FACTS.get(type(event))
+        line: dict[str, object] = {
+            "at": time.time(),
+            "level": "info",
+            "session": self._session,
+            "agent": agent,
+            "turn": turn,
+            "step": step,
+            "seq": seq,
+            **({} if facts is None else facts(event)),
+            "event": event.t,
+        }
+        self._file.put_event(_json(line) + b"\n")
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Do nothing: streamed text is not logged."""
@@ -283,27 +321,28 @@ class EventLog:
         """Do nothing: received mail is in the journal."""
 
 
-def _facts(event: Event) -> dict[str, object]:
-    """Return the fields of an event's line, without texts of the conversation."""
-    match event:
-        case ModelReplied():
-            used = event.usage
-            return {
-                "model": event.model,
-                "input": used.prompt_tokens,
-                "output": used.output_tokens,
-                "usd": used.cost_usd,
-            }
-        case CallFailed():
-            return {"fault": event.fault.kind, "status": event.fault.status, "attempt": event.attempt}
-        case ToolFinished():
-            return {"call": event.call, "error": event.is_error}
-        case ContextEdited():
-            fault = {} if event.edits or not event.why else {"fault": event.why}  # a user's own stage failed
-            return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after, **fault}
-        case CacheThrash():
-            return {"calls": event.calls, "changed": event.changed}
-        case TurnEnded():
-            return {"reason": event.reason}
-        case _:
-            return {}
+def _of_reply(event: ModelReplied) -> Mapping[str, object]:
+    used = event.usage
+    return {"model": event.model, "input": used.prompt_tokens, "output": used.output_tokens, "usd": used.cost_usd}
+
+
+def _of_edit(event: ContextEdited) -> Mapping[str, object]:
+    fault = {} if event.edits or not event.why else {"fault": event.why}  # a user's own stage failed
+    return {"stage": event.stage, "before": event.tokens_before, "after": event.tokens_after, **fault}
+
+
+def _of_failure(event: CallFailed) -> Mapping[str, object]:
+    return {"fault": event.fault.kind, "status": event.fault.status, "attempt": event.attempt}
+
+
+_FACTS: Mapping[type[Any], Callable[[Any], Mapping[str, object]]] = MappingProxyType(
+    {
+        ModelReplied: _of_reply,
+        CallFailed: _of_failure,
+        ToolFinished: lambda event: {"call": event.call, "error": event.is_error},
+        ContextEdited: _of_edit,
+        CacheThrash: lambda event: {"calls": event.calls, "changed": event.changed},
+        TurnEnded: lambda event: {"reason": event.reason},
+    }
+)
+"""Functions that return the fields of an event's line, without texts of the conversation. Most events have none."""
