@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from pathlib import Path
 
 import apsw
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.adapters.storage.older_stores import older_database
 
 from callboard.adapters.storage.packing import (
@@ -102,3 +105,14 @@ async def test_an_older_file_keeps_the_size_of_its_pages(tmp_path: Path) -> None
     database = apsw.Connection(str(folder / "callboard.db"))
     assert database.execute("PRAGMA page_size").fetchall() == [(4096,)]
     database.close()
+
+
+@given(values=st.lists(st.binary(max_size=300).map(lambda part: part * 40), max_size=5))
+def test_a_value_is_packed_the_same_whatever_was_packed_before(values: list[bytes]) -> None:
+    """A copy of the prepared compressor leaves no trace in it."""
+    alone = zlib.compressobj(1, zlib.DEFLATED, -13, 6, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
+    expected = alone.compress(TEXT) + alone.flush()
+    for value in values:
+        stored, crc = pack(value, 7, SMALLEST_RECORD)
+        assert unpack(stored, crc) == (value, 7)
+    assert pack(TEXT, 7, SMALLEST_RECORD)[0] == expected

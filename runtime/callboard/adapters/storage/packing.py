@@ -7,6 +7,8 @@ whatever goes wrong in between is noticed. Values of earlier versions are not pa
 from __future__ import annotations
 
 import zlib
+from functools import cache
+from typing import Any
 
 PACKED = 1 << 32
 """Bit of the column `crc` of a packed value. Checksums have 32 bits."""
@@ -70,10 +72,16 @@ def pack(data: bytes, crc: int, smallest: int) -> tuple[bytes, int]:
     """Return what to store in the columns of a value and of its checksum."""
     if len(data) < smallest:
         return data, crc
-    window, memory = (_SMALL_WINDOW, _SMALL_MEMORY) if len(data) < _SMALL else (_WINDOW, _MEMORY)
-    compressor = zlib.compressobj(_FASTEST, zlib.DEFLATED, window, memory, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
-    packed = compressor.compress(data) + compressor.flush()
+    compressor = _prepared(small=len(data) < _SMALL).copy()
+    packed: bytes = compressor.compress(data) + compressor.flush()
     return (packed, crc | PACKED) if len(packed) < len(data) else (data, crc)
+
+
+@cache
+def _prepared(*, small: bool) -> Any:
+    """Return a compressor that has read the dictionary, to be copied: a copy takes a fifth of the time of a new one."""
+    window, memory = (_SMALL_WINDOW, _SMALL_MEMORY) if small else (_WINDOW, _MEMORY)
+    return zlib.compressobj(_FASTEST, zlib.DEFLATED, window, memory, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
 
 
 def unpack(stored: bytes, crc: int) -> tuple[bytes, int]:

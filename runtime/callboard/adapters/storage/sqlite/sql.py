@@ -16,6 +16,11 @@ def run(connection: apsw.Connection, statement: str, bindings: Sequence[object] 
     return cast(Any, connection).execute(statement, bindings).fetchall()
 
 
+def run_many(connection: apsw.Connection, statement: str, bindings: Sequence[Sequence[object]]) -> None:
+    """Run a statement without rows once for each of these bindings, in order. Raises `apsw.Error`."""
+    cast(Any, connection).executemany(statement, bindings)
+
+
 def each(connection: apsw.Connection, statement: str) -> Iterator[tuple[Any, ...]]:
     """Yield the rows one by one, for results that do not fit into memory. Raises `apsw.Error`."""
     yield from cast(Any, connection).execute(statement)
