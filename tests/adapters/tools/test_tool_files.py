@@ -14,6 +14,7 @@ import pytest
 from tests.adapters.shell.outside_world import OutsideWorld, text_of
 
 from callboard.adapters.tools.files import SMALL, file_tools
+from callboard.types.errors import ToolRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -251,3 +252,18 @@ async def test_a_link_swapped_in_meanwhile_leads_nowhere(world: OutsideWorld) ->
         swapper.join()
     assert [one.name for one in secret.iterdir()] == ["a.txt"]
     assert min(told.values()) > 0, "the race did not occur"
+
+
+async def test_an_input_is_checked_again_unless_it_is_the_one_that_was_prepared(world: OutsideWorld) -> None:
+    world.write("a.txt", "one")
+    world.write("b.txt", "two")
+    first, second = {"path": "a.txt"}, {"path": "b.txt"}
+    context = world.context()
+    await READ.prepare(first, context)
+    assert "two" in text_of(await READ.run(second, context))
+    await READ.prepare(second, context)
+    with pytest.raises(ToolRefused):
+        await READ.run({"path": "a.txt", "offset": 0}, context)
+    await READ.prepare(first, context)
+    assert "one" in text_of(await READ.run(first, context))
+    assert "one" in text_of(await READ.run(first, context))

@@ -226,7 +226,8 @@ class PathJudge:
             stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
         ):
             return PathFact("malformed", resolved, why="it is a pipe or a socket")
-        place, reason = self._place(resolved, os.path.normpath(full))
+        written = os.path.normpath(full)
+        place, reason = self._place(resolved, written)
         directory = kind is not None and stat.S_ISDIR(kind)
         beneath: tuple[str, ...] = ()
         cut = False
@@ -250,7 +251,7 @@ class PathJudge:
             directory=directory,
             exists=kind is not None,
             holds_own=self._holds_own(resolved),
-            loaded=self._is_loaded(resolved, os.path.normpath(full)),
+            loaded=self._is_loaded(resolved) or (written != resolved and self._is_loaded(written)),
             beneath=beneath,
             beneath_cut=cut,
             secrets=secrets,
@@ -260,36 +261,39 @@ class PathJudge:
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
         # The written path counts too, because a link can lead from a protected name to an ordinary file, and change its
         # target.
-        first = self._compared(resolved)
-        second = first if resolved == written else self._compared(written)
-        if self._own_folders.hold(first) or self._own_folders.hold(second):
-            if self._shown_folders.hold(first) and self._shown_folders.hold(second):
+        paths = (resolved,) if resolved == written else (resolved, written)
+        compared = [self._compared(path) for path in paths]
+        if any(map(self._own_folders.hold, compared)):
+            if all(map(self._shown_folders.hold, compared)):
                 return self._runtime_folder_of(resolved)
             return "own", "it belongs to the runtime"
-        if self._settings_folders.hold(first) or self._settings_folders.hold(second):
+        if any(map(self._settings_folders.hold, compared)):
             return "settings", "it holds the runtime's settings"
         parts = self._within(resolved, self._root)
-        if parts is None or resolved.startswith(_OWN_PROCESS) or written.startswith(_OWN_PROCESS):
-            if self._git_folders.hold(first):
-                return "protected", "it is git's own"
-            for readable in self._readable:
-                if (parts := self._within(resolved, readable)) is not None:
-                    return ("secret", _HOLDS_SECRETS) if is_secret(parts) else ("readable", "")
-            return "outside", "it is outside the workspace"
-        written_parts = (self._within(written, self._root) or ()) if resolved != written else ()
-        if is_secret(parts) or is_secret(written_parts):
+        if parts is None or any(path.startswith(_OWN_PROCESS) for path in paths):
+            return self._place_outside(resolved)
+        inside = [parts, *(self._within(path, self._root) or () for path in paths[1:])]
+        if any(map(is_secret, inside)):
             return "secret", _HOLDS_SECRETS
-        if is_protected(parts) or is_protected(written_parts):
+        if any(map(is_protected, inside)):
             return "protected", "other tools run or obey it"
         return "inside", ""
 
-    def _is_loaded(self, *paths: str) -> bool:
+    def _place_outside(self, resolved: str) -> tuple[Place, str]:
+        if self._git_folders.hold(self._compared(resolved)):
+            return "protected", "it is git's own"
+        for readable in self._readable:
+            if (parts := self._within(resolved, readable)) is not None:
+                return ("secret", _HOLDS_SECRETS) if is_secret(parts) else ("readable", "")
+        return "outside", "it is outside the workspace"
+
+    def _is_loaded(self, path: str) -> bool:
         """Return True if sessions load the path from the user's `.claude`, or from a folder of skills or a plugin.
 
         `.claude` itself counts, because files copied into it may have any name.
         """
-        compared = {self._compared(path) for path in paths}
-        return any(path in self._loaded or path.startswith(self._loaded_prefixes) for path in compared)
+        compared = self._compared(path)
+        return compared in self._loaded or compared.startswith(self._loaded_prefixes)
 
     def _runtime_folder_of(self, resolved: str) -> tuple[Place, str]:
         """Return the place of a readable path in a folder of the runtime: a skill in the user's own settings."""

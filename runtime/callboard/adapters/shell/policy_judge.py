@@ -88,9 +88,6 @@ def _readable(texts: Sequence[str], *, else_every: bool = False) -> tuple[Rule, 
     return tuple(rules)
 
 
-_NO_RULES = PermissionRules()
-
-
 @dataclass(frozen=True, slots=True)
 class TurnRights:
     """Mode and rules of turns that a schedule began, in addition to the rules for all turns."""
@@ -229,14 +226,15 @@ class PolicyJudge:
         # A turn without rules of its own is the rule, and joining costs a twentieth of a decision (bench/policy.py).
         added_rules = spec.rules if turn is _NO_MORE else spec.rules.joined(turn.rules)
         plans = SUBMIT in spec.tools and turn.mode != "plan"
-        policy = replace(self._policy, mode=mode, read_only=spec.read_only, plans=plans)
-        if added_rules == _NO_RULES:
+        every = self._policy
+        policy = AgentPolicy(mode, every.allow, every.ask, every.deny, every.hard_rules, spec.read_only, plans)
+        if not (added_rules.allow or added_rules.ask or added_rules.deny):
             return policy
         return replace(
             policy,
-            allow=(*self._policy.allow, *_readable(added_rules.allow)),
-            ask=(*self._policy.ask, *_readable(added_rules.ask, else_every=True)),
-            deny=(*self._policy.deny, *_readable(added_rules.deny, else_every=True)),
+            allow=(*every.allow, *_readable(added_rules.allow)),
+            ask=(*every.ask, *_readable(added_rules.ask, else_every=True)),
+            deny=(*every.deny, *_readable(added_rules.deny, else_every=True)),
         )
 
     def _paths_of(self, folders: Folders) -> PathJudge:

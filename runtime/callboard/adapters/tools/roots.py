@@ -62,13 +62,14 @@ class Roots:
     def open(self, root: Path) -> int:
         """Return a new descriptor of a folder. Raises OSError (`ESTALE`: another folder or a link is there now)."""
         held = self._held.get(root)
-        if held is None or os.fstat(held).st_nlink == 0:  # removed; a folder that was made later is another one
+        held_status = None if held is None else os.fstat(held)
+        if held is None or held_status is None or held_status.st_nlink == 0:  # removed: a later folder is another one
             fresh = open_folder(str(root))
             if held is not None:
                 os.close(held)
             held = self._held[root] = fresh
+            held_status = os.fstat(held)
         current = root.lstat()
-        held_status = os.fstat(held)
         if (current.st_dev, current.st_ino) != (held_status.st_dev, held_status.st_ino):
             raise OSError(errno.ESTALE, "the folder was replaced", str(root))
         # Not `os.dup`: copies share their position in the folder, so that of two walks at once each missed files
@@ -94,7 +95,9 @@ class FileRoots:
         # Commands may use git's own folder, file tools may not.
         self._judge = (judges or PathJudges()).judge_for(replace(folders, git=None), readable)
         self._root = Path(self._judge.root)
-        self._bases = (self._root, *(Path(path) for path in self._judge.readable))
+        bases = (self._root, *(Path(path) for path in self._judge.readable))
+        self._bases = tuple((base, str(base), self._closed(base)) for base in bases)
+        """Each base, also as text, with the paths beneath it that are closed."""
 
     def find(self, text: str, grants: Sequence[Grant] = ()) -> ToolPath:
         """Return the spot of a path. Raises `ToolRefused` if no tool may use it."""
@@ -113,13 +116,13 @@ class FileRoots:
         if fact.device:
             raise ToolRefused(f"{text} is a device, not a file")
         path = Path(fact.resolved)
-        for base in self._bases:
-            relative = _beneath(fact.resolved, str(base))
+        for base, base_text, closed in self._bases:
+            relative = _beneath(fact.resolved, base_text)
             if self._write and relative == ".":
                 raise ToolRefused(f"{text} is your folder itself, not a file")
             if relative:
-                label = relative if base == self._root else fact.resolved
-                return ToolPath(path, base, label, partial(self._open, base), self._closed(base))
+                label = relative if base is self._root else fact.resolved
+                return ToolPath(path, base, label, partial(self._open, base), closed)
         if any(_covers(grant, path, write=self._write) for grant in grants):
             return self._granted(path, directory=fact.directory)
         leads = "" if str(path) == text else f" It leads to {path}."

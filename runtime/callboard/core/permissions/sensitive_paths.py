@@ -57,7 +57,7 @@ def is_secret(parts: Sequence[str]) -> bool:
     lower = [part.lower() for part in parts]
     if not lower:
         return False
-    if any(part in _SECRET_FOLDERS for part in lower):
+    if not _SECRET_FOLDERS.isdisjoint(lower):
         return True
     return bool(_SECRET.fullmatch(lower[-1])) and not _NO_SECRET.fullmatch(lower[-1])
 
@@ -68,7 +68,7 @@ def is_protected(parts: Sequence[str]) -> bool:
     `parts`: the components of the path inside the workspace.
     """
     lower = [part.lower() for part in parts]
-    if any(part in _PROTECTED_FOLDERS for part in lower):
+    if not _PROTECTED_FOLDERS.isdisjoint(lower):
         return True
     if any(f"{a}/{b}" in _PROTECTED_FOLDERS for a, b in pairwise(lower)):
         return True
@@ -80,6 +80,8 @@ def hard_to_see(text: str) -> str:
 
     Such a character is invisible, changes the text direction, is unusual whitespace, or is not a character.
     """
+    if text.isascii() and text.isprintable():  # as almost every path
+        return ""
     odd = (c for c in text if c != " " and unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
     return next((f"U+{ord(c):04X}" for c in odd), "")
 
@@ -103,7 +105,7 @@ def claude_state_file(home: str | Path, environment: Mapping[str, str]) -> Path:
 
 def harmless_device(path: str) -> bool:
     """Return True if reading and writing this device changes nothing."""
-    return _HARMLESS_DEVICES.fullmatch(path) is not None
+    return path.startswith("/dev/") and _HARMLESS_DEVICES.fullmatch(path) is not None
 
 
 def raw_device(path: str) -> bool:
@@ -121,6 +123,8 @@ def critical(path: str, home: str, *, glob: bool = False) -> bool:
         fixed = head if not re.search(r"[*?\[]", head) else re.split(r"/[^/]*[*?\[]", head)[0]
         if not last.strip("*?[]!.") or fixed == "":
             return critical(fixed or "/", home)
+        return False
+    if path.count("/") > max(2, home.count("/") + 1):  # deeper than each of these folders
         return False
     parts = [part for part in path.split("/") if part]
     home_parts = [part for part in posixpath.normpath(home).split("/") if part]
