@@ -470,7 +470,7 @@ def _describe(
     file: BinaryIO, start: bytes, size: int, *, spot: ToolPath, arguments: ReadFileInput, context: CallContext
 ) -> ToolOutcome:
     """Return the outcome for an open file that begins with `start`."""
-    apart = any(spot.base == folder for folder in (context.folders.tool_results, context.folders.transcripts))
+    apart = spot.base in (context.folders.tool_results, context.folders.transcripts)
     media = _image(start)
     if media:
         return _show_image(spot, file, media=media, size=size, context=context)

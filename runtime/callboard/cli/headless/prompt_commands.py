@@ -52,6 +52,9 @@ def command_in(prompt: str) -> PromptCommand | None:
     return PromptCommand(name[1:], text[0] if text else "")
 
 
+_COMPACTED = (ContextEdited, SummaryFailed)  # a union would be made for each event
+
+
 class CommandRunner:
     """Runs commands of the runtime. As an observer of the session, it sees how a compaction ended."""
 
@@ -60,7 +63,7 @@ class CommandRunner:
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Note the end of a compaction of the lead."""
-        if agent == "lead" and isinstance(event, ContextEdited | SummaryFailed):
+        if agent == "lead" and isinstance(event, _COMPACTED):
             self._compaction = event
 
     def on_delta(self, agent: str, delta: Delta) -> None:

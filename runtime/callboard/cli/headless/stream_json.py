@@ -335,10 +335,7 @@ class StreamJson:
             self._emit({"type": "assistant", "message": {**message, **body, "usage": usage_part(event.usage)}}, agent)
 
     def _reported(self, agent: str, block: Json) -> bool:
-        """Return True if a block of a reply is reported.
-
-        Clients may read only the calls of other agents than the lead.
-        """
+        """Return True if a block is reported. Of other agents than the lead, clients may read only the calls."""
         return agent == "lead" or self._forwards or block.get("type") == "tool_use"
 
     def _dropped(self, event: ReplyDropped, agent: str) -> None:
@@ -482,7 +479,10 @@ class StreamJson:
             self._errors.append((agent, event.why))
 
     def _seen(self, agent: str) -> AgentProgress:
-        return self._agents.setdefault(agent, AgentProgress())
+        seen = self._agents.get(agent)
+        if seen is None:
+            seen = self._agents[agent] = AgentProgress()
+        return seen
 
     def _seen_with(self, agent: str, call: str) -> AgentProgress:
         """Return the record of an agent that has this call.
@@ -503,7 +503,7 @@ class StreamJson:
     def _count(self, agent: str, model: str, usage: Usage, at: float) -> None:
         seen = self._seen(agent)
         seen.usage = seen.usage.plus(usage)
-        self._models[model] = self._models.get(model, Usage()).plus(usage)
+        self._models[model] = self._models[model].plus(usage) if model in self._models else Usage().plus(usage)
         if seen.called_at:
             self._waited += max(at - seen.called_at, 0.0)
             seen.called_at = 0.0

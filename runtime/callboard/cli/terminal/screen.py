@@ -61,6 +61,15 @@ _ADAPTED = frozenset(
     {AgentResumed, AgentStopped, AnswerTaken, ApprovalNeeded, BudgetReached, CallJudged, GateSet, ToolFinished}
 )
 """Events whose view depends on what the screen shows besides them."""
+_LEARNED = frozenset(
+    {
+        *(AgentStopped, AnswerTaken, ApprovalNeeded, CallJudged, EnvelopeReceived, GateSet, ModelReplied, StopAsked),
+        *(ToolFinished, ToolStarted),
+    }
+)
+"""Events from which the screen remembers something."""
+_MOVES = frozenset({ModelCalled, ResultsMerged, TurnBegan, TurnEnded})
+"""Events that release or end something on the screen, also if they have no lines."""
 
 
 class SessionFacts(Protocol):
@@ -174,10 +183,17 @@ class Screen:
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines."""
         calls = self._calls.setdefault(agent, {})
-        self._learn(agent, event, calls)
+        # One look-up: `isinstance` with each of these classes takes longer than everything else about most events.
+        if type(event) in _LEARNED:
+            self._learn(agent, event, calls)
         if self._verbose and (text := _at_work(event, calls)):
             self._print(block(text, "dim", name=agent, progress=True))
         output = self._lines(agent, event, calls)
+        if output is not None or type(event) in _MOVES:
+            self._show(agent, event, calls, output)
+
+    def _show(self, agent: str, event: Event, calls: dict[str, ToolCall], output: Block | None) -> None:
+        """Print the lines of an event, if it has any, at their place."""
         if isinstance(event, GateSet) and event.plan and output is not None:
             output = self._with_way_out(output, event.request_id)
         if isinstance(event, ResultsMerged):
@@ -255,6 +271,10 @@ class Screen:
                 speech = self._said.get(agent, ReplyText())
                 speech = ReplyText() if speech.seam is None else speech
                 self._said[agent] = speech.after(event.blocks, event.stop_reason, event.trimmed)
+            case ToolStarted() | ToolFinished() | CallJudged():
+                if event.call not in calls and self._known is not None:
+                    earlier_call = self._known.call(agent, event.call)
+                    calls.update({} if earlier_call is None else {event.call: self._near(earlier_call)})
             case EnvelopeReceived(envelope=envelope, refused="") if agent == "lead" and _is_renewal(envelope):
                 self._renewal = envelope
             case StopAsked():
@@ -263,9 +283,6 @@ class Screen:
                 self._stopping.discard(agent)
             case ApprovalNeeded() | GateSet() | AnswerTaken():
                 self._learn_request(event, calls)
-            case ToolStarted() | ToolFinished() | CallJudged() if event.call not in calls and self._known is not None:
-                if (earlier_call := self._known.call(agent, event.call)) is not None:
-                    calls[event.call] = self._near(earlier_call)
             case _:
                 pass
 
@@ -335,8 +352,13 @@ class Screen:
         return self._adapted_lines(agent, event, calls) if type(event) in _ADAPTED else lines_of(agent, event)
 
     def _adapted_lines(self, agent: str, event: Event, calls: Mapping[str, ToolCall]) -> Block | None:
+        if isinstance(event, CallJudged):
+            return denial(agent, calls.get(event.call), event) if is_denial(event) else None
         if self._is_asked(event, calls):
             return None
+        if isinstance(event, ToolFinished):
+            notice = self._notices.get(agent, "")
+            return result_block(agent, event, calls.get(event.call), self._detail, notice=notice)
         if agent == "lead" and self._renewal is not None:
             if isinstance(event, AgentStopped):
                 return block(_renewal_words(self._renewal), "good")
@@ -345,13 +367,8 @@ class Screen:
                 return None
         if isinstance(event, AgentResumed) and agent in self._stopping:
             return None
-        if isinstance(event, CallJudged) and is_denial(event):
-            return denial(agent, calls.get(event.call), event)
         if isinstance(event, AnswerTaken):
             return self._answer_lines(agent, event, calls)
-        if isinstance(event, ToolFinished):
-            notice = self._notices.get(agent, "")
-            return result_block(agent, event, calls.get(event.call), self._detail, notice=notice)
         if isinstance(event, BudgetReached) and self._known is not None:
             told_later = self._result_apart and agent == "lead"
             by_option = self._known.cost_limit_by_option
