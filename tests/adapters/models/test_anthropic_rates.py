@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.adapters.models.anthropic import stated_limits
 from callboard.adapters.models.anthropic.stated_limits import rates_of
 from callboard.types.rate_limits import RATE_KINDS, Allowance
 
@@ -62,6 +63,11 @@ def test_what_is_malformed_is_left_out(headers: dict[str, str]) -> None:
     assert rates_of(headers, NOW) is None
     beside = {**headers, **headers_for("input-tokens")}
     assert rates_of(beside, NOW) == {"input-tokens": Allowance(50, 49, 20)}
+
+
+def test_an_answer_without_limits_is_not_searched_for_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stated_limits, "parsedate_to_datetime", None)
+    assert rates_of({"date": "Thu, 01 Jan 2026 00:00:05 GMT", "request-id": "req_1"}, NOW) is None
 
 
 @given(

@@ -32,9 +32,14 @@ def rates_of(headers: Mapping[str, str], now: float) -> Rates | None:
 
     `now` (Unix seconds) is used only if the response has no `date` header.
     """
+    # Times are slow to parse, and many services state no limits
+    # (test_an_answer_without_limits_is_not_searched_for_times).
+    stated = [kind for kind in RATE_KINDS if f"{_PREFIX}{kind}-limit" in headers]
+    if not stated:
+        return None
     sent = _http_date(headers.get("date", ""))
     rates: Rates = {}
-    for kind in RATE_KINDS:
+    for kind in stated:
         limit, remaining = (_number(headers.get(f"{_PREFIX}{kind}-{field}", "")) for field in ("limit", "remaining"))
         reset = _time(headers.get(f"{_PREFIX}{kind}-reset", ""))
         if not limit or remaining is None or reset is None:
