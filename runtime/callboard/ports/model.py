@@ -53,9 +53,12 @@ class ModelRequest:
     are in the `CallFault`. Not part of the request itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delta:
-    """Part of a reply while it streams: displayed, never journalled."""
+    """Part of a reply while it streams: displayed, never journalled.
+
+    Not to be changed. It is not frozen, because that doubles the time to make one, and a reply has hundreds.
+    """
 
     kind: Literal["text", "thinking", "tool", "dropped", "notice", "event"]
     text: str

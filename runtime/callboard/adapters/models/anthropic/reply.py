@@ -193,8 +193,8 @@ class ReplyBuilder:
         self._open.remove(self._open_index(event))
 
     def _open_index(self, event: Json) -> int:
-        index: object = event.get("index")
-        if not isinstance(index, int) or index not in self._open:
+        index: int | None = event.get("index")
+        if type(index) is not int or index not in self._open:
             raise BadEvent(f"a {event['type']} outside its block")
         return index
 
@@ -316,10 +316,10 @@ def _merge(block: Json, delta: Json) -> None:
 
 
 def _object(event: Json, field: str) -> Json:
-    value: object = event.get(field)
-    if not isinstance(value, dict):
+    value: Json | None = event.get(field)
+    if type(value) is not dict:
         raise BadEvent(f"a {event.get('type')} without {field}")
-    return cast("Json", value)
+    return value
 
 
 def _text(holder: Json, field: str) -> str:
