@@ -12,7 +12,7 @@ import heapq
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from callboard.__main__ import main
@@ -42,10 +42,10 @@ class Pauses:
                 pauses.note(1_000 * (time.thread_time() - began))
 
         async def post(
-            self: ServiceConnections, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
+            self: ServiceConnections, path: str, headers: Mapping[str, str], pieces: Sequence[bytes]
         ) -> ServiceAnswer:
             pauses._calls = True
-            return await pauses._post(self, path, headers, content)
+            return await pauses._post(self, path, headers, pieces)
 
         asyncio.Handle._run = timed  # pyright: ignore[reportPrivateUsage] - the loop runs each callback with it
         ServiceConnections.post = post

@@ -11,7 +11,7 @@ import json
 import ssl
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import accumulate
 from typing import TypeVar
 from urllib.parse import quote
@@ -156,8 +156,7 @@ class HttpModel:
     async def _send(self, request: ModelRequest, path: str) -> ServiceAnswer:
         """Return the answer, with its body unread. Raises `RequestRefused` for an answer that is an error."""
         pieces = body_pieces(request)
-        size = sum(map(len, pieces))
-        return await self._service.post(path, headers_of(request, size), content_of(pieces, size))
+        return await self._service.post(path, headers_of(request, sum(map(len, pieces))), pieces)
 
     async def _counted(self, request: ModelRequest) -> int:
         answer = await self._send(request, "/v1/messages/count_tokens")
@@ -283,7 +282,7 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
     """Return the body of a request in pieces, to be joined without a separator.
 
     Ready JSON is not parsed, and is copied once. A piece has `_PIECE` bytes or is one message, so that a long history
-    costs only this copy and the sending.
+    costs only this copy and the sending. A small body is one piece, which goes out together with the headers.
     """
     head = f'{{"model":{json.dumps(without_long(request.model)[0])}'.encode()
     if request.purpose != "count":
@@ -297,27 +296,18 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
     if request.tools not in (b"", b"[]"):
         head += b',"tools":' + request.tools
     pieces = [head + b',"messages":[']
-    messages = request.messages
+    messages = [*request.messages[:-1], *(message + b"]}" for message in request.messages[-1:])]
     ends = list(accumulate(map(len, messages)))
     begin = sent = 0
     while begin < len(messages):
         end = bisect_left(ends, sent + _PIECE, begin) + 1  # the first message with which the piece is full
-        # Behind the first piece comes the comma between it and the next one.
-        pieces.append((b"," if begin else b"") + b",".join(messages[begin:end]))
+        # The empty part makes the comma behind the piece before without another copy of this one.
+        pieces.append(b",".join([b"", *messages[begin:end]] if begin else messages[begin:end]))
         sent = ends[min(end, len(ends)) - 1]
         begin = end
-    pieces.append(b"]}")
-    return pieces
-
-
-def content_of(pieces: Sequence[bytes], size: int) -> bytes | AsyncIterator[bytes]:
-    """Return the pieces as content for the HTTP library: joined if they are small, else one after the other."""
-    return b"".join(pieces) if size <= _PIECE else _one_by_one(pieces)
-
-
-async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
+    if not messages:
+        pieces.append(b"]}")
+    return pieces if sum(map(len, pieces)) > _PIECE else [b"".join(pieces)]
 
 
 def headers_of(request: ModelRequest, size: int) -> dict[str, str]:

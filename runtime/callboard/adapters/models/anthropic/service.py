@@ -11,10 +11,11 @@ import base64
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from callboard import __version__
 from callboard.adapters.models.anthropic.credentials import Credentials
@@ -64,6 +65,26 @@ class ConnectionLost(Exception):
     def __init__(self, reason: str, *, sent: bool = True) -> None:
         super().__init__(reason)
         self.sent = sent
+
+
+class _Body(aiohttp.Payload):
+    """Body of a request, written piece by piece as the socket takes them.
+
+    The library could write any iterable, but needs a search for its type, and three more calls for each piece.
+    """
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__(pieces, content_type="application/json")
+        self._pieces = pieces
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write the body; each piece waits until the socket has room again."""
+        for piece in self._pieces:
+            await writer.write(piece)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the body as text, as every payload does."""
+        return b"".join(self._pieces).decode(encoding, errors)
 
 
 class ServiceAnswer:
@@ -145,13 +166,13 @@ class ServiceConnections:
         answer = await self._send("GET", path, {}, None)
         return await answer.content()
 
-    async def post(self, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]) -> ServiceAnswer:
-        """Send a request with these headers, by names in lower case, and the service's own.
+    async def post(self, path: str, headers: Mapping[str, str], pieces: Sequence[bytes]) -> ServiceAnswer:
+        """Send a request with these headers, by names in lower case, and the service's own. `pieces`: its body.
 
         Raises `RequestRefused` for an answer that is an error, `ConnectionLost` after the connections were closed, and
         the exceptions of aiohttp.
         """
-        return await self._send("POST", path, headers, content)
+        return await self._send("POST", path, headers, _Body(pieces))
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
@@ -162,15 +183,13 @@ class ServiceConnections:
             await session.close()
         self._credentials.close()
 
-    async def _send(
-        self, method: str, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes] | None
-    ) -> ServiceAnswer:
+    async def _send(self, method: str, path: str, headers: Mapping[str, str], body: _Body | None) -> ServiceAnswer:
         merged = {**STATIC_HEADERS, **self._credentials.headers(), **self._further}
         response = await self._opened().request(
             method,
             self._base + path,
             headers=_joined(merged, headers),
-            data=content,
+            data=body,
             allow_redirects=False,
             timeout=_TIMEOUT,
             proxy=self._route.proxy,

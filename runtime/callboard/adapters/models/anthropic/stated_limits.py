@@ -19,7 +19,7 @@ from typing import cast
 
 from callboard.types.agent_spec import ModelFacts
 from callboard.types.late_pattern import late_pattern
-from callboard.types.rate_limits import RATE_KINDS, Allowance, Rates
+from callboard.types.rate_limits import RATE_KINDS, Allowance, RateKind, Rates
 
 _PREFIX = "anthropic-ratelimit-"
 _LONGEST = 86_400.0
@@ -34,7 +34,7 @@ def rates_of(headers: Mapping[str, str], now: float) -> Rates | None:
     """
     # Times are slow to parse, and many services state no limits
     # (test_an_answer_without_limits_is_not_searched_for_times).
-    stated = [kind for kind in RATE_KINDS if f"{_PREFIX}{kind}-limit" in headers]
+    stated: list[RateKind] = [kind for kind in RATE_KINDS if f"{_PREFIX}{kind}-limit" in headers]
     if not stated:
         return None
     sent = _http_date(headers.get("date", ""))
