@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 from tests.adapters.models.anthropic_wire import (
@@ -280,6 +281,27 @@ async def test_a_trickle_that_never_ends_runs_into_the_total_time() -> None:
     caught = await fault_of(say, request(idle_timeout=1.0, total_timeout=0.3))
     assert (caught.fault.kind, caught.fault.type) == ("silence", "total")
     assert "longer than 0.3 s" in caught.fault.message
+
+
+async def test_the_idle_limit_counts_from_the_last_content() -> None:
+    ended = 0.0
+
+    async def say(exchange: Exchange) -> None:
+        nonlocal ended
+        exchange.writer.write(HEAD)
+        await exchange.chunk(HALF)
+        for _ in range(20):
+            delta = {"type": "text_delta", "text": "."}
+            await exchange.chunk(event("content_block_delta", index=1, delta=delta))
+            await asyncio.sleep(0.05)
+        ended = time.monotonic()
+        await hang(exchange)
+
+    caught = await fault_of(say, request(idle_timeout=0.6))
+    waited = time.monotonic() - ended
+    assert (caught.fault.kind, caught.fault.type) == ("silence", "idle")
+    assert caught.partial == "Half a re" + "." * 20, "one second of content, longer than the limit"
+    assert waited >= 0.6 - 0.05 - 0.01, "the last content came before the last pause"
 
 
 async def test_pings_between_contents_do_not_hurt() -> None:

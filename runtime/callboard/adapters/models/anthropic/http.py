@@ -7,6 +7,7 @@ HTTP library becomes a `CallFault` here, once.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import time
@@ -63,7 +64,9 @@ class HttpModel:
         try:
             # One scope for all time limits of the call. If it ends without another exception, the deadline has passed.
             with call.scope:
-                return await self._stream(call)
+                await self._stream(call)
+            if call.reply is not None:
+                return call.reply
         except ServiceError as error:
             fault = fault_of_event(error.error, call.request_id, self._wording)
         except BadEvent as error:
@@ -78,6 +81,8 @@ class HttpModel:
             fault = Fault(kind="credentials", message=str(error))
         else:
             fault = call.silence()
+        finally:
+            call.end_limits()
         raise self._failed(call, fault, rates, on_delta)
 
     async def count(self, request: ModelRequest) -> int:
@@ -135,7 +140,7 @@ class HttpModel:
                 raise
             return await send()
 
-    async def _stream(self, call: _Call) -> Reply:
+    async def _stream(self, call: _Call) -> None:
         answer = await self._with_key(lambda: self._send(call.request, "/v1/messages"))
         try:
             call.request_id = answer.headers.get("request-id")
@@ -145,11 +150,11 @@ class HttpModel:
                 # streams (test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal).
                 call.request.on_head(rates)
             await _read(call, answer.body)
-            reply = call.builder.reply()
+            call.complete(call.builder.reply())
             # A connection whose end was not read cannot be used again
             # (test_calls_share_one_connection_one_after_the_other).
-            await _read_end(answer.body)
-            return reply
+            if not answer.at_end:
+                await _read_end(answer.body)
         finally:
             answer.let_go()
 
@@ -180,29 +185,64 @@ class HttpModel:
 
 
 class _Call:
-    """Call in progress. One cancel scope enforces its time limits; the deadline moves when content arrives."""
+    """Call in progress. One cancel scope enforces its time limits; the deadline moves when content arrives.
+
+    A timer ends the scope. It stays set while the deadline moves away from it, and looks at the deadline when it fires:
+    a reply has hundreds of chunks, and to set a timer, or the deadline of a scope, costs as much as to read a chunk
+    (test_the_idle_limit_counts_from_the_last_content).
+    """
 
     def __init__(self, request: ModelRequest, builder: ReplyBuilder) -> None:
-        now = anyio.current_time()
         self.request = request
         self.builder = builder
         self.request_id: str | None = None
         self.received = 0
+        self.reply: Reply | None = None
+        """The complete reply, while the end of its stream is still read."""
+        self.scope = anyio.CancelScope()
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
         self._end = now + request.total_timeout
         self._waiting = request.first_byte_timeout
-        self.scope = anyio.CancelScope(deadline=min(self._end, now + self._waiting))
+        self._deadline = min(self._end, now + self._waiting)
+        self._timer = self._loop.call_at(self._deadline, self._check)
 
     def content_came(self) -> None:
         """Restart the timeout, because something other than a ping arrived."""
         self._waiting = self.request.idle_timeout
-        self.scope.deadline = min(self._end, anyio.current_time() + self._waiting)
+        self._move(min(self._end, self._loop.time() + self._waiting))
+
+    def complete(self, reply: Reply) -> None:
+        """Note the complete reply. Only the end of its stream is waited for, and not for long."""
+        self.reply = reply
+        self._move(self._loop.time() + _END_S)
+
+    def end_limits(self) -> None:
+        """Stop the timer. Idempotent."""
+        self._timer.cancel()
+
+    def _move(self, deadline: float) -> None:
+        self._deadline = deadline
+        if deadline < self._timer.when():
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer.cancel()
+        self._timer = self._loop.call_at(self._deadline, self._check)
+
+    def _check(self) -> None:
+        # Compared with the timer's own time, because a loop may call it a little early.
+        if self._deadline > self._timer.when():
+            self._set_timer()
+        else:
+            self.scope.cancel()
 
     def silence(self) -> Fault:
         """Return the fault of the time limit that ended the call.
 
         `type` names the limit (the setting `recovery.first_byte` ...).
         """
-        if self.scope.deadline >= self._end:
+        if self._deadline >= self._end:
             which = "total"
             message = f"the reply took longer than {self.request.total_timeout:g} s"
         elif self.builder.begun:
@@ -240,9 +280,8 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
 async def _read_end(chunks: AsyncIterator[bytes]) -> None:
     """Read past the end, so that the connection can be reused. Failures here are ignored."""
     try:
-        with anyio.move_on_after(_END_S):
-            async for _ in chunks:
-                pass
+        async for _ in chunks:
+            pass
     except _FOREIGN:
         return  # the reply is complete: a connection lost afterwards is not a fault of the call
 

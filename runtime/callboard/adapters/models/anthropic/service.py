@@ -98,6 +98,11 @@ class ServiceAnswer:
         self.body: AsyncIterator[bytes] = response.content.iter_any()
         """Chunks without their encoding."""
 
+    @property
+    def at_end(self) -> bool:
+        """Return True if the body was read to its end."""
+        return self._response.content.at_eof()
+
     def let_go(self) -> None:
         """Return the connection to the pool, or close it if its body was not read to its end."""
         self._response.release()
