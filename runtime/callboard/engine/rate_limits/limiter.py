@@ -251,15 +251,16 @@ class KeyLimiter:
 
         `at_least`: a time that was slept until, and counts as now despite clock rounding.
         """
+        if not self._places:
+            return  # nobody waits: the usual case, four times in each call
         # By this clock a sleep may end just before its time. The call would then sleep again without reason.
         now = max(self._clock.now(), at_least)
         while True:
             blocked: dict[str, DelayReason | None] = {
                 m: rate.held(limiter, now) for m, limiter in self._lanes.items() if limiter.waiters
             }
-            room = sum(len(limiter.flights) for limiter in self._lanes.values()) < self._at_once
             free = [(self._lanes[model].waiters[0], model) for model, held in blocked.items() if held is None]
-            if not room or not free:
+            if not free or sum(len(limiter.flights) for limiter in self._lanes.values()) >= self._at_once:
                 break
             model = min(free)[1]
             self._lanes[model], gone = rate.let_go(self._lanes[model], now)
@@ -296,6 +297,8 @@ class KeyLimiter:
 
     def _refused(self, model: str) -> dict[str, KeyRefusal]:
         """Return the known refusals that concern this model, by scope."""
+        if not self._refusals:
+            return {}
         return {scope: refusal for scope in (ALL_MODELS, model) if (refusal := self._refusals.get(scope)) is not None}
 
     def _is_good(self, model: str, number: int) -> None:
