@@ -228,13 +228,7 @@ def strict_input(raw: str) -> Json:
     if len(raw) > LARGEST_INPUT:
         raise ValueError(f"the input has {len(raw):,} characters, and at most {LARGEST_INPUT:,} are accepted")
     try:
-        value: object = json.loads(
-            raw,
-            object_pairs_hook=_no_doubles,
-            parse_constant=_no_constant,
-            parse_int=_whole,
-            parse_float=_finite,
-        )
+        value: object = _STRICT.decode(raw)
     except json.JSONDecodeError as error:
         raise ValueError(f"the input is not valid JSON: {error}") from error
     except RecursionError as error:
@@ -352,6 +346,11 @@ def _finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the input holds the number {digits[:20]}, which is out of range")
     return number
+
+
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_no_doubles, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite
+)
 
 
 def _json_name(value: object) -> str:
