@@ -195,12 +195,24 @@ def test_halves_of_a_character_are_joined_and_a_lone_one_can_still_be_sent() -> 
 
 
 @settings(max_examples=60, deadline=None)
-@given(sizes=st.lists(st.sampled_from([0, 1, 20_000, 49_100, 49_151, 49_152, 60_000]), min_size=1, max_size=6))
-def test_the_body_is_one_json_object_however_large_the_messages_are(sizes: list[int]) -> None:
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 20_000, 49_100, 49_151, 49_152, 60_000]), max_size=6),
+    prompt=st.sampled_from([0, 1, 30_000, 49_000, 49_152]),
+)
+def test_the_body_is_one_json_object_however_large_its_parts_are(sizes: list[int], prompt: int) -> None:
     messages = [{"role": "user", "content": f"{number}" + "x" * size} for number, size in enumerate(sizes)]
-    pieces = body_pieces(request(messages=[json.dumps(message).encode() for message in messages]))
-    assert json.loads(b"".join(pieces))["messages"] == messages
-    assert all(len(piece) < 130_000 for piece in pieces)
+    system = [{"type": "text", "text": "s" * prompt}]
+    tools: list[dict[str, str]] = [{"name": "t", "description": "t" * (prompt // 2)}] if prompt else []
+    asked = request(
+        system=json.dumps(system).encode(),
+        tools=json.dumps(tools).encode(),
+        messages=[json.dumps(message).encode() for message in messages],
+    )
+    pieces = body_pieces(asked)
+    body = json.loads(b"".join(pieces))
+    assert (body["system"], body.get("tools", []), body["messages"]) == (system, tools, messages)
+    assert all(len(piece) < 150_000 for piece in pieces)
+    assert all(len(piece) >= 48 * 1024 for piece in pieces[:-1]), "only the last piece is small"
 
 
 @settings(max_examples=150)

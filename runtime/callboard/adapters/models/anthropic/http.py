@@ -321,32 +321,34 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
     """Return the body of a request in pieces, to be joined without a separator.
 
     Ready JSON is not parsed, and is copied once. A piece has `_PIECE` bytes or is one message, so that a long history
-    costs only this copy and the sending. A small body is one piece, which goes out together with the headers.
+    costs only this copy and the sending. A small body is one piece.
     """
-    head = f'{{"model":{json.dumps(without_long(request.model)[0])}'.encode()
+    head = [f'{{"model":{json.dumps(without_long(request.model)[0])}'.encode()]
     if request.purpose != "count":
-        head += f',"max_tokens":{request.max_tokens:d},"stream":true'.encode()
+        head.append(f',"max_tokens":{request.max_tokens:d},"stream":true'.encode())
         if request.effort:
-            head += f',"output_config":{{"effort":"{request.effort}"}}'.encode()
+            head.append(f',"output_config":{{"effort":"{request.effort}"}}'.encode())
         if request.thinking is not None:
-            head += f',"thinking":{json.dumps(request.thinking)}'.encode()
+            head.append(f',"thinking":{json.dumps(request.thinking)}'.encode())
     if request.system not in (b"", b"[]"):
-        head += b',"system":' + request.system
+        head += (b',"system":', request.system)
     if request.tools not in (b"", b"[]"):
-        head += b',"tools":' + request.tools
-    pieces = [head + b',"messages":[']
-    messages = [*request.messages[:-1], *(message + b"]}" for message in request.messages[-1:])]
+        head += (b',"tools":', request.tools)
+    head.append(b',"messages":[')
+    messages = [*request.messages[:-1], *(message + b"]}" for message in request.messages[-1:])] or [b"]}"]
     ends = list(accumulate(map(len, messages)))
-    begin = sent = 0
+    pieces: list[bytes] = []
+    begin = 0
+    sent = -sum(map(len, head))
     while begin < len(messages):
         end = bisect_left(ends, sent + _PIECE, begin) + 1  # the first message with which the piece is full
-        # The empty part makes the comma behind the piece before without another copy of this one.
-        pieces.append(b",".join([b"", *messages[begin:end]] if begin else messages[begin:end]))
+        if begin:  # the empty part makes the comma behind the piece before without another copy of this one
+            pieces.append(b",".join([b"", *messages[begin:end]]))
+        else:
+            pieces.append(b"".join([*head, b",".join(messages[:end])]))
         sent = ends[min(end, len(ends)) - 1]
         begin = end
-    if not messages:
-        pieces.append(b"]}")
-    return pieces if sum(map(len, pieces)) > _PIECE else [b"".join(pieces)]
+    return pieces
 
 
 def headers_of(request: ModelRequest, size: int) -> dict[str, str]:
