@@ -9,14 +9,14 @@ import anyio.lowlevel
 import pytest
 
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.core.keys import host_key, session_key
+from callboard.core.keys import host_key, queue_key, session_key
 from callboard.ports.model import Delta
 from callboard.ports.store import Delete, LeaseHolder, Put
-from callboard.sessions import lease
+from callboard.sessions import attached, lease
 from callboard.sessions.attached import AttachedSession
 from callboard.sessions.places import find_places
 from callboard.types import events as ev
-from callboard.types.records import Envelope, HostRow, SessionRow
+from callboard.types.records import Envelope, HostAbout, HostRow, QueuedSession, SessionRow
 
 pytestmark = pytest.mark.anyio
 ONE, THREE = LeaseHolder(1, 5.0, "one"), LeaseHolder(1, 5.0, "three")
@@ -78,4 +78,47 @@ async def test_a_host_with_the_same_pid_and_start_time_is_another_one(
             store.holds = None
             end = await followed.finished()
             assert end.exit_code == 0, "the last host left in order"
+            group.cancel_scope.cancel()
+
+
+async def test_a_follower_waits_while_a_serving_host_is_about_to_take_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LOOK", 0.01)
+    monkeypatch.setattr(attached, "REPLACED_WITHIN", 0.02)
+    store = LeasedStore()
+    session = SessionRow(id="s1", workspace=str(tmp_path), created_at=0.0)
+    queued = Put(queue_key("s1"), QueuedSession(since=0.0).encode())
+    await store.commit(Put(session_key("s1"), session.encode()), host_row(ONE), queued)
+    await store.announce(HostAbout(serves=True).encode())
+    notices = Notices()
+    followed = AttachedSession(session, find_places(tmp_path, writable=False), store, observers=[notices], approvers=[])
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            await group.start(followed.follow, ONE)
+            store.holds = None
+            await anyio.sleep(0.3)  # many times as long as one wait
+            store.holds = THREE
+            await store.commit(host_row(THREE))
+            await notices.come.wait()
+            assert followed.where == "process 1 on three"
+            group.cancel_scope.cancel()
+
+
+async def test_a_follower_leaves_a_session_that_no_host_will_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LOOK", 0.01)
+    monkeypatch.setattr(attached, "REPLACED_WITHIN", 0.02)
+    store = LeasedStore()
+    session = SessionRow(id="s1", workspace=str(tmp_path), created_at=0.0)
+    queued = Put(queue_key("s1"), QueuedSession(since=0.0, placement={"gpu": "a100"}).encode())
+    await store.commit(Put(session_key("s1"), session.encode()), host_row(ONE), queued)
+    followed = AttachedSession(session, find_places(tmp_path, writable=False), store, observers=[], approvers=[])
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            await group.start(followed.follow, ONE)
+            store.holds = None
+            end = await followed.finished()
+            assert "`callboard resume s1` continues it" in end.why
             group.cancel_scope.cancel()

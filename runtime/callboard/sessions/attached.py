@@ -39,7 +39,7 @@ from callboard.ports.notifier import Notifier
 from callboard.ports.store import LeaseHolder, Record, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.base import OpenSession
-from callboard.sessions.inspect.hosts import waiting_reason
+from callboard.sessions.inspect.hosts import ABOUT_TO_TAKE, waiting_reason
 from callboard.sessions.lease import holder_of, host_died, is_row_of, process_words
 from callboard.sessions.live.follower import read_live
 from callboard.sessions.options import SessionOptions
@@ -55,7 +55,8 @@ from callboard.types.skills import PersonCommand
 TAKEN_OVER_WITHIN = 30.0
 """Seconds from the exit of the old host until the new host has written its row."""
 REPLACED_WITHIN = 30.0
-"""Seconds until a serving host has replaced one that died or handed the session over."""
+"""Seconds until a serving host has replaced one that died or handed the session over. A follower then asks again
+whether one will."""
 
 
 class AttachedSession(OpenSession):
@@ -327,8 +328,8 @@ class AttachedSession(OpenSession):
             # For a moment between two hosts, no process holds the lease
             # (test_who_follows_a_session_follows_it_to_the_process_that_takes_over).
             await self._until_other_host(before, TAKEN_OVER_WITHIN)
-        elif await waiting_reason(self._store, self.id) is not None:
-            await self._until_other_host(before, REPLACED_WITHIN)
+        else:
+            await self._until_replaced(before)
         if self._host is None:
             return None
         if not is_row_of(self._host, before):
@@ -337,9 +338,21 @@ class AttachedSession(OpenSession):
         holder = await self._store.holder(host_lease(self.id))
         return None if holder == before else holder
 
-    async def _until_other_host(self, before: LeaseHolder, seconds: float) -> None:
-        with anyio.move_on_after(seconds):
+    async def _until_replaced(self, before: LeaseHolder) -> None:
+        """Wait for the next serving host, for as long as there is one that will take the session.
+
+        A host that takes over all sessions of another one needs more than `REPLACED_WITHIN` for the last of them
+        (test_a_follower_waits_while_a_serving_host_is_about_to_take_the_session).
+        """
+        while (reason := await waiting_reason(self._store, self.id)) is not None:
+            if await self._until_other_host(before, REPLACED_WITHIN) or reason != ABOUT_TO_TAKE:
+                return
+
+    async def _until_other_host(self, before: LeaseHolder, seconds: float) -> bool:
+        """Return True if there is another host, or False after so many seconds."""
+        with anyio.move_on_after(seconds) as late:
             await self._changed.until(lambda: self._host is not None and not is_row_of(self._host, before))
+        return not late.cancelled_caught
 
     async def _follow_host(self) -> None:
         """Follow the row of the session's host."""

@@ -119,13 +119,17 @@ async def read_hosts(store: Store) -> StoreHosts:
     return StoreHosts(tuple(hosts), tuple(sorted(waiting, key=lambda row: row.since)))
 
 
+ABOUT_TO_TAKE = "a serving host is about to take it"
+"""Reason of a session without a host that some living host will take."""
+
+
 async def waiting_reason(store: Store, session: str) -> str | None:
     """Return why a session that needs a serving host has none yet; None if it needs none. It has no host now."""
     row = await store.get(queue_key(session))
     if row is None or row.value is None:
         return None
     why = why_waiting(read_value(QueuedSession, row.value, row.key).placement, choices_of(await store.present()))
-    return f"it waits for a host: {why}" if why else "a serving host is about to take it"
+    return f"it waits for a host: {why}" if why else ABOUT_TO_TAKE
 
 
 def _host_row(row: Row) -> HostRow | None:
