@@ -272,8 +272,8 @@ class SessionRuntime:
         life = state.me.name, state.identity.incarnation
         turn = state.turn
         at = phase(state)
-        if at != "calls" and life in self.paths:
-            del self.paths[life]
+        if at != "calls":
+            self.paths.pop(life, None)
         more = self._call_facts(state) if at == "calls" else self._next_facts(state) if at == "next" else {}
         return Facts(
             now=self.ports.clock.now(),
@@ -282,7 +282,7 @@ class SessionRuntime:
             running=running,
             requests=requests,
             deadlines=self.deadlines.of(requests.values()) if requests else {},
-            taken=self._lost_tasks(state) if state.work.tasks else (),
+            taken=self._lost_tasks(state),
             budgets=self.budgets.path_of(state),
             worktree=self._worktree(state) if self.ports.worktrees is not None else None,
             settled=turn is not None and self.settled.get(life) == turn.id,
@@ -428,7 +428,7 @@ class SessionRuntime:
     def _requests(self, state: AgentState) -> dict[str, Request]:
         ids = (*state.calls.requests, state.work.gate.request_id, state.lifecycle.leaving)
         rows = ((request_id, self.board.request(request_id)) for request_id in ids if request_id)
-        return {request_id: row[0] for request_id, row in rows if row} if any(ids) else {}
+        return {request_id: row[0] for request_id, row in rows if row}
 
     def _tool_facts(self, name: str) -> ToolFacts:
         tool = self.ports.tools.get(name)

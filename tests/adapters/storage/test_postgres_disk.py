@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -19,8 +18,9 @@ from callboard.types.errors import StoreFull
 
 psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
-from callboard.adapters.storage.postgres.address import parse_address  # noqa: E402 - only with the extra
-from callboard.adapters.storage.postgres.store import PostgresStore, open_store  # noqa: E402 - only with the extra
+from tests.adapters.storage.postgres_stores import opened  # noqa: E402 - only with the extra
+
+from callboard.adapters.storage.postgres.store import PostgresStore  # noqa: E402 - only with the extra
 
 pytestmark = pytest.mark.anyio
 
@@ -28,17 +28,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[PostgresStore]:
-    store = await open_store(parse_address(url), "w")
-    try:
-        with anyio.fail_after(120):
-            yield store
-    finally:
-        with anyio.CancelScope(shield=True):
-            await store.aclose()
 
 
 @pytest.fixture
@@ -74,7 +63,7 @@ async def test_commits_wait_for_room_on_the_server_s_disk_and_say_so(
             other.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
             other.execute("CREATE DATABASE full_one TABLESPACE pg_default")
         url = server.url.replace("/postgres?", "/full_one?")
-        async with opened(url) as store:
+        async with opened(url, "w") as store:
             with psycopg.connect(url, autocommit=True) as other:
                 for table in ("record", "row"):
                     other.execute(f"ALTER TABLE callboard.{table} SET TABLESPACE small")

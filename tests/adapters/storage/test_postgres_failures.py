@@ -10,8 +10,8 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -33,7 +33,10 @@ from callboard.types.errors import (
 
 psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
-from callboard.adapters.storage.postgres import presence, schema, store as store_module  # noqa: E402, I001 - only with the extra
+from tests.adapters.storage.postgres_stores import opened  # noqa: E402 - only with the extra
+
+from callboard.adapters.storage.postgres import presence, schema  # noqa: E402 - only with the extra
+from callboard.adapters.storage.postgres import store as store_module  # noqa: E402 - only with the extra
 from callboard.adapters.storage.postgres.address import parse_address  # noqa: E402 - only with the extra
 from callboard.adapters.storage.postgres.assumptions import (  # noqa: E402 - only with the extra
     GroupNames,
@@ -62,19 +65,6 @@ def server() -> Iterator[PostgresServer]:
 def proxy(server: PostgresServer) -> Iterator[Proxy]:
     with proxied(server.socket) as proxy:
         yield proxy
-
-
-@asynccontextmanager
-async def opened(
-    url: str, space: str = "", notes: list[str] | None = None, *, direct: str = ""
-) -> AsyncGenerator[PostgresStore]:
-    store = await open_store(parse_address(url, direct), space or os.urandom(8).hex(), notice=(notes or []).append)
-    try:
-        with anyio.fail_after(120):
-            yield store
-    finally:
-        with anyio.CancelScope(shield=True):
-            await store.aclose()
 
 
 def through(proxy: Proxy) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from callboard.ports.store import Append, Put, Row
 
 psycopg = pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
-from callboard.adapters.storage.postgres import presence, queries, store as store_module  # noqa: E402, I001 - only with the extra
-from callboard.adapters.storage.postgres.address import parse_address  # noqa: E402 - only with the extra
-from callboard.adapters.storage.postgres.store import PostgresStore, open_store  # noqa: E402 - only with the extra
+from tests.adapters.storage.postgres_stores import opened  # noqa: E402 - only with the extra
+
+from callboard.adapters.storage.postgres import presence, queries  # noqa: E402 - only with the extra
+from callboard.adapters.storage.postgres import store as store_module  # noqa: E402 - only with the extra
 
 pytestmark = pytest.mark.anyio
 
@@ -34,17 +34,6 @@ def anyio_backend() -> str:
 def server() -> Iterator[PostgresServer]:
     with running() as server:
         yield server
-
-
-@asynccontextmanager
-async def opened(url: str, space: str) -> AsyncGenerator[PostgresStore]:
-    store = await open_store(parse_address(url), space)
-    try:
-        with anyio.fail_after(120):
-            yield store
-    finally:
-        with anyio.CancelScope(shield=True):
-            await store.aclose()
 
 
 async def test_a_follower_hears_of_a_commit_whose_ring_was_lost(

@@ -272,9 +272,10 @@ class Screen:
                 speech = ReplyText() if speech.seam is None else speech
                 self._said[agent] = speech.after(event.blocks, event.stop_reason, event.trimmed)
             case ToolStarted() | ToolFinished() | CallJudged():
-                if event.call not in calls and self._known is not None:
-                    earlier_call = self._known.call(agent, event.call)
-                    calls.update({} if earlier_call is None else {event.call: self._near(earlier_call)})
+                session = self._known if event.call not in calls else None
+                earlier_call = None if session is None else session.call(agent, event.call)
+                if earlier_call is not None:
+                    calls[event.call] = self._near(earlier_call)
             case EnvelopeReceived(envelope=envelope, refused="") if agent == "lead" and _is_renewal(envelope):
                 self._renewal = envelope
             case StopAsked():

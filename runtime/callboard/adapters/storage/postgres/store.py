@@ -412,8 +412,11 @@ class Wakeups:
         def decode(rows: queries.Rows) -> None:
             first = not self._position
             keys, self._position = query.decode(rows)
-            if first:  # what changed since the readers began is not known, and its ring may be lost
+            if first:
+                # It names no keys, and the rings of what changed since the readers began may be lost
+                # (test_a_follower_hears_of_a_commit_before_the_first_look).
                 self._feeds.rung(None)
-            self._feeds.changed((), keys)
+            else:
+                self._feeds.changed((), keys)
 
         return Query(query.sql, query.parameters, decode)
