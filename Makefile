@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+BYTECODE := $(VENV)/.compiled
 SOAK   ?= 1
 # The tests in a browser need a large package: only those who have Chromium get it.
 BROWSER := $(shell command -v chromium >/dev/null 2>&1 && echo ,browser)
@@ -15,17 +16,23 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 .PHONY: demo test test-all test-times check check-types check-rest bench soak fmt dist release clean setup
 .DEFAULT_GOAL := test
 
-setup: $(STAMP)
+setup: $(BYTECODE)
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Callboard needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) tests/set_up.py $(VENV) '.[dev$(BROWSER)]'
 	@touch $@
 
+# The packages' byte code takes seconds on all processors, and `check` needs little of it. Some packages hold files for
+# other versions of Python: what cannot be compiled is left.
+$(BYTECODE): $(STAMP)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@touch $@
+
 demo: setup
 	@$(BIN)/callboard demo
 
-check: setup
+check: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-types check-rest
 
 check-types:

@@ -78,7 +78,7 @@ def main(folder: str, requirement: str) -> int:
     if has_pip:
         uv, variables = installed_uv(pip)
     if uv is not None:
-        install = [uv, "pip", "install", "-q", "--python", str(python), "--compile-bytecode", "-e", requirement]
+        install = [uv, "pip", "install", "-q", "--python", str(python), "-e", requirement]
         code = subprocess.run(install, env={**os.environ, **variables}, check=False).returncode
         if code == 0 or not has_pip:
             return code
