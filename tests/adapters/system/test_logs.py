@@ -115,3 +115,13 @@ async def test_lines_of_events_are_written_together_and_no_other_line_overtakes_
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["seq"] for line in lines if "seq" in line] == list(range(11))
     assert [line["event"] for line in lines][-5:] == ["turn_ended", "soon", "turn_ended", "thread", "turn_ended"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.usefixtures("anyio_backend")
+async def test_a_line_that_is_copied_to_stderr_does_not_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with logging_to(tmp_path / "s.jsonl", debug=True) as file:
+        EventLog("s1", file).on_event("lead", 0, TurnEnded(at=1.0, turn="t1", reason="end"))
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        assert json.loads(capfd.readouterr().err.removeprefix("[DEBUG] "))["event"] == "turn_ended"

@@ -43,7 +43,7 @@ LARGEST = 10_000_000
 """Most bytes of a log file. It is then renamed, and a new one begins."""
 PAUSE = 0.05
 """Most seconds for which the line of an event waits for more. A step of an agent has six such lines, and one system
-call for each moment of a step costs more than the lines."""
+call for each moment of a step costs more than the lines. A line that is also copied does not wait."""
 KEPT = 3
 """Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
 STDERR = 2
@@ -201,7 +201,13 @@ class LogFile:
                 loop.call_soon(self.pour)
 
     def put_event(self, line: bytes) -> None:
-        """Write a line that includes its end and may wait for more lines."""
+        """Write a line that includes its end and may wait for more lines.
+
+        A line that is copied to stderr does not wait: a client stops to read there when it has the result.
+        """
+        if self._copy_to is not None:
+            self.put(line)
+            return
         with self._lock:
             self._lines.append(line)
             if self._timer is not None and self._timer_thread == threading.get_ident():
