@@ -59,7 +59,7 @@ soak: setup
 bench: setup
 	@for b in bench/step.py bench/start.py bench/context_growth.py bench/context_cost.py bench/herd.py bench/idle.py bench/bus.py bench/storage.py bench/policy.py bench/mcp_calls.py; do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python $$b || exit 1; done
 
-fmt: setup
+fmt: $(STAMP)
 	@$(BIN)/ruff check --fix -q runtime tests bench; $(BIN)/ruff format -q runtime tests bench
 
 dist: setup

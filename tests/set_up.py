@@ -2,7 +2,7 @@
 
     python tests/set_up.py FOLDER REQUIREMENT
 
-uv installs the packages, in 5 seconds where pip takes 45 (measured on 2 cores). It is taken from `PATH`, or else pip
+uv installs the packages, in seconds where pip takes 45 (measured on 2 cores). It is taken from `PATH`, or else pip
 installs it into the venv. In that case it gets pip's settings on registries, because it does not read them itself. If
 uv cannot be installed, or fails, pip installs the packages. The exit code is that of the command that failed, or 0.
 """

@@ -203,7 +203,7 @@ class LogFile:
     def put_event(self, line: bytes) -> None:
         """Write a line that includes its end and may wait for more lines.
 
-        A line that is copied to stderr does not wait: a client stops to read there when it has the result.
+        A line that is also copied does not wait: a client stops reading stderr once it has the result.
         """
         if self._copy_to is not None:
             self.put(line)
