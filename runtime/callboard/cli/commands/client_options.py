@@ -5,7 +5,6 @@ Each option takes effect, or is reported on stderr with the reason. A wrong valu
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -285,6 +284,8 @@ def _key(name: str) -> str:
 
 def json_object(text: str, subject: str) -> dict[str, Any]:
     """Parse the JSON object of an option or an argument. Raises `UsageError`."""
+    import json  # noqa: PLC0415 - it would slow down `--help`
+
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 import click
 
 from callboard import __version__
-from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
@@ -226,6 +225,8 @@ def refuse_tools(action: str, *, service: bool = False) -> None:
 
     `service`: a service manager may have started it.
     """
+    from callboard.adapters.processes.tool_ancestry import started_by_tool  # noqa: PLC0415 - it would slow down `--help`
+
     if reason := started_by_tool(service=service):
         raise UsageError(
             f"{action} is for a person, and this command was started by an agent's tool ({reason}). "

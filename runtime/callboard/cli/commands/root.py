@@ -10,7 +10,6 @@ stream-json`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -163,7 +162,9 @@ def _unknown(name: str, ctx: click.Context) -> NoReturn:
 
 
 def _near(name: str) -> list[str]:
-    return difflib.get_close_matches(name, COMMANDS, n=2)
+    from difflib import get_close_matches  # a rare case; it would slow down `--help`
+
+    return get_close_matches(name, COMMANDS, n=2)
 
 
 def _is_like_command(name: str) -> bool:

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 
 from callboard import __version__
 from callboard.cli.headless.client import Client, ClientApprover, PromptTool, lines_of, message_in
-from callboard.cli.headless.control import Control
+from callboard.cli.headless.control import CHANGES, Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
 from callboard.cli.headless.messages import ClientSpoken, TranslatedEvents, client_prompt, mirror_json
@@ -85,6 +85,8 @@ class ClientRun:
         self._deferring = anyio.Event()
         self._serving = anyio.CancelScope()
         self._doing: dict[str, anyio.CancelScope] = {}
+        self._changing: set[str] = set()
+        """Requests in progress that change how the next message is answered."""
         self._group: TaskGroup | None = None
         self._session: HostedSession | None = None
         self._control: Control | None = None
@@ -147,6 +149,8 @@ class ClientRun:
             self._begin(request_id, request)
         elif kind == "control_request" and self._group is not None:
             self._ready.set()
+            if request.get("subtype") in CHANGES:
+                self._changing.add(request_id)
             self._group.start_soon(self._do, request_id, request)
         elif kind not in _PASSED_OVER:
             self._tell(f"line {number} of stdin: the message type {kind!r} is unknown: the line is skipped")
@@ -172,6 +176,8 @@ class ClientRun:
                 self._client.answer(request_id, response)
             finally:
                 del self._doing[request_id]
+                self._changing.discard(request_id)
+                self._changed.notify()
 
     # Session
 
@@ -311,7 +317,8 @@ class ClientRun:
         """
         code = await self._continue(session) if unfinished else 0
         while self._deferred is None:
-            await self._changed.until(lambda: bool(self._woken or self._messages or self._ended))
+            # A client need not wait for the response before it sends the message that a change is for.
+            await self._changed.until(lambda: not self._changing and bool(self._woken or self._messages or self._ended))
             if self._woken:
                 code = await self._own_turn(session)
             elif self._messages:

@@ -26,6 +26,8 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry, ServerStatus
 from callboard.types.records import Json
 
+CHANGES = frozenset({"set_permission_mode", "set_model", "set_max_thinking_tokens", "apply_flag_settings"})
+"""Subtypes of the requests that change how the next message is answered."""
 _UNCHANGED = object()
 
 

@@ -13,7 +13,6 @@ import atexit
 import fcntl
 import os
 import signal
-import struct
 import sys
 import termios
 from collections.abc import Generator, Sequence
@@ -96,7 +95,7 @@ def hold(args: Sequence[str]) -> None:
         # (test_a_start_that_is_ended_gives_the_terminal_back).
         atexit.register(release)
         _switch(before)
-        if struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4))[0]:
+        if any(fcntl.ioctl(0, termios.FIONREAD, bytes(4))):
             os.write(1, b"\r\x1b[K")  # keys echoed before this process started are shown again by the line
     except (OSError, termios.error):
         return  # the terminal has just gone; the next read reports it
