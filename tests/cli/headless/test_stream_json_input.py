@@ -147,6 +147,13 @@ def test_a_message_waits_for_the_changes_that_the_client_requested_before_it(com
     assert inits[-1]["permissionMode"] == "acceptEdits"
 
 
+def test_two_requests_with_one_id_have_a_response_each(command: Command) -> None:
+    ran = drive(command, control_request("list_models"), control_request("mcp_status"), user_line("look"))
+    assert ran.code == 0, ran.err
+    answered = [message["response"]["response"] for message in of_type(ran, "control_response")]
+    assert [set(response) for response in answered] == [{"models"}, {"mcpServers"}]
+
+
 def parsed_by_the_client(ran: CommandResult) -> None:
     parser = pytest.importorskip(
         "claude_agent_sdk._internal.message_parser", reason="claude-agent-sdk is not installed"

@@ -85,8 +85,8 @@ class ClientRun:
         self._deferring = anyio.Event()
         self._serving = anyio.CancelScope()
         self._doing: dict[str, anyio.CancelScope] = {}
-        self._changing: set[str] = set()
-        """Requests in progress that change how the next message is answered."""
+        self._changes: deque[object] = deque()
+        """Tickets of the requests in progress that change how the next message is answered: they take turns."""
         self._group: TaskGroup | None = None
         self._session: HostedSession | None = None
         self._control: Control | None = None
@@ -149,9 +149,10 @@ class ClientRun:
             self._begin(request_id, request)
         elif kind == "control_request" and self._group is not None:
             self._ready.set()
+            ticket = object()
             if request.get("subtype") in CHANGES:
-                self._changing.add(request_id)
-            self._group.start_soon(self._do, request_id, request)
+                self._changes.append(ticket)
+            self._group.start_soon(self._do, request_id, request, ticket)
         elif kind not in _PASSED_OVER:
             self._tell(f"line {number} of stdin: the message type {kind!r} is unknown: the line is skipped")
 
@@ -162,22 +163,24 @@ class ClientRun:
             self._initialize = (request_id, request)
             self._ready.set()
 
-    async def _do(self, request_id: str, request: Json) -> None:
-        """Perform a request of the client concurrently."""
+    async def _do(self, request_id: str, request: Json, ticket: object) -> None:
+        """Perform a request of the client: concurrently with others, but the changes in their order."""
         with anyio.CancelScope() as scope:
             self._doing[request_id] = scope
             try:
                 await self._opened.wait()
                 assert self._control is not None, "an open session is controlled"
+                await self._changed.until(lambda: ticket not in self._changes or ticket is self._changes[0])
                 response = await self._control.do(request)
             except CallboardError as refused:
                 self._client.refuse(request_id, str(refused))
             else:
                 self._client.answer(request_id, response)
             finally:
-                del self._doing[request_id]
-                self._changing.discard(request_id)
-                self._changed.notify()
+                self._doing.pop(request_id, None)  # a client may use an id twice
+                if ticket in self._changes:
+                    self._changes.remove(ticket)
+                    self._changed.notify()
 
     # Session
 
@@ -318,7 +321,7 @@ class ClientRun:
         code = await self._continue(session) if unfinished else 0
         while self._deferred is None:
             # A client need not wait for the response before it sends the message that a change is for.
-            await self._changed.until(lambda: not self._changing and bool(self._woken or self._messages or self._ended))
+            await self._changed.until(lambda: not self._changes and bool(self._woken or self._messages or self._ended))
             if self._woken:
                 code = await self._own_turn(session)
             elif self._messages:
