@@ -150,7 +150,7 @@ class ClientRun:
         elif kind == "control_request" and self._group is not None:
             self._ready.set()
             ticket = object()
-            if request.get("subtype") in CHANGES:
+            if str(request.get("subtype")) in CHANGES:
                 self._changes.append(ticket)
             self._group.start_soon(self._do, request_id, request, ticket)
         elif kind not in _PASSED_OVER:
