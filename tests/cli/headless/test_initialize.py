@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callboard.cli.headless.client import Client
 from callboard.cli.headless.initialize import options_of, schema_of
@@ -14,6 +17,19 @@ from callboard.sessions.options import LeadOptions, SessionOptions, WorkspaceOpt
 from callboard.types.errors import UsageError
 
 SCHEMA = {"type": "object"}
+NAMES = st.sampled_from(
+    [
+        *("type", "path", "description", "prompt", "tools", "model", "matcher", "timeout", "hookCallbackIds"),
+        *("onFailure", "PreToolUse", "Stop", "mcpServers", "command", "memory", "effort", "maxTurns", "x", ""),
+    ]
+)
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "x", "local", "\0", "Bash", "*("])
+)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12
+)
+PARTS = ("hooks", "agents", "sdkMcpServers", "skills", "plugins", "mcpServers", "systemPrompt", "jsonSchema", "title")
 
 
 def extended(request: dict[str, Any], **lead: Any) -> tuple[SessionOptions, tuple[str, ...]]:
@@ -57,8 +73,17 @@ def test_skills_plugins_and_servers_are_added_and_the_rest_is_reported() -> None
 
 @pytest.mark.parametrize(
     "request_",
-    [{"systemPrompt": [1]}, {"skills": [None]}, {"plugins": [{"type": "git", "path": "x"}]}, {"jsonSchema": []}],
+    [
+        *({"systemPrompt": [1]}, {"skills": [None]}, {"jsonSchema": []}, {"plugins": [{"type": "git", "path": "x"}]}),
+        *({"plugins": [True]}, {"plugins": {}}, {"plugins": [{"type": "local", "path": "a\0b"}]}),
+    ],
 )
 def test_an_invalid_part_is_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="initialize: "):
+        extended(request_)
+
+
+@given(st.dictionaries(st.sampled_from(PARTS), VALUES, max_size=3))
+def test_any_request_is_taken_or_refused(request_: dict[str, Any]) -> None:
+    with suppress(UsageError):
         extended(request_)

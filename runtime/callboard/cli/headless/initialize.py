@@ -119,11 +119,16 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
 
 def _plugins(value: object) -> tuple[Path, ...]:
     """Return the folders of the plugins that an `initialize` lists. Raises `UsageError`."""
-    entries = cast("Sequence[Json]", value) if isinstance(value, list) else ()
-    folders = [entry.get("path") for entry in entries if entry.get("type") == "local"]
-    if value is not None and (len(folders) != len(entries) or not all(isinstance(path, str) for path in folders)):
+    entries = cast("Sequence[object]", value) if isinstance(value, list) else () if value is None else (value,)
+    folders = [_plugin_folder(cast("Json", entry)) if isinstance(entry, dict) else None for entry in entries]
+    if not all(folders):
         raise UsageError('initialize: `plugins` is a list of {"type": "local", "path": FOLDER}')
     return tuple(Path(str(path)) for path in folders)
+
+
+def _plugin_folder(entry: Json) -> str | None:
+    path: object = entry.get("path")
+    return path if entry.get("type") == "local" and isinstance(path, str) and "\0" not in path else None
 
 
 async def carried(client: Client, server: str, message: Json) -> Json | None:
