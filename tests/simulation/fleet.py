@@ -121,13 +121,14 @@ class FleetWorld:
         assert done.returncode == 0, done.stderr
         return [line.split()[0] for line in done.stdout.splitlines()]
 
-    def serve(self, name: str, proxy: Proxy | None = None, *options: str) -> Host:
-        """Start a serving host as a machine of this name."""
+    def serve(self, name: str, proxy: Proxy | None = None, *, version: str = "") -> Host:
+        """Start a serving host as a machine of this name. `version`: of Callboard, by its own account."""
         url = self.server.url if proxy is None else f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
         self.workspace.mkdir(exist_ok=True)
         (self.workspace / "0.yaml").touch()
         log = self.folder / f"{name}.log"
-        command = [sys.executable, "-m", "callboard", "serve", "--label", "fleet", *options]
+        program = ["-c", ANOTHER_VERSION, version] if version else ["-m", "callboard"]
+        command = [sys.executable, *program, "serve", "--label", "fleet"]
         environ = self.environ(name, url) | {"CALLBOARD_MODEL": f"rehearsal:{self.workspace / '0.yaml'}"}
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -243,6 +244,13 @@ class FleetWorld:
         anyio.run(put)
 
 
+ANOTHER_VERSION = """
+import sys
+import callboard
+callboard.__version__ = sys.argv.pop(1)
+from callboard.__main__ import main
+raise SystemExit(main())
+"""
 START = 'hostname "$0" && exec "$@"'
 
 

@@ -19,6 +19,8 @@ from tests.postgres_server import PostgresServer, running
 from tests.simulation.fleet import FleetWorld, fleet_world
 from tests.simulation.test_two_machines import may_unshare
 
+from callboard import __version__
+
 REPLACED_WITHIN = 15.0
 """Seconds within which a host that died is replaced."""
 
@@ -143,6 +145,23 @@ def test_calls_and_questions_are_answered_from_another_machine(server: PostgresS
         assert [(deed.agent, deed.host) for deed in world.deeds()] == 20 * [("lead", "one")]
         (row,) = [each for each in json.loads(world.run("sessions", "--json").stdout) if each["id"] == session]
         assert row["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_hosts_of_two_versions_replace_each_other(server: PostgresServer, tmp_path: Path) -> None:
+    with fleet_world(server, tmp_path, count=30, pause=0.5) as world:
+        for name, version in (("one", ""), ("two", "99.0.0"), ("three", "")):
+            host = world.serve(name, version=version)
+            world.until(lambda host=host: "serving" in host.said(), "the host serves")
+            if name == "one":
+                (session,) = world.detach([0])
+            else:
+                listed = json.loads(world.run("hosts", "--json").stdout)["hosts"]
+                assert {each["version"] for each in listed} == {__version__, "99.0.0"}
+                world.hosts[-2].kill()
+            world.until(lambda name=name: hosts_of(world).get("0") == name, "it acts")
+        world.until(lambda: world.ended([session]), "the session ends")
+        assert world.broken_promises([session]) == []
 
 
 @pytest.mark.slow
