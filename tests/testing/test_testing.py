@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import anyio
 import pytest
 
-from callboard import Agent, Deny, Request, tool
+from callboard import Agent, Deny, Request, Session, tool
 from callboard.testing import (
     Played,
     Recorded,
     Rehearsal,
     ScenarioModel,
     Survived,
+    ThatAgent,
     assert_that,
     fault,
     pretend,
+    recorded,
     run_virtual,
     say,
     survive,
     use,
 )
+from callboard.types.errors import UsageError
 from callboard.types.hook_answers import PreToolUse, hook
 
 
@@ -227,3 +231,44 @@ def test_a_scenario_is_played_in_memory(tmp_path: Path) -> None:
 def test_a_fault_of_the_script_is_tried_again() -> None:
     record = run_virtual(Rehearsal({"lead": [fault("overloaded"), say("Here.")]}).run, "Are you there?")
     assert_that(record).lead.ended_with("Here")
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (lambda lead: lead.called("weather"), r"expected that lead called weather\(\); it called\n"),
+        (lambda lead: lead.called("spawn_teammate", times=2), "2 times, not 1"),
+        (lambda lead: lead.called("spawn_teammate").then("spawn_teammate"), "then called spawn_teammate"),
+        (lambda lead: lead.never_called("spawn_teammate"), "never called spawn_teammate; it did"),
+        (lambda lead: lead.refused("spawn_teammate"), "was refused; there were"),
+        (lambda lead: lead.said("sunshine"), "never said 'sunshine'; it said"),
+        (lambda lead: lead.ended_with("sunshine"), "there is no 'sunshine' in them"),
+        (lambda lead: lead.heard("Snow", sender="alice"), "never heard 'Snow' from alice"),
+        (lambda lead: lead.heard("Rain", sender="bob"), "never heard 'Rain' from bob"),
+    ],
+)
+def test_each_claim_about_an_agent_that_does_not_hold_fails(claim: Callable[[ThatAgent], object], said: str) -> None:
+    record = run_virtual(Rehearsal(TEAM, tools=[weather]).run, "What should I wear in Oslo?")
+    with pytest.raises(AssertionError, match=said):
+        claim(assert_that(record).lead)
+
+
+def test_a_session_on_disk_is_read_as_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("agents:\n  lead:\n    - reply: Take a coat.\n")
+
+    async def kept() -> str:
+        async with Session(workspace, model=f"rehearsal:{scenario}") as session:
+            await session.run("What should I wear?")
+            return session.id
+
+    session = anyio.run(kept)
+    record = anyio.run(recorded, workspace)
+    assert record.session == session
+    assert_that(record).every_message_once().lead.heard("What should I wear?", sender="person").ended_with("coat")
+    assert anyio.run(recorded, workspace, session).session == session
+    with pytest.raises(UsageError, match="has no session nonesuch"):
+        anyio.run(recorded, workspace, "nonesuch")
