@@ -36,7 +36,7 @@ class ScheduleOptions(TypedDict, total=False):
     """Longest time of a turn. A turn that takes longer is stopped."""
     retries: int
     expires: str | float
-    """Time from which the schedule no longer fires: `2026-12-01T09:00`."""
+    """Time from which the schedule no longer fires: `2030-12-01T09:00`."""
     max_runs: int
     permission_mode: PermissionMode
     allow: Sequence[str]
@@ -47,7 +47,7 @@ class ScheduleOptions(TypedDict, total=False):
 def schedule(cron: str, prompt: str, /, **options: Unpack[ScheduleOptions]) -> Schedule:
     """Make a schedule for `Session(schedules=[...])`.
 
-    `cron` has five fields, or is `@daily`, `every 20m`, or `at 2026-12-01T09:00`.
+    `cron` has five fields, or is `@daily`, `every 20m`, or `at 2030-12-01T09:00`.
 
     Passing the same schedule again at a resume does not add it twice. Raises `UsageError` that names the invalid field.
     """

@@ -20,7 +20,7 @@ class Schedule(Value):
 
     id: str
     cron: str
-    """Five fields, `@daily` and similar, `every 20m`, or `at 2026-12-01T09:00`."""
+    """Five fields, `@daily` and similar, `every 20m`, or `at 2030-12-01T09:00`."""
     prompt: str
     name: str = ""
     """Name chosen by the user, unique in its session; empty: none."""

@@ -299,7 +299,7 @@ def _actions(shown: _Shown, viewer: Viewer) -> Element:
 _ZONES = "a name such as Europe/Berlin"
 _LABELS: Mapping[str, tuple[str, str]] = {
     "name": ("Name", "(optional)"),
-    "cron": ("Times", "such as 0 9 * * 1-5, @daily, every 20m, at 2026-12-01T09:00"),
+    "cron": ("Times", "such as 0 9 * * 1-5, @daily, every 20m, at 2030-12-01T09:00"),
     "timezone": ("Time zone", _ZONES),
     "prompt": ("Prompt", ""),
     "misfire": ("Missed runs", ""),

@@ -89,7 +89,7 @@ def test_each_field_is_read_as_it_is_written(field: str, written: object, name: 
         ("permission_mode", "acceptEdit", "did you mean acceptEdits?"),
         ("allow", ("Bash(",), "is not a rule"),
         ("expires", "2020-01-01", "is past"),
-        ("expires", "tomorrow", "2026-12-01T09:00"),
+        ("expires", "tomorrow", "2030-12-01T09:00"),
         ("max_runs", "0", "from 1 to"),
         ("durablee", "x", "choose durable,"),
     ],

@@ -166,7 +166,7 @@ def read_schedule(raw: bytes, where: str) -> Schedule:
             raise document.error(_unknown(name), (name,))
     if "cron" not in fields:
         message = (
-            'is missing: write `cron: "0 9 * * 1-5"` (or @daily, every 20m, at 2026-12-01T09:00) between two --- lines'
+            'is missing: write `cron: "0 9 * * 1-5"` (or @daily, every 20m, at 2030-12-01T09:00) between two --- lines'
         )
         raise SettingsError(message, f"{where}:1: cron")
     stem = Path(where).stem

@@ -144,7 +144,7 @@ _OPTIONS: Sequence[tuple[str, str, str, bool]] = (
     ),
     ("--ask", "RULE", "Permission rule: ask first.", True),
     ("--deny", "RULE", "Permission rule: refuse.", True),
-    ("--expires", "TIME", "End of the schedule: a time (2026-12-01T09:00) or a span from now (30d).", False),
+    ("--expires", "TIME", "End of the schedule: a time (2030-12-01T09:00) or a span from now (30d).", False),
     ("--max-runs", "N", "End the schedule after this many fires.", False),
 )
 
@@ -292,7 +292,7 @@ def add(
 ) -> None:
     """Add a schedule that runs PROMPT at the times of EXPR.
 
-    EXPR is five fields in quotes ('0 9 * * 1-5'), @daily and similar, every 20m, or at 2026-12-01T09:00 for once. A
+    EXPR is five fields in quotes ('0 9 * * 1-5'), @daily and similar, every 20m, or at 2030-12-01T09:00 for once. A
     SPAN of time is 90s, 20m, 1h30m or 2d. The prompt goes to the session's lead, unless --context says otherwise.
 
     When its total budget is used up the schedule pauses, and `cron resume` continues it. A fire whose own budget is

@@ -192,7 +192,7 @@ def next_(
 ) -> None:
     """Describe when EXPR fires, and show its next times.
 
-    EXPR is five fields in quotes ('0 9 * * 1-5'), @daily and similar, every 20m, at 2026-12-01T09:00; or the ID or the
+    EXPR is five fields in quotes ('0 9 * * 1-5'), @daily and similar, every 20m, at 2030-12-01T09:00; or the ID or the
     name of a schedule.
 
     --stdin reads {"expr", "tz", "base", "count"} and answers {"next": [...]}, times in ISO 8601 strictly after base, or

@@ -156,7 +156,7 @@ def _five_words(text: str) -> list[str]:
         raise CronInvalid(
             "expression",
             f"has {len(fields)} field{'' if len(fields) == 1 else 's'}: write five: minute, hour, day of month, month, "
-            "day of week, as in '0 9 * * 1-5'; or every 20m, or at 2026-12-01T09:00",
+            "day of week, as in '0 9 * * 1-5'; or every 20m, or at 2030-12-01T09:00",
         )
     return fields
 

@@ -259,7 +259,7 @@ def _expires(field: str, value: object, around: _Around) -> float | None:
         moment = datetime.fromisoformat(text)
         at = (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(around.zone))).timestamp()
     except (ValueError, OverflowError) as wrong:
-        hint = "2026-12-01T09:00, with an offset or in its time zone"
+        hint = "2030-12-01T09:00, with an offset or in its time zone"
         raise InvalidField(field, f"{_quoted(value)} is not a time: write it as {hint}") from wrong
     if around.now is not None and at <= around.now:
         raise InvalidField(field, f"{_quoted(value)} is past: write a future time")

@@ -1,4 +1,4 @@
-"""Triggers of a schedule: a cron expression, `every 20m`, or `at 2026-12-01T09:00`.
+"""Triggers of a schedule: a cron expression, `every 20m`, or `at 2030-12-01T09:00`.
 
 `every` counts real seconds from an anchor, the creation of the schedule: clock changes do not move it. `at` is one
 moment in the schedule's zone, or with an explicit offset: a time inside a gap means the end of the gap, and an
@@ -43,7 +43,7 @@ _LOCAL = late_pattern(
     re.VERBOSE | re.ASCII,
 )
 _EVERY_HELP = "write a period such as every 20m, every 1h30m or every 2d, from 1 minute to 366 days"
-_AT_HELP = "write a date and a time such as at 2026-12-01T09:00, with Z or +01:00 behind it for another than the zone's"
+_AT_HELP = "write a date and a time such as at 2030-12-01T09:00, with Z or +01:00 behind it for another than the zone's"
 
 
 @dataclass(frozen=True, slots=True)
