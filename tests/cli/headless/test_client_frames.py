@@ -1,4 +1,4 @@
-"""No frame of a client ends the process: each request has a response, and each message a result, whatever they hold."""
+"""No frame of a client ends the process, and each request has a response, whatever it holds."""
 
 from __future__ import annotations
 

@@ -119,16 +119,20 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
 
 def _plugins(value: object) -> tuple[Path, ...]:
     """Return the folders of the plugins that an `initialize` lists. Raises `UsageError`."""
-    entries = cast("Sequence[object]", value) if isinstance(value, list) else () if value is None else (value,)
-    folders = [_plugin_folder(cast("Json", entry)) if isinstance(entry, dict) else None for entry in entries]
+    if value is None:
+        return ()
+    entries = cast("Sequence[object]", value) if isinstance(value, list) else (value,)
+    folders = [_plugin_folder(entry) for entry in entries]
     if not all(folders):
         raise UsageError('initialize: `plugins` is a list of {"type": "local", "path": FOLDER}')
-    return tuple(Path(str(path)) for path in folders)
+    return tuple(Path(folder) for folder in folders)
 
 
-def _plugin_folder(entry: Json) -> str | None:
+def _plugin_folder(raw_entry: object) -> str:
+    """Return the folder of an entry; empty if it is none."""
+    entry = cast("Json", raw_entry) if isinstance(raw_entry, dict) else {}
     path: object = entry.get("path")
-    return path if entry.get("type") == "local" and isinstance(path, str) and "\0" not in path else None
+    return path if entry.get("type") == "local" and isinstance(path, str) and "\0" not in path else ""
 
 
 async def carried(client: Client, server: str, message: Json) -> Json | None:
