@@ -21,13 +21,10 @@ end.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
 import os
 import shutil
-import struct
 import sys
-import termios
 import textwrap
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -50,6 +47,7 @@ from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from callboard.cli.repl import type_ahead
 from callboard.cli.repl.draft import Draft, KeyPause, LineInterrupted, NewestKey, valid_text
 from callboard.cli.repl.questions import answer_keys, hurry_escape
 from callboard.cli.repl.resize import ResizeRepair, breaks_rows
@@ -412,7 +410,7 @@ def _keep_typed_ahead() -> None:
     file = sys.stdin.fileno()
     # Read only the waiting bytes: a longer read would wait for the next key
     # (test_what_is_typed_during_the_start_stands_once_in_the_prompt).
-    waiting = struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, b"\0" * 4))[0]
+    waiting = type_ahead.waiting_bytes(file)
     typed = b""
     while len(typed) < waiting and (piece := os.read(file, waiting - len(typed))):
         typed += piece

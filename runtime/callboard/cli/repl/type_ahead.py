@@ -95,7 +95,7 @@ def hold(args: Sequence[str]) -> None:
         # (test_a_start_that_is_ended_gives_the_terminal_back).
         atexit.register(release)
         _switch(before)
-        if any(fcntl.ioctl(0, termios.FIONREAD, bytes(4))):
+        if waiting_bytes(0):
             os.write(1, b"\r\x1b[K")  # keys echoed before this process started are shown again by the line
     except (OSError, termios.error):
         return  # the terminal has just gone; the next read reports it
@@ -165,6 +165,12 @@ def set_mode(file: int, mode: list[int | list[bytes | int]]) -> None:
         return  # the terminal is gone
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+
+def waiting_bytes(file: int) -> int:
+    """Return how many bytes a terminal holds for the next read. Raises `OSError` if it is gone."""
+    # `struct`, which reads this number too, would slow down `--help`.
+    return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
