@@ -61,4 +61,4 @@ class Tab:
 
     def close(self) -> None:
         self.context.close()
-        assert self.errors == []
+        assert not self.errors, self.errors

@@ -114,7 +114,8 @@ def test_agents_are_interrupted_stopped_and_killed_and_a_budget_is_raised(comman
 
 def open_agent(user: Tab, session: str, name: str) -> Any:
     """Return the screen of an agent whose command runs."""
-    user.tab.goto(f"{session}/agents/{name}")
+    user.tab.goto(session)
+    user.tab.locator(f"a[href$='/agents/{name}']").first.click()  # which appears when the lead has spawned it
     user.tab.get_by_text("sleep 600").first.wait_for()
     return user.tab
 
