@@ -17,10 +17,9 @@ import anyio.to_thread
 
 from callboard.adapters.extensions.trust import git_as_trusted, read_claims
 from callboard.adapters.extensions.trust_store import TrustFile, TrustRecords
-from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool, started_by_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.trust.claims import ClaimChanges, TrustDecision, WorkspaceClaims, changes_since
-from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
 How = Literal["nothing", "flag", "kept", "answered", "untrusted"]
@@ -109,7 +108,7 @@ async def decide(
     Raises `UsageError` for the flag in a tool's process, `WorkspaceUnusable` if a yes cannot be stored.
     """
     if flag:
-        _refuse_inside_tool()
+        refuse_inside_tool("Trusting a workspace")
     trust = replace(await anyio.to_thread.run_sync(standing, workspace, config), texts=texts)
     if gate is not None and trust.damage:
         gate.tell(f"{trust.damage}: none of its decisions applies; `callboard trust` asks again")
@@ -148,15 +147,9 @@ def changed(workspace_claims: WorkspaceClaims, stored: TrustRecords) -> ClaimCha
 
 def keep(workspace_claims: WorkspaceClaims, config: Path) -> None:
     """Store the user's trust. Raises `UsageError` in a tool's process, and `WorkspaceUnusable`."""
-    _refuse_inside_tool()
+    refuse_inside_tool("Trusting a workspace")
     now = SystemClock().now()
     decision = TrustDecision(
         workspace_claims.workspace, workspace_claims.digest, now, workspace_claims.claims, workspace_claims.hashes
     )
     TrustFile(config).record(decision)
-
-
-def _refuse_inside_tool() -> None:
-    """Raise `UsageError` in a process that an agent's tool started: only the user may decide on trust."""
-    if started_by_tool():
-        raise UsageError("a command that an agent runs may not trust a workspace: a person does that, in a terminal")

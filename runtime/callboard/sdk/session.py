@@ -26,6 +26,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 import anyio
 from anyio.abc import TaskGroup
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.ports.model import Delta
 from callboard.sdk.approvers import Said, answer_of
 from callboard.sdk.errors import SessionClosed, UsageError, WrongResult
@@ -39,7 +40,6 @@ from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import Attach, opened
-from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.result import AgentSummary, RunEnd
 from callboard.types.choices import unknown
 from callboard.types.errors import Conflict, heart_of
@@ -106,7 +106,7 @@ class Session:
             raise UsageError("a session can be opened only once: create another, or use Session.resume")
         self._used = True
         if self._asked.approvers:
-            refuse_inside_tool("answer requests by an approver")
+            refuse_inside_tool("Answering requests by an approver")
         _refuse_other_loops()
         self._keeper = ContextTask(self._enter)
         self._open = await self._keeper.open()

@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.skills import SkillLibrary
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.trust import standing
 from callboard.core.agent.apply import apply
@@ -43,7 +44,7 @@ from callboard.sessions.inspect.hosts import ABOUT_TO_TAKE, waiting_reason
 from callboard.sessions.lease import holder_of, host_died, is_row_of, process_words
 from callboard.sessions.live.follower import read_live
 from callboard.sessions.options import SessionOptions
-from callboard.sessions.person_actions import answer_as_person, refuse_inside_tool
+from callboard.sessions.person_actions import answer_as_person
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.sessions.result import DONE, FAILED, RunEnd, advice_after, outcome_of
 from callboard.sessions.stores import open_store, own_settings
@@ -388,7 +389,7 @@ async def open_attached(
 
     Raises `UsageError` if there is no such session, if no process hosts it, and inside a tool's process.
     """
-    refuse_inside_tool("attach to a session")
+    refuse_inside_tool("Attaching to a session")
     places = find_places(options.workspace.folder, writable=False)
     store = await open_store(places, own_settings(), options.hosting.notice)
     try:

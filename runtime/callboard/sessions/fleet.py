@@ -23,6 +23,7 @@ import anyio
 import structlog
 
 from callboard.adapters.processes.pids import started_at
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.core.keys import drain_key, host_lease
 from callboard.core.placement import ANY, HostChoice, ranked
 from callboard.ports.notifier import Notifier
@@ -31,7 +32,6 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.inspect.hosts import StoreHosts, choices_of, key_of, name_of, read_hosts
 from callboard.sessions.inspect.serving import about_of, announced_serving
 from callboard.sessions.lease import host_died
-from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import Notice, find_places
 from callboard.sessions.stores import existing_store, reachable
 from callboard.types.choices import unknown
@@ -223,7 +223,7 @@ async def drain_host(workspace: Path, name: str, notice: Notice, *, drain: bool 
 
     `drain`: False withdraws that, so that they take up sessions again. Raises `UsageError` if no host has the name.
     """
-    refuse_inside_tool("drain a host")
+    refuse_inside_tool("Draining a host")
     async with existing_store(find_places(workspace, writable=False), notice) as store:
         if store is None:
             raise UsageError(unknown("host", name, (), where="that serves this store"))
@@ -232,7 +232,7 @@ async def drain_host(workspace: Path, name: str, notice: Notice, *, drain: bool 
 
 async def drain_in(store: Store, name: str, *, drain: bool) -> tuple[str, ...]:
     """Drain hosts of an open store, or let them take up sessions again. Raises as `drain_host` does."""
-    refuse_inside_tool("drain a host")
+    refuse_inside_tool("Draining a host")
     processes = [each for each in await store.present() if about_of(each).serves]
     chosen = [each for each in processes if name in (name_of(each), each.machine)]
     if not chosen:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import anyio
 
 from callboard.adapters.extensions.trust import read_claims
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.core.agent.state import AgentState
@@ -46,7 +47,6 @@ from callboard.sessions.person_actions import (
     answer_as_person,
     command_as_person,
     note_as_person,
-    refuse_inside_tool,
     say_as_person,
     write_rule_as_person,
 )
@@ -255,7 +255,7 @@ class SessionHandle:
         Raises `UsageError` for a model that this session's service does not have and for an unknown agent, and
         `UnknownModel` for a model without a price if there is a budget in dollars.
         """
-        refuse_inside_tool("choose a model")
+        refuse_inside_tool("Choosing a model")
         _, state = await self._agent(to)
         models = state.me.models if state.identity.spec is not None else {}
         plan_name = self._plan_model_of(name)
@@ -295,7 +295,7 @@ class SessionHandle:
 
         Raises `UsageError` inside a tool's process.
         """
-        refuse_inside_tool("choose how much a model thinks")
+        refuse_inside_tool("Choosing how much a model thinks")
         await self.command("thinking", text="" if choice is None else choice.model_dump_json())
 
     async def use_mode(self, mode: str, *, may_bypass: bool | None = None) -> str:
@@ -304,7 +304,7 @@ class SessionHandle:
         Raises `UsageError` for an unknown mode, for `bypassPermissions` unless `may_bypass` (default: True if the
         session was started with it), and inside a tool's process.
         """
-        refuse_inside_tool("choose a permission mode")
+        refuse_inside_tool("Choosing a permission mode")
         mode_name = READ_AS.get(mode, mode)
         if mode_name not in get_args(PermissionMode):
             raise UsageError(unknown("mode", mode, get_args(PermissionMode)))
@@ -374,7 +374,7 @@ class SessionHandle:
         Returns None if the host undoes them only after the current model call. Raises `UsageError` for a position that
         is not an edit, and `PersonCanAct` with the reason if the undo is refused.
         """
-        refuse_inside_tool("undo an edit")
+        refuse_inside_tool("Undoing an edit")
         row, state = await self._agent(agent)
         positions = undoable(await edits_of(self._store, state), edits)
         if state.lifecycle.ended is not None:
@@ -484,7 +484,7 @@ class RuleInspector:
 
         Raises `UsageError` for a text that is no rule, and inside a tool's process.
         """
-        refuse_inside_tool("create a session rule")
+        refuse_inside_tool("Creating a session rule")
         try:
             parse_rule(text)
         except ValueError as error:
@@ -507,7 +507,7 @@ class RuleInspector:
         Raises `UsageError` for an id that matches no rule or several, for a rule that has ended, and inside a tool's
         process.
         """
-        refuse_inside_tool("revoke a session rule")
+        refuse_inside_tool("Revoking a session rule")
         await self._look()
         ids = [rule.id for rule in self._board.rules()]
         match = self._board.rule(one_by_id("session rule", ids, prefix, where=f"of session {self._session}"))

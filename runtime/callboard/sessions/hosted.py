@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from callboard.adapters.extensions.output_styles import Voice
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.tools.backups import FileBackups, FileRestore
 from callboard.core.agent.state import AgentState
 from callboard.core.decoding import read_value
@@ -37,7 +38,7 @@ from callboard.sessions.checkpoints import Checkpoints
 from callboard.sessions.compose import model_notes
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.options import CommandsAtRest, HostingOptions
-from callboard.sessions.person_actions import refuse_inside_tool, say_as_person, write_schedule_as_person
+from callboard.sessions.person_actions import say_as_person, write_schedule_as_person
 from callboard.sessions.prepare import PreparedSession
 from callboard.sessions.replay import Wiring
 from callboard.sessions.result import (
@@ -166,7 +167,7 @@ class HostedSession(OpenSession):
         `dry`: only compute the changes. Raises `UsageError` for an unknown message, if no copies are made, and
         inside a tool's process.
         """
-        refuse_inside_tool("restore files")
+        refuse_inside_tool("Restoring files")
         lead = self.state("lead")
         if self._backups is None or lead is None or lead.identity.spec is None:
             raise UsageError("no copies of files are made: start the session with file checkpointing")

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.core.keys import refusals, rule_key, schedule_key, task_key
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.engine.commands import AgentCommand, queueing_if_detached, send_command, send_note, send_prompt
@@ -24,14 +24,6 @@ from callboard.sessions.vouching import NotAccepted, announce
 from callboard.types.errors import ToolRefused, UsageError
 from callboard.types.records import RefusedRequest, SessionRule, Task
 from callboard.types.schedules import Schedule
-
-
-def refuse_inside_tool(action: str, *, service: bool = False) -> None:
-    """Raise `UsageError` in a process that a tool started. `service`: a service manager may have started it."""
-    if reason := started_by_tool(service=service):
-        raise UsageError(
-            f"a command that an agent runs may not {action}: a person does that in a terminal of their own ({reason})"
-        )
 
 
 def announcing(store: Store, session: str, fence: Fence | None = None) -> Commit:
@@ -54,7 +46,7 @@ async def answer_as_person(
 
     Returns None if the answer is accepted, otherwise the reason. Raises `UsageError` inside a tool's process.
     """
-    refuse_inside_tool("answer a request")
+    refuse_inside_tool("Answering a request")
     from callboard.engine.approvals.requests import answer_request
 
     commit = announcing(store, session, fence)
@@ -84,7 +76,7 @@ async def say_as_person(
     hosts the session.
     """
     if not hosted:
-        refuse_inside_tool("speak as the person")
+        refuse_inside_tool("Speaking as the person")
     nonce = nonce or secrets.token_hex(8)
     await send_prompt(
         store, session, text, to=to, now=now, nonce=nonce, extras=extras, commit=announcing(store, session)
@@ -96,7 +88,7 @@ async def note_as_person(store: Store, session: str, text: str, *, now: float) -
 
     Raises as `say_as_person` does.
     """
-    refuse_inside_tool("speak as the person")
+    refuse_inside_tool("Speaking as the person")
     await send_note(store, session, text, now=now, nonce=secrets.token_hex(8), commit=announcing(store, session))
 
 
@@ -105,14 +97,14 @@ async def command_as_person(
 ) -> str:
     """Send a person's command to the runtime of an agent; return the envelope's id. Raises as `say_as_person` does."""
     if not hosted:
-        refuse_inside_tool(f"{command.action} an agent")
+        refuse_inside_tool(f"The command `{command.action}` to an agent")
     nonce = secrets.token_hex(8)
     return await send_command(store, session, command, now=now, nonce=nonce, commit=announcing(store, session))
 
 
 async def order_as_person(store: Store, session: str, order: AdminOrder, *, now: float) -> None:
     """Have the supervisor act on one life of an agent. Raises `UsageError` inside a tool's process."""
-    refuse_inside_tool(f"{order.what} an agent")
+    refuse_inside_tool(f"The order `{order.what}` to an agent")
     await give_order(store, session, order, now=now, nonce=secrets.token_hex(8))
 
 
@@ -130,13 +122,13 @@ async def write_schedule_as_person(
     Raises `Conflict` if the row has changed, and `UsageError` inside a tool's process.
     """
     if not hosted:
-        refuse_inside_tool("change a schedule")
+        refuse_inside_tool("Changing a schedule")
     await store.commit(Put(schedule_key(session, schedule.id), schedule.encode(), expected=expected), fence=fence)
 
 
 async def fire_as_person(store: Store, session: str, schedule: Schedule, *, now: float) -> str:
     """Fire a schedule now; return the id of the fire. Raises `UsageError` inside a tool's process."""
-    refuse_inside_tool("run a schedule")
+    refuse_inside_tool("Running a schedule")
     from callboard.engine.scheduling.fire import fire_by_hand
 
     return await fire_by_hand(store, session, schedule, now=now, nonce=secrets.token_hex(8))
@@ -144,19 +136,19 @@ async def fire_as_person(store: Store, session: str, schedule: Schedule, *, now:
 
 async def write_task_as_person(store: Store, session: str, task: Task, *notices: Write, expected: int) -> None:
     """Write a task's row, with notices to agents in the same commit. Raises as `write_schedule_as_person` does."""
-    refuse_inside_tool("change a task")
+    refuse_inside_tool("Changing a task")
     await store.commit(Put(task_key(session, task.id), task.encode(), expected=expected), *notices)
 
 
 async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *, expected: int) -> None:
     """Write a session rule's row. Raises as `write_schedule_as_person` does."""
-    refuse_inside_tool("change a session rule")
+    refuse_inside_tool("Changing a session rule")
     await announcing(store, session)(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
 
 
 async def write_links_as_person(store: Store, *changes: Put | Delete) -> None:
     """Write and remove rows of answer links. Raises `UsageError` inside a tool's process."""
-    refuse_inside_tool("make or revoke an answer link")
+    refuse_inside_tool("Making or revoking an answer link")
     await store.commit(*changes)
 
 

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from callboard import __version__
-from callboard.adapters.processes.tool_ancestry import started_by_tool
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool, started_by_tool
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.system.archive import make_private, transcript_file
 from callboard.adapters.system.clock import SystemClock
@@ -32,7 +32,6 @@ from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session,
 from callboard.ports.store import Lease, Store
 from callboard.sessions.lease import hold_lease
 from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
-from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.sessions.stores import open_store
@@ -208,11 +207,11 @@ async def _to_resume(
     """
     transcript = await _transcript_to_resume(options, places, store)
     if transcript is not None:
-        refuse_inside_tool("continue a session that a person began")
+        refuse_inside_tool("Continuing a session that a person began")
         return await _from_transcript(options, places, store, trust, data=transcript)
     row = await find_session(store, options.identity.session)
     if not row.by_tool:
-        refuse_inside_tool("continue a session that a person began")
+        refuse_inside_tool("Continuing a session that a person began")
     held = placed = None
     if not options.identity.fork and remote_of(settings, row) is not None:
         unattended = not options.permissions.attended

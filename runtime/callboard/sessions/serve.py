@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from callboard import __version__
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.storage.durable import DurableStore
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.folder_watch import WatchFactory
@@ -46,7 +47,6 @@ from callboard.sessions.options import (
     SharedResources,
     WorkspaceOptions,
 )
-from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.retention import DAY, REMOVAL_MARK, remove_old_sessions
 from callboard.sessions.serve_options import LogLine, Serving, Tell
@@ -83,7 +83,7 @@ async def serve(serving: Serving, tell: Tell) -> int:
     Raises `UsageError` inside a tool's process; `CredentialsMissing`, `UnknownModel` and `SettingsError` at once if no
     session could call its model; `WorkspaceUnusable`; and errors that nobody can act on.
     """
-    refuse_inside_tool("serve schedules", service=True)
+    refuse_inside_tool("Serving schedules", service=True)
     async with (
         _until_leaving(serving.leaving) as opening,
         _opened(serving, partial(_patient_store, tell=tell)) as (places, loaded, shared),

@@ -21,10 +21,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from callboard.adapters.processes.programs import run_program
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.views.permission import spelled
 from callboard.sessions.inspect.hosts import StoreHosts, read_hosts
 from callboard.sessions.inspect.policy import in_force
-from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.types.errors import UsageError
 from callboard.types.late_pattern import late_pattern
 from callboard.web.guard import NEW_SESSION, UploadedFile, visit_of
@@ -199,7 +199,7 @@ class _NewSessionRoutes:
 
     async def start(self, request: Request) -> Response:
         """Start a session, and lead to it."""
-        refuse_inside_tool("start a session from the page")
+        refuse_inside_tool("Starting a session from the page")
         workspace = self._services.places.workspace
         posted = visit_of(request).form
         arguments = arguments_of(posted)

@@ -14,8 +14,6 @@ import pytest
 
 from callboard.adapters.processes import tool_ancestry
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.cli.commands.options import refuse_tools
-from callboard.sessions.person_actions import refuse_inside_tool
 from callboard.types.errors import UsageError
 
 pytestmark = pytest.mark.anyio
@@ -63,14 +61,13 @@ def test_a_process_of_a_person_is_one() -> None:
         assert ran.stdout.strip() == "a person's", wrapper
 
 
-def test_every_way_of_acting_as_the_person_asks_where_the_process_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_of_a_person_is_refused_in_a_process_that_a_tool_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_marked(pid: int, lines: object) -> bool:
         return pid == os.getppid()
 
     monkeypatch.setattr(tool_ancestry, "_is_marked", is_marked)
-    for refuse in (refuse_tools, refuse_inside_tool):
-        with pytest.raises(UsageError, match="was started by a tool"):
-            refuse("approve")
+    with pytest.raises(UsageError, match=r"^Approving is for a person, .* was started by a tool\)"):
+        tool_ancestry.refuse_inside_tool("Approving")
 
 
 def test_a_service_may_have_been_started_without_new_privileges(monkeypatch: pytest.MonkeyPatch) -> None:

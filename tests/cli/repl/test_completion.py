@@ -19,7 +19,7 @@ from callboard.cli.repl.input import (
     files_for,
     offers,
 )
-from callboard.cli.repl.line import wants_menu
+from callboard.cli.repl.prompt_line import wants_menu
 from callboard.cli.slash.registry import COMMANDS
 
 NAMES = CompletionNames(

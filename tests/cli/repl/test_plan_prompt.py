@@ -9,7 +9,7 @@ import anyio
 import pytest
 from tests.cli.views.plan_rows import answered_request, plan, text_of
 
-from callboard.cli.repl.line import folded
+from callboard.cli.repl.prompt_line import folded
 from callboard.cli.repl.questions import QuestionInterrupted, Questions
 from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import perform

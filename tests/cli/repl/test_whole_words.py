@@ -21,7 +21,7 @@ from tests.cli.repl.pty_screen import PtyScreen
 from tests.cli.repl.screens_page import PAGE, SCENARIO, SITUATIONS, fixed
 from tests.cli.repl.test_plan_prompt import edit
 
-from callboard.cli.repl.line import folded
+from callboard.cli.repl.prompt_line import folded
 from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import COMMANDS
 from callboard.cli.terminal.terminal import Line, columns, wrapped

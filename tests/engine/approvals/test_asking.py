@@ -125,7 +125,7 @@ async def test_a_rule_that_is_taken_back_allows_nothing_more(monkeypatch: pytest
         (rule,) = inspector.standing()
         assert [one.id for one in await inspector.made_by(person.asked[0].id)] == [rule.id]
         monkeypatch.setenv("CALLBOARD_TOOL", "1")
-        with pytest.raises(UsageError, match="a person does that"):
+        with pytest.raises(UsageError, match="is for a person"):
             await inspector.revoke(rule.id)
         monkeypatch.delenv("CALLBOARD_TOOL")
         await inspector.revoke(rule.id[:9])

@@ -64,6 +64,20 @@ def started_by_tool(*, service: bool = False) -> str:
     return ""
 
 
+def refuse_inside_tool(action: str, *, service: bool = False) -> None:
+    """Raise `UsageError` in a process that an agent's tool started: no agent approves its own actions.
+
+    `action` begins the message: "Answering a request". `service`: a service manager may have started the process.
+    """
+    if reason := started_by_tool(service=service):
+        from callboard.types.errors import UsageError  # noqa: PLC0415 - processes that only have the standard library
+
+        raise UsageError(
+            f"{action} is for a person, and this process was started by an agent's tool ({reason}). "
+            "Ask the person to do it"
+        )
+
+
 def tool_behind(pid: int) -> str:
     """Return the reason why another process counts as started by an agent's tool; empty if nothing shows it.
 

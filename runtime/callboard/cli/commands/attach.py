@@ -9,7 +9,8 @@ from typing import Any, cast
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_tools, with_output_format
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, everywhere, of_session, with_output_format
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.prompt_input import read_prompt
 from callboard.cli.terminal.keyboard import person_is_there
@@ -35,7 +36,7 @@ def attach(invocation: Invocation, /, session: str | None, follow: bool, **value
     from callboard.cli.headless.run import Headless, Output, run_headless  # noqa: PLC0415 - see above
     from callboard.sessions import options as parts  # noqa: PLC0415 - see above
 
-    refuse_tools("Attaching to a session")
+    refuse_inside_tool("Attaching to a session")
     attended = person_is_there() and not follow
     options = parts.SessionOptions(
         parts.WorkspaceOptions(invocation.workspace),
@@ -64,7 +65,7 @@ def send(invocation: Invocation, /, text: str | None, to: str, session: str | No
     Piped input follows TEXT, or is the text if there is none. A working agent reads it at its next step. Without a host
     it waits until the session is resumed; a detached session gets a serving host.
     """
-    refuse_tools("Speaking as the person")
+    refuse_inside_tool("Speaking as the person")
     message, note = read_prompt(text, required=True)
 
     async def sending() -> tuple[str, str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.core.keys import count_words
@@ -25,7 +26,7 @@ def backup(invocation: Invocation, /, file: Path | None) -> None:
     FILE (callboard-NAME-TIME.tar.gz here) contains the store and the files of the sessions: conversations, mail, tasks,
     schedules, large results, transcripts. It does not contain the files of your workspace.
     """
-    refuse_tools("Making a backup")
+    refuse_inside_tool("Making a backup")
     done = anyio.run(back_up, invocation.workspace, file, notice_of(invocation))
     with terminal_of(invocation) as terminal:
         terminal.rows(block(f"{done.path}: {count_words(done.sessions, 'session')}, {count_words(done.bytes, 'byte')}"))
@@ -42,7 +43,7 @@ def restore(invocation: Invocation, /, file: Path, *, replace: bool) -> None:
     FILE was written by `callboard backup`, or is a `callboard.db` (also one that was set aside as damaged). No process
     may use the workspace during the restore. Nothing is deleted: the previous state is moved aside.
     """
-    refuse_tools("Restoring sessions")
+    refuse_inside_tool("Restoring sessions")
 
     async def restoring() -> int:
         done = await bring_back(invocation.workspace, file, notice_of(invocation), aside=replace)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.known_names import KnownNamesGroup
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import as_json as json_of
@@ -149,7 +150,7 @@ def _print_settings(invocation: Invocation, *, json_: bool, trust: bool, all_: b
 
 def _editor(invocation: Invocation, *, global_: bool) -> SettingsEditor:
     """Return the file to change. Raises `UsageError` in a process that an agent's tool started."""
-    refuse_tools("Changing settings")
+    refuse_inside_tool("Changing settings")
     return SettingsEditor(invocation.workspace, own=global_)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import terminal_of, with_handle
 from callboard.cli.terminal.terminal import Block
 from callboard.cli.views.context import context_block, context_json, edits_block, undo_line
@@ -109,7 +110,7 @@ def undo(invocation: Invocation, /, *, edits: tuple[int, ...], agent: str, sessi
     Their content returns to the conversation, and stays as long as it fits. An undo is an edit too: it has a
     number and can be undone. It is refused if the conversation would not fit.
     """
-    refuse_tools("Undoing an edit")
+    refuse_inside_tool("Undoing an edit")
 
     async def taking(handle: SessionHandle) -> EditReport | None:
         return await handle.undo(edits, agent)

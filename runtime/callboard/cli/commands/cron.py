@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import anyio
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.logs import logging_to
 from callboard.cli.commands.cron_next import next_
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import as_json as json_of
@@ -190,7 +191,7 @@ def pause(invocation: Invocation, /, schedule_id: str, why: str, session: str | 
 
     Fires that become due in the meantime never run. A running fire continues.
     """
-    refuse_tools("Pausing a schedule")
+    refuse_inside_tool("Pausing a schedule")
 
     async def pausing(inspector: ScheduleInspector) -> str:
         await inspector.pause(schedule_id, why)
@@ -210,7 +211,7 @@ def resume(invocation: Invocation, /, schedule_id: str, session: str | None, **v
 
     A given budget replaces the old one; earlier spending counts. Fires that were due during the pause never run.
     """
-    refuse_tools("Resuming a schedule")
+    refuse_inside_tool("Resuming a schedule")
 
     async def resuming(inspector: ScheduleInspector) -> str:
         await inspector.resume(schedule_id, fields_given(values))
@@ -226,7 +227,7 @@ def resume(invocation: Invocation, /, schedule_id: str, session: str | None, **v
 @click.pass_obj
 def remove(invocation: Invocation, /, schedule_id: str, session: str | None) -> None:
     """Cancel a schedule, by its ID or name. It stays in the history."""
-    refuse_tools("Removing a schedule")
+    refuse_inside_tool("Removing a schedule")
 
     async def removing(inspector: ScheduleInspector) -> str:
         await inspector.cancel(schedule_id)
@@ -242,7 +243,7 @@ def remove(invocation: Invocation, /, schedule_id: str, session: str | None) -> 
 @click.pass_obj
 def run(invocation: Invocation, /, schedule_id: str, session: str | None) -> None:
     """Fire a schedule now, in addition to its times, even if it is paused."""
-    refuse_tools("Running a schedule")
+    refuse_inside_tool("Running a schedule")
 
     async def running(inspector: ScheduleInspector) -> str:
         fire = await inspector.run(schedule_id)
@@ -298,7 +299,7 @@ def add(
     When its total budget is used up the schedule pauses, and `cron resume` continues it. A fire whose own budget is
     used up reports the state of its work and ends.
     """
-    refuse_tools("Adding a schedule")
+    refuse_inside_tool("Adding a schedule")
     fields = {"cron": expression, "prompt": prompt, **fields_given(values)}
     if values["once"]:
         fields["once"] = True
@@ -339,7 +340,7 @@ def edit(invocation: Invocation, /, schedule_id: str, session: str | None, json_
     Everything else stays: its history, its spending, and whether it is paused. Only the given kinds of a budget change.
     `none` removes a limit, a rule or a name.
     """
-    refuse_tools("Editing a schedule")
+    refuse_inside_tool("Editing a schedule")
     fields = {name: values[name] for name in ("cron", "prompt", "once") if values[name] is not None}
     fields |= fields_given(values)
     if not fields:

@@ -8,7 +8,8 @@ from functools import partial
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, block
 from callboard.cli.views.listings import listing
@@ -50,7 +51,7 @@ def drain(invocation: Invocation, /, name: str, undo: bool) -> None:
     NAME is that of `callboard hosts`, or the name of a machine for all of its hosts. The host stays, and takes up no
     sessions.
     """
-    refuse_tools("Draining a host")
+    refuse_inside_tool("Draining a host")
     names = anyio.run(partial(drain_host, invocation.workspace, name, notice_of(invocation), drain=not undo))
     text = "takes up sessions again" if undo else "hands its sessions over; `callboard hosts` shows the rest"
     with terminal_of(invocation) as terminal:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, everywhere, of_session
 from callboard.cli.commands.output import terminal_of, with_handle
 from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import block
@@ -40,7 +41,7 @@ def link(
     ends with the first answer, whoever gives it, when the request changes, and after a time (`web.link_seconds`).
     Whoever has the link can answer. REQUEST is shown by `callboard plans`; a prefix is enough.
     """
-    refuse_tools("Making an answer link")
+    refuse_inside_tool("Making an answer link")
     settings = own_settings().web
     seconds = seconds_of(time_) if time_ else settings.link_seconds
     if seconds is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.client_options import json_object
 from callboard.cli.commands.known_names import KnownNamesGroup
 from callboard.cli.commands.options import (
@@ -22,7 +23,6 @@ from callboard.cli.commands.options import (
     everywhere,
     flags_of,
     permission_options,
-    refuse_tools,
     with_plugins,
 )
 from callboard.cli.commands.output import notice_of, terminal_of
@@ -142,7 +142,7 @@ def add(
     It is written to your own mcp.json, or with --scope workspace to .mcp.json, for everyone who works there. Write
     secrets as ${NAME}: they are taken from your environment when the server is started.
     """
-    refuse_tools("Adding a server")
+    refuse_inside_tool("Adding a server")
     entry = entry_of(target, args, values)
     done = add_server(invocation.workspace, name, entry, scope_of(scope), replace=values["replace"])
     _show(invocation, name, done, "added to")
@@ -157,7 +157,7 @@ def add(
 @click.pass_obj
 def add_json(invocation: Invocation, /, *, name: str, entry: str, scope: str | None, replace: bool) -> None:
     """Add a server with its entry as JSON, in the form of .mcp.json."""
-    refuse_tools("Adding a server")
+    refuse_inside_tool("Adding a server")
     _show(
         invocation,
         name,
@@ -173,7 +173,7 @@ def add_json(invocation: Invocation, /, *, name: str, entry: str, scope: str | N
 @click.pass_obj
 def remove(invocation: Invocation, /, *, name: str, scope: str | None) -> None:
     """Remove a server from your own mcp.json, or from the workspace's .mcp.json."""
-    refuse_tools("Removing a server")
+    refuse_inside_tool("Removing a server")
     place: Scope | None = scope_of(scope) if scope is not None else None
     _show(invocation, name, remove_server(invocation.workspace, name, place), "removed from")
 
@@ -205,7 +205,7 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
 
     The exit code is 1 if it cannot be reached or the tool reports an error, 3 if it is untrusted or off.
     """
-    refuse_tools("Testing a server")
+    refuse_inside_tool("Testing a server")
     servers = _servers(invocation, values)
     servers.entry(name)
     state, reason = servers.state_of(name)
@@ -256,7 +256,7 @@ def serve(invocation: Invocation, /, **values: Any) -> int:
     in order, and `callboard resume` continues them. Without --may-approve only a person approves: the client gets the
     command for you to type.
     """
-    refuse_tools("Serving sessions")
+    refuse_inside_tool("Serving sessions")
     # The MCP SDK takes half a second to import, and no other command here needs all of it.
     serving = importlib.import_module("callboard.cli.mcp_server.serve")
     hosting = importlib.import_module("callboard.sessions.client_sessions")

@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.editor import EditorFailed, edit_text
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -96,7 +97,7 @@ def edit(invocation: Invocation, /, *, name: str, text: str | None, yes: bool, j
 
     A new note belongs to the project, or to the place given with --place. Keys, tokens and passwords are refused.
     """
-    refuse_tools("Changing a note")
+    refuse_inside_tool("Changing a note")
     inspector = open_memory(invocation.workspace, NoteSelection(**values))
     content = (
         sys.stdin.read()
@@ -120,7 +121,7 @@ def edit(invocation: Invocation, /, *, name: str, text: str | None, yes: bool, j
 @click.pass_obj
 def forget(invocation: Invocation, /, *, name: str, yes: bool, json_: bool, **values: str) -> None:
     """Delete a note."""
-    refuse_tools("Deleting a note")
+    refuse_inside_tool("Deleting a note")
     _make(invocation, open_memory(invocation.workspace, NoteSelection(**values)).without(name), yes=yes, json_=json_)
 
 
@@ -135,7 +136,7 @@ def consolidate(invocation: Invocation, /, *, yes: bool, json_: bool, **values: 
 
     Merged notes are written before anything is deleted.
     """
-    refuse_tools("Merging notes")
+    refuse_inside_tool("Merging notes")
     changes = open_memory(invocation.workspace, NoteSelection(**values)).in_order()
     with terminal_of(invocation) as terminal:
         if not changes:

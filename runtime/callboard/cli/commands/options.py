@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 import click
 
 from callboard import __version__
-from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -218,20 +217,6 @@ def split_list(texts: Iterable[str]) -> tuple[str, ...]:
                 word = ""
         names.append(word)
     return tuple(word for word in names if word)
-
-
-def refuse_tools(action: str, *, service: bool = False) -> None:
-    """Raise `UsageError` in a process that an agent's tool started: no agent approves its own actions.
-
-    `service`: a service manager may have started it.
-    """
-    from callboard.adapters.processes.tool_ancestry import started_by_tool  # noqa: PLC0415 - it would slow down `--help`
-
-    if reason := started_by_tool(service=service):
-        raise UsageError(
-            f"{action} is for a person, and this command was started by an agent's tool ({reason}). "
-            "Ask the person to do it"
-        )
 
 
 def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:

@@ -16,8 +16,9 @@ import anyio
 import click
 
 from callboard.adapters.extensions.installed_plugins import InstalledPlugin
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.known_names import KnownNamesGroup
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -106,7 +107,7 @@ def install(invocation: Invocation, /, *, source: str, marketplace: str, yes: bo
     after it if you want. Its files are copied; nothing in them is run now. Everything that sessions would run is shown
     before you confirm. Your sessions load the plugin from then on; one of the same name is replaced.
     """
-    refuse_tools("Installing a plugin")
+    refuse_inside_tool("Installing a plugin")
     if scope != "user":
         raise UsageError(
             "--scope: a plugin is installed for you, in all workspaces: install it without --scope. `callboard config "
@@ -126,7 +127,7 @@ def update(invocation: Invocation, /, *, name: str | None, yes: bool) -> int:
 
     Changed content is shown before you confirm, as at the installation.
     """
-    refuse_tools("Updating a plugin")
+    refuse_inside_tool("Updating a plugin")
     codes = [anyio.run(_install, invocation, source, yes) for source in update_sources(invocation.workspace, name)]
     if not codes:
         _say(invocation, "no plugin is installed", "")
@@ -177,7 +178,7 @@ def disable(invocation: Invocation, /, *, name: str) -> None:
 @click.pass_obj
 def remove(invocation: Invocation, /, *, name: str) -> None:
     """Remove an installed plugin and its files."""
-    refuse_tools("Removing a plugin")
+    refuse_inside_tool("Removing a plugin")
     removed = anyio.run(remove_plugin, invocation.workspace, name)
     with terminal_of(invocation) as terminal:
         terminal.result(f"removed {removed.name}")
@@ -201,7 +202,7 @@ def add(invocation: Invocation, /, *, source: str) -> None:
 
     Only its address is kept: `plugin install` reads the list again.
     """
-    refuse_tools("Adding a marketplace")
+    refuse_inside_tool("Adding a marketplace")
     added = anyio.run(add_marketplace, invocation.workspace, source, _progress_of(invocation))
     names = "\n".join(_offers(added))
     _say(invocation, f"added: {added.name}", f"{names}\n`callboard plugin install NAME@{added.name}` installs a plugin")
@@ -229,7 +230,7 @@ def marketplaces(invocation: Invocation, /, *, json_: bool) -> None:
 @click.pass_obj
 def forget(invocation: Invocation, /, *, name: str) -> None:
     """Remove a marketplace. Plugins that were installed from it stay."""
-    refuse_tools("Removing a marketplace")
+    refuse_inside_tool("Removing a marketplace")
     anyio.run(remove_marketplace, invocation.workspace, name)
     _say(invocation, f"removed: {name}", "")
 
@@ -256,7 +257,7 @@ async def _install(invocation: Invocation, source: str, yes: bool) -> int:
 
 
 def _switch(invocation: Invocation, name: str, *, enabled: bool) -> None:
-    refuse_tools("Enabling a plugin" if enabled else "Disabling a plugin")
+    refuse_inside_tool("Enabling a plugin" if enabled else "Disabling a plugin")
 
     async def switch() -> InstalledPlugin:
         return await switch_plugin(invocation.workspace, name, enabled=enabled)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import print_rows, terminal_of, with_handle
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.policy import (
@@ -70,7 +71,7 @@ def revoke(invocation: Invocation, /, rule_id: str, session: str | None) -> None
 
     ID is shown by `callboard policy rules`; a prefix is enough.
     """
-    refuse_tools("Revoking a session rule")
+    refuse_inside_tool("Revoking a session rule")
 
     async def taking(handle: SessionHandle) -> SessionRule:
         return await handle.rules.revoke(rule_id)

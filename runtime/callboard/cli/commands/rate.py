@@ -10,8 +10,9 @@ import json
 import anyio
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.rate import in_force, rate_block, rate_json
@@ -48,7 +49,7 @@ def rate(context: click.Context, /, json_: bool) -> None:
 @click.pass_obj
 def reset(invocation: Invocation, /) -> None:
     """Remove parks and refusals in every process of this workspace: the next call tries the key again."""
-    refuse_tools("Resetting rate limits")
+    refuse_inside_tool("Resetting rate limits")
     notices = in_force(anyio.run(_notices, invocation, True), SystemClock().now())
     names = ", ".join(dict.fromkeys(notice.model or "the API key" for notice in notices))
     with terminal_of(invocation) as terminal:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
 from callboard.cli.terminal.plan_editor import in_editor, keep_text
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -134,7 +135,7 @@ def approve(invocation: Invocation, /, request_id: str, option: int | None, sess
     ID is shown by `callboard plans`; a prefix is enough. `callboard policy rules` lists the permissions granted with
     --always, and `callboard policy revoke` revokes them.
     """
-    refuse_tools("Approving")
+    refuse_inside_tool("Approving")
     always = _always(values["time_"], given_for=values["this_agent"], always=values["always"])
     mode = values["mode"] or ""
     reply = PersonAnswer("approved", values["why"], option or 0, digest=values["digest"], always=always, mode=mode)
@@ -160,7 +161,7 @@ def edit(invocation: Invocation, /, *, request_id: str, file: str | None, why: s
     own. Nothing is approved if the text is unchanged or empty. Without a terminal, and with `--file -`, the text is
     read from stdin.
     """
-    refuse_tools("Editing a plan")
+    refuse_inside_tool("Editing a plan")
     plan = with_handle(invocation, session, lambda handle: _details(handle, request_id)).request
     editable(plan)
     text = _edited(plan, file, invocation.workspace)
@@ -184,7 +185,7 @@ def reject(invocation: Invocation, /, request_id: str, why: str, session: str | 
 
     ID is shown by `callboard plans`; a prefix is enough.
     """
-    refuse_tools("Rejecting")
+    refuse_inside_tool("Rejecting")
     _give(invocation, session, request_id, PersonAnswer("rejected", why))
 
 
@@ -199,7 +200,7 @@ def answer(invocation: Invocation, /, request_id: str, text: str, session: str |
 
     The agent reads TEXT.
     """
-    refuse_tools("Answering")
+    refuse_inside_tool("Answering")
     _give(invocation, session, request_id, PersonAnswer("answered", text))
 
 

@@ -19,6 +19,7 @@ import click
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_claude
 from callboard.adapters.extensions.hook_fields import HookOrigin
 from callboard.adapters.extensions.hooks import HookEntry, load_hooks
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, is_for_run, json_object
 from callboard.cli.commands.options import (
     Invocation,
@@ -27,7 +28,6 @@ from callboard.cli.commands.options import (
     flags_of,
     in_worktree,
     permission_options,
-    refuse_tools,
     split_list,
     taking_over,
     with_output_format,
@@ -277,7 +277,7 @@ def _take_over(values: Mapping[str, Any], *, resume: bool) -> TakeOver | None:
         if values.get("force") or values.get("wait") is not None:
             raise UsageError("--force and --wait require --take-over")
         return None
-    refuse_tools("--take-over")
+    refuse_inside_tool("--take-over")
     if not resume:
         raise UsageError("--take-over requires -c or -r: a new session has no host to take over from")
     wait = values.get("wait")
@@ -287,7 +287,7 @@ def _take_over(values: Mapping[str, Any], *, resume: bool) -> TakeOver | None:
 def _refuse_policy(values: dict[str, Any]) -> None:
     for option, name in (("trust", "--trust"), ("yes", "--yes"), ("permission_mode", "--permission-mode")):
         if values.get(option):
-            refuse_tools(name)
+            refuse_inside_tool(name)
 
 
 BYPASS = "bypassPermissions"
@@ -318,7 +318,7 @@ def with_client_flags(values: Mapping[str, Any], options: SessionOptions) -> tup
     """
     for name in _POLICY:
         if values.get(name):
-            refuse_tools(f"--{name.replace('_', '-')}")
+            refuse_inside_tool(f"--{name.replace('_', '-')}")
     notes = list(ignored_options(values))
     flags = dict(options.workspace.flags)
     if values.get("dangerously_skip_permissions"):
@@ -510,7 +510,7 @@ def _hooks_of(
 
 def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> ClientOptions:
     """Return the options of a run that a client drives. Raises `UsageError` for options that exclude each other."""
-    refuse_tools("--input-format stream-json")
+    refuse_inside_tool("--input-format stream-json")
     if values["output_format"] != "stream-json":
         raise UsageError("--input-format stream-json requires --output-format stream-json")
     emits, reads, checkpoints = (

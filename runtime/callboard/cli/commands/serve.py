@@ -17,8 +17,9 @@ from typing import Any
 import anyio
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.open_files import raise_limit
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.page_process import page_beside
@@ -75,7 +76,7 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
     continues. It prints lines to stderr, or with --json objects to stdout. SIGTERM hands the sessions over at the end
     of their steps; Ctrl-C and closing the terminal shut it down at once, in order; SIGHUP rereads the settings.
     """
-    refuse_tools("Serving schedules", service=True)
+    refuse_inside_tool("Serving schedules", service=True)
     port: int | None = values["port"]
     if port is not None and not values["web_"]:
         raise UsageError("--port is that of the web page: add --web")

@@ -23,7 +23,8 @@ from callboard.adapters.processes.systemd import (
     remove_unit,
     write_unit,
 )
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.sessions.places import find_places
@@ -46,7 +47,7 @@ def install(invocation: Invocation, /, trust: bool) -> None:
     A unit that callboard did not write is left alone. The unit contains no key: put the key into the file that the
     output names, which only you can read.
     """
-    refuse_tools("Installing a service")
+    refuse_inside_tool("Installing a service")
     unit = _unit(invocation, os.environ, trust=trust)
     file = unit.file()
     written = write_unit(file, unit.text())
@@ -73,7 +74,7 @@ def install(invocation: Invocation, /, trust: bool) -> None:
 @click.pass_obj
 def uninstall(invocation: Invocation, /) -> None:
     """Stop the service of this workspace and remove its unit. The file with the key is kept."""
-    refuse_tools("Removing a service")
+    refuse_inside_tool("Removing a service")
     unit = _unit(invocation, os.environ)
     file = unit.file()
     owned = file.exists() and not file.is_symlink() and is_own_unit(file)

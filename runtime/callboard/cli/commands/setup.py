@@ -22,9 +22,10 @@ import anyio
 import click
 
 from callboard.adapters.processes.sandbox.machine import examine
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.installation import this_installation
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
+from callboard.cli.commands.options import Invocation, as_json, everywhere, with_plugins
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import as_json as json_of
@@ -92,7 +93,7 @@ def demo(invocation: Invocation, /, **values: Any) -> int:
     A lead and its team fix a small Python package: a plan to approve, real edits, real tests, a schedule that fires.
     """
     if values["yes"]:
-        refuse_tools("--yes")
+        refuse_inside_tool("--yes")
     play = importlib.import_module("callboard.cli.commands.demo")
     with terminal_of(invocation) as terminal:
         return play.main(terminal, **values)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools, with_plugins
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere, with_plugins
 from callboard.cli.commands.output import print_new_file, terminal_of
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.listings import as_json as json_of
@@ -84,7 +85,7 @@ def new(invocation: Invocation, /, *, name: str, person: bool) -> None:
 
     It goes to `.callboard/skills` of this workspace. An existing file is never overwritten.
     """
-    refuse_tools("Writing a skill")
+    refuse_inside_tool("Writing a skill")
     path = new_skill(invocation.workspace, name, person=person)
     print_new_file(invocation, path, person=person)
 

@@ -10,8 +10,9 @@ from functools import partial
 import anyio
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.storage.durable import DurableStore
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.sessions_removed import removal_json, removal_lines
@@ -74,7 +75,7 @@ def copy(invocation: Invocation, /, target: str) -> None:
     Sessions may run meanwhile; what they do after the start is not in the copy. Files that are not in the store
     (large results, transcripts, worktrees) stay on this machine. To use the copy, set `store` to TARGET.
     """
-    refuse_tools("Copying the store")
+    refuse_inside_tool("Copying the store")
     copied = anyio.run(copy_workspace, invocation.workspace, target, notice_of(invocation))
     with terminal_of(invocation) as terminal:
         parts = (
@@ -102,7 +103,7 @@ def gc(invocation: Invocation, /, days: float | None, *, keep: int | None, dry_r
         retention = own_settings().retention
     if retention == RetentionSettings():
         raise UsageError("no rule says which sessions are old: give --days or --keep, or set retention.days")
-    refuse_tools("Removing sessions")
+    refuse_inside_tool("Removing sessions")
 
     async def removing() -> RemovalReport:
         async with _opened(invocation) as opened:

@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 
-from callboard.cli.commands.options import Invocation, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.run import print_notes, session_options, with_client_flags
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
@@ -25,7 +26,7 @@ _CHOICES = 20
 
 def talk(invocation: Invocation, /, **values: Any) -> int:
     """Open a prompt line, if there is a terminal. `values`: the options of the bare `callboard`, or those of `run`."""
-    refuse_tools("Talking to the lead")
+    refuse_inside_tool("Talking to the lead")
     if not (person_is_there() and sys.stdout.isatty()):
         raise UsageError('the prompt line needs a terminal. For scripts: callboard run "what to do"')
     if values["resumed"] == "":  # `--resume` without a value

@@ -14,7 +14,8 @@ from typing import Any
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import notice_of, terminal_of, with_handle
 from callboard.cli.terminal.live_page import can_paint
 from callboard.cli.terminal.terminal import Line, styled, wants_color
@@ -104,7 +105,7 @@ def add(invocation: Invocation, /, subject: str, session: str | None, **values: 
 
     An idle teammate that can change files claims it by itself; the lead takes only tasks assigned to it with --owner.
     """
-    refuse_tools("Adding a task")
+    refuse_inside_tool("Adding a task")
     blocked_by = tuple(values.pop("after"))
     files = tuple(values.pop("files"))
     new = NewTask(subject=subject, blocked_by=blocked_by, files=files, **values)
@@ -122,7 +123,7 @@ def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | N
 
     An agent that is working on it must stop, and can no longer complete it.
     """
-    refuse_tools("Assigning a task")
+    refuse_inside_tool("Assigning a task")
     _do(invocation, session, lambda handle: handle.board.assign(task_id, agent))
 
 
@@ -133,7 +134,7 @@ def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | N
 @click.pass_obj
 def release(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Take a task from its owner and return it to the board."""
-    refuse_tools("Releasing a task")
+    refuse_inside_tool("Releasing a task")
     _do(invocation, session, lambda handle: handle.board.release(task_id))
 
 
@@ -144,7 +145,7 @@ def release(invocation: Invocation, /, task_id: str, session: str | None) -> Non
 @click.pass_obj
 def cancel(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Cancel a task. An agent that is working on it must stop."""
-    refuse_tools("Cancelling a task")
+    refuse_inside_tool("Cancelling a task")
     _do(invocation, session, lambda handle: handle.board.cancel(task_id))
 
 
@@ -155,7 +156,7 @@ def cancel(invocation: Invocation, /, task_id: str, session: str | None) -> None
 @click.pass_obj
 def reopen(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Allow another attempt at a failed task."""
-    refuse_tools("Reopening a task")
+    refuse_inside_tool("Reopening a task")
     _do(invocation, session, lambda handle: handle.board.reopen(task_id))
 
 

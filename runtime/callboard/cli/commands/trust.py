@@ -14,7 +14,8 @@ import anyio
 import click
 
 from callboard.adapters.extensions.trust_store import TrustFile
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.keyboard import PersonGate, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -39,7 +40,7 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     invocation = ctx.ensure_object(Invocation)
-    refuse_tools("Trusting a workspace")
+    refuse_inside_tool("Trusting a workspace")
     places = find_places(invocation.workspace, writable=False)
     now = standing(places.workspace, places.config)
     if not now.trusted and not yes and not (person_is_there() and sys.stdout.isatty()):
@@ -123,7 +124,7 @@ def list_(invocation: Invocation, /, json_: bool) -> None:
 @click.pass_obj
 def revoke(invocation: Invocation, /, workspaces: Sequence[Path]) -> None:
     """Revoke the trust in WORKSPACES (default: this one)."""
-    refuse_tools("Revoking trust")
+    refuse_inside_tool("Revoking trust")
     file = TrustFile(find_places(invocation.workspace, writable=False).config)
     with terminal_of(invocation) as terminal:
         for path in workspaces or (invocation.workspace,):

@@ -13,9 +13,10 @@ import anyio
 import click
 
 from callboard.adapters.processes.programs import find_program
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.installation import Installation, this_installation
 from callboard.adapters.system.release import OURS, version_in
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -38,7 +39,7 @@ def update(invocation: Invocation, /, *, run_: bool, json_: bool) -> int:
     """
     installation = this_installation()
     if run_:
-        refuse_tools("Updating Callboard")
+        refuse_inside_tool("Updating Callboard")
         if not installation.command:
             raise UsageError(f"installed {installation.how}: {installation.advice}")
     page = _page(installation)
@@ -49,7 +50,7 @@ def update(invocation: Invocation, /, *, run_: bool, json_: bool) -> int:
         elif not asked:
             terminal.rows(page)
         else:
-            refuse_tools("Updating Callboard")
+            refuse_inside_tool("Updating Callboard")
             run_ = anyio.run(Keyboard(terminal).confirm, page, _QUESTION, lambda: "not answered: not updated")
     return _run(invocation, installation) if run_ else 0
 

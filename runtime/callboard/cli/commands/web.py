@@ -20,7 +20,8 @@ import anyio
 import anyio.to_thread
 import click
 
-from callboard.cli.commands.options import Invocation, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import Terminal, block, plain
@@ -60,7 +61,7 @@ def web(invocation: Invocation, /, *, port: int, bind: str, **values: Any) -> in
     Only this machine reaches the page, unless --bind names another address. That needs TLS or a reverse proxy, and
     users that sign in, all in your own settings (`web`).
     """
-    refuse_tools("Serving the page")
+    refuse_inside_tool("Serving the page")
     with terminal_of(invocation) as terminal:
         if values["add_user"]:
             return _add_user(terminal, values["add_user"])

@@ -20,12 +20,12 @@ from typing import Any
 import anyio
 import click
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.options import (
     Invocation,
     as_json,
     everywhere,
     permission_grants,
-    refuse_tools,
     with_plugins,
 )
 from callboard.cli.commands.output import notice_of, terminal_of
@@ -76,7 +76,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 
     Progress goes to stderr, the result to stdout. NAME may be omitted if the file has one workflow.
     """
-    refuse_tools("Running a workflow")
+    refuse_inside_tool("Running a workflow")
     wish = WorkflowRequest(
         workspace=invocation.workspace,
         place=values["place"],
@@ -105,7 +105,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 @click.pass_obj
 def resume(invocation: Invocation, /, **values: Any) -> int:
     """Continue the workflow ID (default: the newest). Finished steps do not run again."""
-    refuse_tools("Resuming a workflow")
+    refuse_inside_tool("Resuming a workflow")
     stored = anyio.run(stored_workflow, invocation.workspace, values["run_id"], notice_of(invocation))
     wish = WorkflowRequest(
         workspace=invocation.workspace,

@@ -11,7 +11,8 @@ from typing import TypeVar
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.options import Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.worktrees import merged_words, worktrees_table
@@ -54,7 +55,7 @@ def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
     Uncommitted work in it is committed to its branch first. If both sides changed the same lines, nothing is merged:
     the conflicts are written into the worktree's files, to be resolved there.
     """
-    refuse_tools("Merging a worktree")
+    refuse_inside_tool("Merging a worktree")
 
     async def merging(inspector: WorktreeInspector) -> MergeEnd:
         return await inspector.merge(name, test_command)
@@ -77,7 +78,7 @@ def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
 
     Refused while changed, untracked or ignored files, or unmerged commits, exist nowhere else; --discard deletes them.
     """
-    refuse_tools("Removing a worktree")
+    refuse_inside_tool("Removing a worktree")
 
     async def removing(inspector: WorktreeInspector) -> tuple[Removed, Sequence[str]]:
         lost = await inspector.losses(name)

@@ -33,9 +33,9 @@ from callboard.cli.repl.input import (
     runs,
     submit,
 )
-from callboard.cli.repl.line import PromptLine
 from callboard.cli.repl.live_screen import LiveScreen
-from callboard.cli.repl.plain_line import PlainLine
+from callboard.cli.repl.plain_prompt_line import PlainLine
+from callboard.cli.repl.prompt_line import PromptLine
 from callboard.cli.repl.questions import QuestionInterrupted, Questions
 from callboard.cli.repl.status_command import StatusCommand, WindowTitle
 from callboard.cli.repl.team_panel import PanelKey, TeamPanel, has_list
@@ -48,13 +48,13 @@ from callboard.cli.terminal.plan_editor import edit_at
 from callboard.cli.terminal.signals import TWICE, ExitRequests, handle_end, run_with_signals
 from callboard.cli.terminal.terminal import Line, Terminal, block
 from callboard.cli.views.status import (
-    StatusLine,
     attached_block,
     background_commands,
     first_screen,
     leaving_block,
     left_block,
 )
+from callboard.cli.views.status_line import StatusLine
 from callboard.core.permissions.modes import next_mode
 from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession

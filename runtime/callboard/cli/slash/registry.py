@@ -16,7 +16,7 @@ from typing import Literal
 
 import anyio.to_thread
 
-from callboard.cli.commands.options import refuse_tools
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.repl.input import Say, submit
 from callboard.cli.slash.context import (
     LeavePrompt,
@@ -245,7 +245,7 @@ def _one_setting(editor: SettingsEditor, key: str) -> Block:
 
 def _changed_setting(key: str, change: Callable[[], SettingChange]) -> Block:
     """Change a settings file, and return the change. Raises `UsageError` in a process that an agent's tool started."""
-    refuse_tools("Changing settings")
+    refuse_inside_tool("Changing settings")
     made = change()
     here = _HERE.get(key_of(key).name)
     effect = "sessions that begin from now on use it" + (f"; {here} changes this one" if here else "")

@@ -17,6 +17,7 @@ import anyio.to_thread
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.trust import read_claims
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import by_beginning, fires_prefix, rows_prefix, schedule_key, short_id
@@ -31,7 +32,7 @@ from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.inspect.schedule_files import faults_of, files_now
 from callboard.sessions.inspect.serving import firing
-from callboard.sessions.person_actions import fire_as_person, refuse_inside_tool, write_schedule_as_person
+from callboard.sessions.person_actions import fire_as_person, write_schedule_as_person
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.stores import has_store, open_store, own_settings
 from callboard.types.choices import choose, unknown
@@ -72,7 +73,7 @@ class ScheduleInspector:
 
     async def add(self, drafted: Schedule) -> None:
         """Write the result of `drafted`. Raises `UsageError` if another process just created the same one."""
-        refuse_inside_tool("add a schedule")
+        refuse_inside_tool("Adding a schedule")
         try:
             await write_schedule_as_person(self._store, self.session, drafted, expected=0)
         except Conflict as conflict:
@@ -101,7 +102,7 @@ class ScheduleInspector:
 
     async def edit(self, name: str, fields: Fields) -> Schedule:
         """Change the given fields. Raises as `edited` does."""
-        refuse_inside_tool("edit a schedule")
+        refuse_inside_tool("Editing a schedule")
         return await self._change(name, lambda _: self.edited(name, fields))
 
     async def cancel(self, name: str) -> Schedule:
@@ -109,7 +110,7 @@ class ScheduleInspector:
 
         Raises `UsageError` for an unknown schedule, or one from a file.
         """
-        refuse_inside_tool("remove a schedule")
+        refuse_inside_tool("Removing a schedule")
         _not_from_file(self.schedule_named(name), "remove")
         return await self._change(
             name, lambda schedule: schedule.model_copy(update={"state": "cancelled", "enabled": False})
@@ -117,7 +118,7 @@ class ScheduleInspector:
 
     async def pause(self, name: str, reason: str = "") -> Schedule:
         """Pause a schedule until it is resumed. Raises `UsageError` for one that is unknown or not active."""
-        refuse_inside_tool("pause a schedule")
+        refuse_inside_tool("Pausing a schedule")
 
         def pausing(schedule: Schedule) -> Schedule:
             if schedule.state != "active":
@@ -131,7 +132,7 @@ class ScheduleInspector:
 
         Raises `InvalidField`, and `UsageError` for one that is unknown or not paused.
         """
-        refuse_inside_tool("resume a schedule")
+        refuse_inside_tool("Resuming a schedule")
 
         def resuming(schedule: Schedule) -> Schedule:
             if schedule.state != "paused":
@@ -148,7 +149,7 @@ class ScheduleInspector:
 
         Returns the id of the fire. Raises `UsageError`.
         """
-        refuse_inside_tool("run a schedule")
+        refuse_inside_tool("Running a schedule")
         return await fire_as_person(self._store, self.session, self.schedule_named(name), now=self._clock.now())
 
     async def history(self, name: str | None = None) -> list[Fire]:

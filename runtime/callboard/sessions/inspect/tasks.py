@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import one_by_id, short_id, task_key
@@ -19,7 +20,7 @@ from callboard.core.tasks.board import PERSON, Tasks, by_id
 from callboard.core.tasks.format import reassigned_text
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store, Write
-from callboard.sessions.person_actions import as_person, refuse_inside_tool, write_task_as_person
+from callboard.sessions.person_actions import as_person, write_task_as_person
 from callboard.types.choices import choose
 from callboard.types.errors import Conflict, UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -78,7 +79,7 @@ class TaskInspector:
 
     async def add(self, draft: NewTask) -> Task:
         """Add a task. Its dependencies may be given as id prefixes."""
-        refuse_inside_tool("add a task")
+        refuse_inside_tool("Adding a task")
         now = self._clock.now()
         nonce = secrets.token_hex(8)
         blocked_by = tuple(self.task_named(other).id for other in draft.blocked_by)
@@ -105,18 +106,18 @@ class TaskInspector:
 
         An agent that has the task in progress is asked to stop.
         """
-        refuse_inside_tool("assign a task")
+        refuse_inside_tool("Assigning a task")
         name = self._agent(agent)
         return await self._change(task_id, lambda task, now: laws.assign(task, name, PERSON, now))
 
     async def release(self, task_id: str) -> Task:
         """Take a task from its owner, or from the agent for which it is reserved: any agent may claim it."""
-        refuse_inside_tool("release a task")
+        refuse_inside_tool("Releasing a task")
         return await self._change(task_id, lambda task, now: laws.assign(task, "", PERSON, now))
 
     async def cancel(self, task_id: str) -> Task:
         """Cancel a task that is no longer needed. An agent that has it in progress is asked to stop."""
-        refuse_inside_tool("cancel a task")
+        refuse_inside_tool("Cancelling a task")
 
         def cancelled(task: Task, now: float) -> Task:
             free = laws.assign(task, "", PERSON, now) if task.status == "in_progress" else task
@@ -126,7 +127,7 @@ class TaskInspector:
 
     async def reopen(self, task_id: str) -> Task:
         """Allow another attempt at a failed task."""
-        refuse_inside_tool("reopen a task")
+        refuse_inside_tool("Reopening a task")
         return await self._change(task_id, lambda task, now: laws.reopen(task, PERSON, now))
 
     def _agent(self, name: str) -> str:

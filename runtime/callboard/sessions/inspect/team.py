@@ -14,6 +14,7 @@ from dataclasses import field
 import anyio
 from anyio.abc import TaskGroup
 
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, without_history
@@ -30,7 +31,7 @@ from callboard.engine.row_cache import EndedAgentsSum, RowCache
 from callboard.engine.team.admin_orders import AdminOrder, Order
 from callboard.ports.store import LeaseHolder, Store
 from callboard.sessions.inspect.hosts import waiting_reason
-from callboard.sessions.person_actions import command_as_person, order_as_person, refuse_inside_tool
+from callboard.sessions.person_actions import command_as_person, order_as_person
 from callboard.sessions.result import AgentSummary, summarise
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
@@ -324,7 +325,7 @@ class TeamInspector:
 
         Raises `UsageError` for an unknown or stopped agent, and inside a tool's process.
         """
-        refuse_inside_tool(f"{action} an agent")
+        refuse_inside_tool(f"The command `{action}` to an agent")
         match = self.board.agent(name)
         if match is None:
             names = [agent.name for agent in self.board.agents() if agent.life != "stopped"]

@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from callboard.adapters.git.diffs import worktree_diff
 from callboard.adapters.git.git import Git
 from callboard.adapters.processes.launcher import ShellLauncher
+from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.scratch import scratch_folder
 from callboard.config.settings import load_settings
 from callboard.core.decoding import read_value
@@ -31,7 +32,7 @@ from callboard.ports.worktrees import (
     WorktreeFacts,
     WorktreeKeeper,
 )
-from callboard.sessions.person_actions import as_person, refuse_inside_tool
+from callboard.sessions.person_actions import as_person
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import existing_store
@@ -130,13 +131,13 @@ class WorktreeInspector:
 
         Raises `UsageError` if more would be lost than was agreed to, and inside a tool's process.
         """
-        refuse_inside_tool("remove a worktree")
+        refuse_inside_tool("Removing a worktree")
         with as_person():
             return await self._keeper.remove(name, PERSON, agreed)
 
     async def merge(self, name: str, test_command: str = "") -> MergeEnd:
         """Merge a worktree. Raises `UsageError` if it cannot be merged, and inside a tool's process."""
-        refuse_inside_tool("merge a worktree")
+        refuse_inside_tool("Merging a worktree")
         with as_person():
             return await self._keeper.merge(name, PERSON, self._check(test_command) if test_command.strip() else None)
 

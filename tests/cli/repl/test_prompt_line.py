@@ -15,7 +15,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from callboard.cli.repl.draft import valid_text
-from callboard.cli.repl.line import PromptLine
+from callboard.cli.repl.prompt_line import PromptLine
 from callboard.cli.repl.team_panel import PanelKey
 from callboard.cli.terminal.canvas import Canvas
 from callboard.cli.terminal.terminal import Line, Terminal
