@@ -85,7 +85,7 @@ class _Prompts:
 class _World(World):
     def host(self, session: str) -> SessionRuntime:
         made = super().host(session)
-        return SessionRuntime(session, replace(made.ports, prompts=_Prompts()), None, self.spec_of)
+        return SessionRuntime(session, replace(made.ports, prompts=_Prompts()), None, made.types)
 
 
 async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[float, int]:

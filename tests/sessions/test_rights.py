@@ -61,12 +61,32 @@ def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(folders:
     assert lead.rules == PermissionRules(
         allow=("Bash(make)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
     )
-    mate = types.spawned("teammate", "alice", lead)
+    mate = types.spawned("teammate", "alice", lead, "teammate")
     assert mate.permission_mode == "acceptEdits"
     assert mate.rules == PermissionRules(
         allow=("Bash(npm test)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
     )
-    assert types.spawned("explore", "sub1", mate).permission_mode == "plan"
+    assert types.spawned("explore", "sub1", mate, "subagent").permission_mode == "plan"
+
+
+def test_steps_of_a_turn_are_limited_by_the_kind_of_an_agent_and_by_its_file(folders: SettingsFolders) -> None:
+    """A teammate has no limit of its own, whatever its type; a `maxTurns` of a file counts for every kind."""
+    (folders.config / "agents").mkdir()
+    for name, limit in (("free", ""), ("short", "maxTurns: 5\n")):
+        (folders.config / "agents" / f"{name}.md").write_text(f"---\nname: {name}\ndescription: D\n{limit}---\nWork.\n")
+    types = folders.types("limits: {steps: 7, subagent_steps: 20}\n")
+    lead = types.lead("lead")
+    steps = {
+        (agent_type, kind): types.spawned(agent_type, "a", lead, kind).limits.steps
+        for agent_type in ("teammate", "general", "free", "short")
+        for kind in ("teammate", "subagent")
+    }
+    assert steps == {
+        (agent_type, kind): 5 if agent_type == "short" else 20 if kind == "subagent" else None
+        for agent_type, kind in steps
+    }
+    assert [types.lead(name).limits.steps for name in ("lead", "short")] == [7, 5]
+    assert folders.types("").lead("short").limits.steps == 5
 
 
 def test_a_type_that_is_not_there_is_told_with_its_place(folders: SettingsFolders) -> None:
@@ -92,7 +112,7 @@ def test_a_tool_that_is_denied_as_a_whole_is_not_in_the_models_context(folders: 
     lead = types.lead("lead")
     assert not {"bash", "grep"} & set(lead.tools)
     assert {"edit_file", "read_file", "glob"} <= set(lead.tools)
-    assert not {"bash", "read_file", "glob", "grep"} & set(types.spawned("explore", "sub1", lead).tools)
+    assert not {"bash", "read_file", "glob", "grep"} & set(types.spawned("explore", "sub1", lead, "subagent").tools)
     assert "bash" in folders.types("permission: {deny: ['Bash(curl:*)']}").lead("lead").tools
 
 

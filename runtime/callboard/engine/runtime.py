@@ -21,6 +21,7 @@ from callboard.core.mcp.catalog import Deferral
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.tasks.board import Holder, ready_for, without_old
 from callboard.core.team.lifecycle import AT_WORK
+from callboard.core.tool_access import AgentKind
 from callboard.engine.agent_lock import AgentLockHolder
 from callboard.engine.approvals.answer_guard import AnswerGuard
 from callboard.engine.awake_time import AwakeTime, Deadlines
@@ -143,9 +144,9 @@ class SessionRuntime:
     session: str
     ports: Services
     fence: Fence | None
-    types: Callable[[str, str, AgentSpec], AgentSpec]
-    """Function (agent type, name, parent) that returns the spec of a new agent. Raises `ToolRefused` for an unknown
-    type."""
+    types: Callable[[str, str, AgentSpec, AgentKind], AgentSpec]
+    """Function (agent type, name, parent, kind) that returns the spec of a new agent. Raises `ToolRefused` for an
+    unknown type."""
     max_agents: int = 32
     """Most agents of the team that live at once, including the lead. Subagents do not count."""
     budget: Budget = Budget()

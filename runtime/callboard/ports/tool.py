@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import anyio
 
+from callboard.core.tool_access import AgentKind
 from callboard.ports.store import Fence, Write
 from callboard.ports.worktrees import WorktreeKeeper
 from callboard.types.agent_spec import AgentSpec
@@ -214,8 +215,8 @@ class Launcher(Protocol):
 class Spawner(Protocol):
     """Creation of agents by a tool. Idempotent by name: after a crash the same call finds the same agent."""
 
-    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        """Return the spec of a new agent of this type.
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
+        """Return the spec of a new agent of this type: a teammate or a subagent.
 
         Raises `ToolRefused`, with the known types, for an unknown one.
         """

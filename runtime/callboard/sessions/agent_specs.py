@@ -23,7 +23,16 @@ from callboard.core.permissions.rule_match import readable_rules
 from callboard.core.permissions.rules import names_tool
 from callboard.core.skills.substitution import filled
 from callboard.core.team.worktrees import check_name
-from callboard.core.tool_access import ALL_TOOLS, MEMORY, ON_REQUEST, WEB_SEARCH, normalised, our_names, tools_for
+from callboard.core.tool_access import (
+    ALL_TOOLS,
+    MEMORY,
+    ON_REQUEST,
+    WEB_SEARCH,
+    AgentKind,
+    normalised,
+    our_names,
+    tools_for,
+)
 from callboard.ports.tool import Skills
 from callboard.ports.worktrees import WorktreeActor, WorktreeKeeper
 from callboard.sessions.compose import ModelSelection, search_by
@@ -137,6 +146,7 @@ class AgentTypes:
             allowed = (*allowed, *MEMORY)
         tools = tools_for("lead", allowed, [*definition.denied, *denied], plan_mode=mode == "plan").names
         limits = settings.limits
+        steps = min((each for each in (limits.steps, definition.max_turns) if each is not None), default=None)
         instructions = "\n\n".join(filter(None, (self._with_skills(definition), self.voice)))
         return self._spec(
             definition,
@@ -146,15 +156,17 @@ class AgentTypes:
             tools=allowed_tools(tools, rules.deny),
             permission_mode=mode,
             rules=rules,
-            limits=Limits(steps=limits.steps, tokens=limits.tokens, seconds=limits.seconds),
+            limits=Limits(steps=steps, tokens=limits.tokens, seconds=limits.seconds),
             budget=narrower(definition.budget, self.budget_of(agent_type, "lead")),
             model=model,
             plan_model=settings.plan_model if own_model is None and settings.plan_model in models else None,
             models=models,
         )
 
-    def spawned(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        """Return the spec of an agent that another one starts.
+    def spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
+        """Return the spec of a teammate or a subagent that another agent starts.
+
+        `limits.subagent_steps` limits the turns of a subagent whose file sets no `maxTurns`.
 
         Raises `ToolRefused`, with the known types, for an unknown type.
         """
@@ -168,7 +180,6 @@ class AgentTypes:
         definition = self.definitions[type_name]
         model, models = self._model_of(definition, parent)
         settings = self.loaded.settings
-        kind = "teammate" if agent_type == "teammate" else "subagent"
         profile, rules = self._rights_of(agent_type, parent.rules)
         steps = definition.max_turns or (None if kind == "teammate" else settings.limits.subagent_steps)
         return self._spec(

@@ -458,7 +458,7 @@ async def work(team: Team, task: WorkItem) -> tuple[str, str]:
     if lead is None or lead.spawner is None:
         raise UsageError("the lead of this session has ended: start a new session")
     try:
-        spec = _spec(lead.spawner.spec_for(task.agent_type, task.agent, lead.state.me), task)
+        spec = _spec(lead.spawner.spec_for(task.agent_type, task.agent, lead.state.me, "subagent"), task)
         granted = lead.spawner.grant(spec, task.budget)
     except ToolRefused as refused:
         raise UsageError(str(refused)) from refused

@@ -21,6 +21,7 @@ import anyio
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.agent.state import AgentState
 from callboard.core.context.system_prompt import SERVERS
+from callboard.core.tool_access import AgentKind
 from callboard.engine.commands import Action, AgentCommand, create_session, send_command, send_prompt
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.recall import events_of
@@ -235,6 +236,9 @@ class World:
         }
         return AgentSpec.model_validate({**base, **self.spec})
 
+    def _spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
+        return self.spec_of(agent_type, name, parent).model_copy(update={"kind": kind})
+
     def host(self, session: str) -> SessionRuntime:
         ports = Services(
             store=self.store,
@@ -251,7 +255,7 @@ class World:
             observers=self.observers,
             approvers=self.approvers,
         )
-        return SessionRuntime(session, ports, None, self.spec_of, budget=self.budget)
+        return SessionRuntime(session, ports, None, self._spawned, budget=self.budget)
 
     @asynccontextmanager
     async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[WorldSession]:

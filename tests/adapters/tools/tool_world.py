@@ -13,6 +13,7 @@ from typing import Any, cast
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core import keys as names
 from callboard.core.messaging.envelopes import sending
+from callboard.core.tool_access import AgentKind
 from callboard.ports.store import Put, Row, Write
 from callboard.ports.tool import BackgroundTask, CallContext, Folders, Launcher, SkillUse, Tool, ToolOutcome
 from callboard.types.agent_spec import AgentSpec
@@ -77,10 +78,10 @@ class MemorySpawner:
     full: BudgetReached | None = None
     """The exhausted budget; `None` if there is room."""
 
-    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
         if agent_type not in self.types:
             raise ToolRefused(f"agent_type: no type {agent_type}; there are {', '.join(sorted(self.types))}")
-        return self.types[agent_type].model_copy(update={"name": name})
+        return self.types[agent_type].model_copy(update={"name": name, "kind": kind})
 
     def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | BudgetReached:
         return self.full or spec.model_copy(update={"budget": asked})

@@ -309,7 +309,7 @@ async def test_an_agent_of_its_own_is_there_from_the_first_fire_on() -> None:
 async def test_an_unknown_agent_type_refuses_the_fire_and_says_so() -> None:
     world = team_world(ScriptedModel({}, end="looked"))
 
-    def refuse(agent_type: str, name: str, parent: object) -> object:
+    def refuse(agent_type: str, name: str, parent: object, kind: str) -> object:
         from callboard.types.errors import ToolRefused
 
         raise ToolRefused(f"there is no type {agent_type!r}")

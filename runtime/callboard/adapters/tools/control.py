@@ -242,9 +242,9 @@ def _subagent_spec(arguments: _Task, context: CallContext) -> AgentSpec:
     if context.spec.kind == "subagent":
         raise ToolRefused("a subagent cannot start subagents: do it yourself, or return what you found so far")
     name = arguments.agent_type[:40] + subagent_suffix(context.call)
-    spec = context.spawner.spec_for(arguments.agent_type, name, context.spec)
+    spec = context.spawner.spec_for(arguments.agent_type, name, context.spec, "subagent")
     tools = tools_for("subagent", spec.tools, memory=bool(spec.memory)).names
-    updates = {"kind": "subagent", "parent": context.spec.name, "role": arguments.description, "tools": tools}
+    updates = {"parent": context.spec.name, "role": arguments.description, "tools": tools}
     return spec.model_copy(update={**updates, "plan_required": False, "claims_tasks": False})
 
 

@@ -129,7 +129,7 @@ def _refuse(schedule: Schedule, context: CallContext) -> None:
     if schedule.name and existing is not None and existing.state in ("active", "paused"):
         raise ToolRefused(f"name: {schedule.name} is the name of {existing.id} already: choose another one")
     if schedule.target != "lead":
-        context.spawner.spec_for(schedule.target, f"{schedule.target}-1", context.spec)
+        context.spawner.spec_for(schedule.target, f"{schedule.target}-1", context.spec, "subagent")
     own = context.spec.permission_mode
     mode = cast("PermissionMode", schedule.rights.mode)
     if mode and within(own, mode) != mode:

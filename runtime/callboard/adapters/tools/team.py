@@ -221,7 +221,8 @@ class _SpawnTool(StoreTool[_Spawn]):
         The teammate commits with the result. Raises `ToolRefused`.
         """
         read = read_input(self.input_type, tool_input)
-        isolated = context.spawner.spec_for(read.agent_type, read.name, context.spec).isolation == "worktree"
+        spec = context.spawner.spec_for(read.agent_type, read.name, context.spec, "teammate")
+        isolated = spec.isolation == "worktree"
         name = await worktree_for(read.worktree, read.name, context) if isolated or read.worktree else ""
         outcome = self.act(read.model_copy(update={"worktree": name}), context)
         if name and not outcome.is_error:
@@ -236,7 +237,7 @@ def _spawn_tool(description: str) -> Tool:
 
 def _spawn_teammate(arguments: _Spawn, context: CallContext) -> ToolOutcome:
     _refuse_name(arguments.name, context)
-    spec = context.spawner.spec_for(arguments.agent_type, arguments.name, context.spec)
+    spec = context.spawner.spec_for(arguments.agent_type, arguments.name, context.spec, "teammate")
     prompt = arguments.prompt
     if arguments.task_id:
         prompt += _about_task(arguments.task_id, context)
@@ -280,7 +281,6 @@ def _as_teammate(spec: AgentSpec, arguments: _Spawn, context: CallContext) -> Ag
     return spec.model_copy(
         update={
             "name": arguments.name,
-            "kind": "teammate",
             "role": " ".join(arguments.role.split()),
             "parent": context.spec.name,
             "tools": tools,

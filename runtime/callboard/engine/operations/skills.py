@@ -137,13 +137,12 @@ def _spec_of(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
     me = agent.state.me
     name = skill.agent[:40].replace(":", "-") + subagent_suffix(call)
-    spec = agent.spawner.spec_for(skill.agent, name, me)
+    spec = agent.spawner.spec_for(skill.agent, name, me, "subagent")
     rules = PermissionRules(
         allow=tuple(override.rule for override in skill_overrides(agent.host, agent.state, skill.allowed)),
         deny=skill.disallowed,
     )
     update: dict[str, object] = {
-        "kind": "subagent",
         "parent": me.name,
         "role": f"the skill {skill.name}",
         "tools": tools_for("subagent", spec.tools).names,

@@ -25,7 +25,7 @@ from callboard.core.permissions.rule_check import allowed_tools
 from callboard.core.scheduling import delivered, no_more_fires, paused
 from callboard.core.scheduling.history import BY_HAND, envelope_id
 from callboard.core.scheduling.permissions import narrowed
-from callboard.core.tool_access import tools_for
+from callboard.core.tool_access import AgentKind, tools_for
 from callboard.engine.recall import load_spec, spec_digest, spec_key
 from callboard.engine.runtime import SessionRuntime
 from callboard.engine.team.admin_orders import order_to_fire
@@ -137,7 +137,7 @@ async def _agent_of(host: SessionRuntime, schedule: Schedule, fire: Fire, now: f
 
 
 async def _made(
-    host: SessionRuntime, schedule: Schedule, kind: str, *, life: tuple[str, int, int], now: float
+    host: SessionRuntime, schedule: Schedule, kind: AgentKind, *, life: tuple[str, int, int], now: float
 ) -> list[Write]:
     """Return the writes of a new agent's row and spec: below the lead, with no more rights than the lead."""
     name, incarnation, revision = life
@@ -168,14 +168,13 @@ async def _made(
     ]
 
 
-async def _spec(host: SessionRuntime, schedule: Schedule, kind: str, *, name: str, lead: AgentSpec) -> AgentSpec:
+async def _spec(host: SessionRuntime, schedule: Schedule, kind: AgentKind, *, name: str, lead: AgentSpec) -> AgentSpec:
     agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
-    spec = bounded(host.types(agent_type, name, lead), lead)
+    spec = bounded(host.types(agent_type, name, lead, kind), lead)
     keeps = bool(spec.memory)
     tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools, memory=keeps).names
     update: dict[str, object] = {
         "name": name,
-        "kind": kind,
         "role": f"schedule {schedule.name or schedule.id}",
         "parent": "lead",
         "tools": allowed_tools(tools, spec.rules.deny),

@@ -19,6 +19,7 @@ from callboard.core.mcp.tool_names import bounded
 from callboard.core.messaging.envelopes import sending
 from callboard.core.scheduling.permissions import in_turn, schedule_id
 from callboard.core.team.subagents import report_text
+from callboard.core.tool_access import AgentKind
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.operations.cleanup import child_stopped
@@ -42,8 +43,8 @@ class AgentSpawner:
         self._agent = agent
         self._wait_ended = wait_ended
 
-    def spec_for(self, agent_type: str, name: str, parent: AgentSpec) -> AgentSpec:
-        return bounded(self._agent.host.types(agent_type, name, parent), parent)
+    def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
+        return bounded(self._agent.host.types(agent_type, name, parent, kind), parent)
 
     def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | ev.BudgetReached:
         """Return the spec with the budget of a new agent, and add the agent to the tree of budgets.
