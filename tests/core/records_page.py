@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
+
+from tests.core.documented_fields import documented_fields, own_docstring
 
 from callboard.types import agent_spec as specs
 from callboard.types import checkpoints, events, schedules, workflows, worktrees
@@ -119,37 +118,17 @@ def page() -> str:
 def _section(kind: type[Value]) -> str:
     tag = kind.model_fields["t"].default if "t" in kind.model_fields else None
     name = tag if isinstance(tag, str) else kind.__name__
-    said = inspect.getdoc(kind) if "__doc__" in vars(kind) and kind.__doc__ else ""
-    rows = list(_fields(kind))
+    said = own_docstring(kind)
+    fields = [(cells, said) for *cells, said in documented_fields(kind) if cells[0] != "t"]
+    rows = [f"| {_marked(cells)} | {said} |" for cells, said in fields]
     table = (
         ["| field | type | default | meaning |", "| --- | --- | --- | --- |", *rows] if rows else ["No more fields."]
     )
     return "\n".join([f"### `{name}`", "", *([said, ""] if said else []), *table, ""])
 
 
-def _fields(kind: type[Value]) -> Iterator[str]:
-    """Return a row for each field that the class itself defines, with the docstring below it."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for place, node in enumerate(body.body):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.target.id == "t":
-            continue
-        after = body.body[place + 1] if place + 1 < len(body.body) else None
-        said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-        cells = (node.target.id, ast.unparse(node.annotation), _default(node.value))
-        marked = " | ".join(f"`{cell}`" if cell else "" for cell in cells)
-        yield "| " + marked.replace(" | None", " \\| None") + f" | {_cell(str(said))} |"
-
-
-def _default(value: ast.expr | None) -> str:
-    if value is None:
-        return ""
-    text = ast.unparse(value)
-    return {"Field(default_factory=dict)": "{}", "Field(default=())": "()"}.get(text, text)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _marked(cells: Sequence[str]) -> str:
+    return " | ".join(f"`{cell}`" if cell else "" for cell in cells).replace(" | None", " \\| None")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class WebSettings(Section):
     key: str = ""
     """File with the private key of the certificate."""
     proxy: ProxySetting = ProxySetting()
+    """Reverse proxy in front of the page."""
     users: dict[str, str] = Field(default_factory=dict)
     """Name -> scrypt hash of the password. `callboard web --add-user NAME` adds one."""
     link_seconds: Annotated[Seconds, Field(gt=0)] = 3_600.0
@@ -47,6 +48,7 @@ class NotifyTarget(Section):
     """One place to which notifications are sent."""
 
     kind: Literal["webhook", "ntfy", "slack", "desktop"]
+    """Kind of the place."""
     url: str = ""
     """Address; not for `desktop`. For `ntfy` it ends with the topic."""
     headers: dict[str, str] = Field(default_factory=dict)
@@ -76,6 +78,7 @@ class NotifySettings(Section):
     """Notifications when something waits for the person (docs/requests.md)."""
 
     targets: tuple[NotifyTarget, ...] = ()
+    """Places to which they are sent."""
     events: tuple[Literal["permission_prompt", "idle_prompt", "agent_needs_input", "agent_completed"], ...] = (
         "permission_prompt",
         "agent_needs_input",

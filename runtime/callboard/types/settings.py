@@ -42,6 +42,7 @@ class ModelSetting(Section):
     window: Annotated[int, Field(ge=1_000)] | None = None
     """Tokens of prompt and reply together."""
     max_output: Positive | None = None
+    """Most tokens of one reply."""
     price_input: Price | None = None
     """US dollars per million tokens, as for all prices."""
     price_write: Price | None = None
@@ -49,6 +50,7 @@ class ModelSetting(Section):
     price_read: Price | None = None
     """Price of reading from the prompt cache. Default: 0.1 x input."""
     price_output: Price | None = None
+    """Price of a reply."""
     cache_minimum: Count | None = None
     """Tokens of the smallest prefix that the service caches. Default: 1,024."""
     cache_ttl: Seconds | None = None
@@ -64,6 +66,7 @@ class ModelSetting(Section):
     long_over: Count | None = None
     """Prompt size above which a call costs `long_factor` times these prices. Default: one price for all sizes."""
     long_factor: Price | None = None
+    """Factor of the prices of a call above `long_over`."""
 
 
 def _mode(value: object) -> object:
@@ -86,9 +89,13 @@ class ProfileSettings(Section):
     """
 
     mode: Mode | None = None
+    """Permission mode (docs/permissions.md)."""
     allow: tuple[str, ...] = ()
+    """Rules for calls that run without a question: `Bash(npm test:*)`."""
     ask: tuple[str, ...] = ()
+    """Rules for calls that always ask."""
     deny: tuple[str, ...] = ()
+    """Rules for calls that are refused."""
 
     @property
     def rules(self) -> PermissionRules:
@@ -101,6 +108,7 @@ class ExampleSetting(Section):
     call: str | Json
     """Shell command, or `{tool: NAME, input: {...}}`."""
     decision: Literal["allow", "ask", "deny"]
+    """Expected decision."""
     by: str | None = None
     """Expected source of the decision: a reason code, `rule TEXT`, `mode NAME`. Default: any."""
     mode: Mode | None = None
@@ -115,6 +123,7 @@ class PermissionSettings(ProfileSettings):
     """Permissions to run without a question. The lists of all sources are joined: a later one cannot remove entries."""
 
     mode: Mode = "default"  # pyright: ignore[reportIncompatibleVariableOverride] - frozen: nobody can set None
+    """Permission mode of a new session."""
     never: tuple[str, ...] = ()
     """Programs to deny always, in addition to the built-in ones."""
     always_ask: tuple[str, ...] = ()
@@ -135,13 +144,18 @@ class PermissionSettings(ProfileSettings):
 
 
 class LimitSettings(Section):
-    """Limits that end a turn. Default: no limit. 0: nothing is allowed."""
+    """Limits that end a turn (docs/limits.md). 0: nothing is allowed."""
 
     steps: Count | None = None
+    """Model steps of a turn of the lead. Default: no limit."""
     tokens: Count | None = None
+    """Tokens of a turn of the lead. Default: no limit."""
     cost_usd: Price | None = None
+    """Older name of `budget.cost_usd`, which takes precedence."""
     seconds: Seconds | None = None
+    """Seconds of any turn. Default: no limit."""
     subagent_steps: Count = 30
+    """Model steps of a turn of a subagent whose agent file sets no `maxTurns`."""
     stuck_after: Count = 3
     """Repetitions without progress after which an agent is nudged, and its turn ended if it continues; 0: never."""
 
@@ -152,6 +166,7 @@ class BudgetSettings(Section):
     tokens: Count | None = None
     """Tokens of all model calls, including cached input."""
     cost_usd: Price | None = None
+    """US dollars of all model calls."""
     steps: Count | None = None
     """Model calls, including retries."""
     seconds: Seconds | None = None
@@ -172,14 +187,19 @@ class RecoverySettings(Section):
     attempts: Positive = 3
     """Attempts of one call, including the first."""
     unattended_attempts: Positive = 10
+    """The same in a run without a person."""
     max_wait: Seconds = 60.0
     """Longest wait in seconds that the service may ask for. A longer wait parks the agent."""
     output_tokens: Positive = 8_000
+    """Most tokens of a reply at first."""
     output_escalated: Positive = 16_000
+    """Most tokens of the next attempt, after a reply that was cut off; the one after that has the model's limit."""
     first_byte: Seconds = 120.0
+    """Seconds until the first event of a reply."""
     idle: Seconds = 60.0
     """Seconds between two events that carry content."""
     total: Seconds = 900.0
+    """Seconds of one whole call."""
     too_long: tuple[str, ...] = ()
     """Texts by which another endpoint says that a prompt is too long, in addition to the known ones."""
     react_limit: Literal["per_success", "per_turn"] = "per_success"
@@ -197,12 +217,13 @@ class ContextSettings(Section):
     """Compaction: how the conversation stays within the model's window."""
 
     pipeline: str | tuple[StageSpec, ...] = "economic"
-    """Name of a preset, or a list of stages with their parameters."""
+    """Name of a preset, or a list of stages with their parameters (docs/context.md)."""
     pipelines: dict[str, str | tuple[StageSpec, ...]] = Field(default_factory=dict)
     """Pipelines of agents by type (`explore`, `teammate`, ...), which replace `pipeline`."""
     limit: Positive | None = None
     """Token count that triggers compaction, instead of the budget of the window."""
     todo_reminder_steps: Count = 3
+    """Steps without a change of the todo list after which the agent is reminded of it."""
     after_compact: Literal["continue", "end_turn"] = "continue"
     """Behaviour after a compaction that the `compact` tool asked for: the turn continues, or ends."""
 
@@ -230,19 +251,19 @@ class TeamSettings(Section):
     max_depth: Positive = 3
     """Greatest depth of an agent below the lead: a teammate is at depth 1, a subagent of that teammate at depth 2."""
     mailbox: Positive = 1_000
-    """Most unread envelopes of an agent, above which tools that send it more are refused. `Mailboxes` in
-    `engine/messaging/mailboxes.py` counts them."""
+    """Most unread envelopes of an agent, above which tools that send it more are refused."""
 
 
 class PlanSettings(Section):
     """Approval of plans: the approver, and the action if no one answers."""
 
     approver: Literal["person", "lead", "either"] = "person"
+    """Approver of a teammate's plan. Plans of the lead are for the person."""
     deadline: Seconds | None = 1_800.0
     """Seconds that a plan waits; null: forever, if a person may answer."""
     on_deadline: Literal["escalate", "refuse"] = "escalate"
-    """Action at a plan's deadline if a person is present: put it to the user as well, or reject it. An unattended run
-    rejects it."""
+    """Action at a plan's deadline if a person is present: `escalate` it to the person, or `refuse` it. An unattended
+    run refuses it."""
     moved_base: Literal["tell", "void"] = "tell"
     """Handling of a plan whose base commit has changed by the time of its approval: `tell` the agent, or `void` the
     approval.
@@ -250,16 +271,19 @@ class PlanSettings(Section):
 
 
 class AskSettings(Section):
-    """Time that a permission request or a question waits: 0 rejects at once, null waits forever."""
+    """Time that a permission request or a question waits."""
 
     deadline: Seconds | None = 1_800.0
+    """Seconds; 0 rejects at once, null waits forever."""
 
 
 class PathSettings(Section):
-    """Files of sessions. `transcripts` and `tool_results` have no effect: these folders are in the data folder."""
+    """Files of sessions."""
 
     transcripts: str | None = None
+    """No effect: the folder is in the data folder."""
     tool_results: str | None = None
+    """No effect, as `transcripts`."""
     shared_transcripts: bool = True
     """True: also write transcripts to `projects` in the folder `~/.claude`, where session lists and usage tools look
     for them. Not in a replay."""
@@ -306,6 +330,7 @@ class SandboxSettings(Section):
     required: bool = False
     """True: on a machine without a sandbox no command runs, even if a person is present."""
     network: NetworkSettings = NetworkSettings()
+    """Network access of commands."""
     writable: tuple[str, ...] = ()
     """Paths that commands may change: outside their folder, or inside it although other tools execute the files."""
     readable: tuple[str, ...] = ()
@@ -386,6 +411,7 @@ class Settings(Section):
     """The tree of all settings."""
 
     model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
+    """Model of the lead: an id or an alias (docs/model.md)."""
     plan_model: str | None = None
     """Model of the lead in plan mode. Default: `model`; with the model `opusplan` it is `opus`."""
     fallback_models: tuple[str, ...] = ()
