@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callboard.core.retention import SessionAge, expired
-from callboard.types.settings import RetentionSettings
+from callboard.types.personal_settings import RetentionSettings
 
 DAY = 86_400.0
 SESSIONS = [

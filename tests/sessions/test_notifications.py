@@ -20,7 +20,7 @@ from callboard.core.keys import LINKS
 from callboard.sessions.answer_links import find_link
 from callboard.sessions.notifications import NotificationSender, RequestLinks
 from callboard.types.hook_answers import HandlerResult
-from callboard.types.reaching_settings import NotifySettings, NotifyTarget, WebSettings
+from callboard.types.personal_settings import NotifySettings, NotifyTarget, WebSettings
 
 HOSTILE = "run <!channel> <https://evil.example|ok> *now* \x1b[2J\u202e & go"
 EVENT: dict[str, Any] = {

@@ -39,9 +39,9 @@ from callboard.sessions import retention, serve
 from callboard.sessions.places import WorkspacePaths
 from callboard.sessions.retention import RemovalReport, remove_old_sessions
 from callboard.sessions.serve_options import LogLine
+from callboard.types.personal_settings import RetentionSettings
 from callboard.types.records import AgentRow, QueuedSession, Request, SessionRow
 from callboard.types.schedules import Schedule
-from callboard.types.settings import RetentionSettings
 
 pytestmark = pytest.mark.anyio
 ALL = RetentionSettings(sessions=0)
@@ -207,7 +207,7 @@ CHILD = """
     from callboard.adapters.storage.sqlite.store import SqliteStore, open_store
     from callboard.sessions import retention
     from callboard.sessions.places import WorkspacePaths
-    from callboard.types.settings import RetentionSettings
+    from callboard.types.personal_settings import RetentionSettings
 
     folder, killed_at, url = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     calls = 0

@@ -24,7 +24,7 @@ from tests.web.test_guard import TOOL, routes_of
 from callboard.adapters.processes import tool_ancestry
 from callboard.adapters.processes.connection_owner import ConnectionOwner
 from callboard.types.errors import SettingsError
-from callboard.types.reaching_settings import ProxySetting, WebSettings
+from callboard.types.personal_settings import ProxySetting, WebSettings
 from callboard.web.app import PageOptions
 from callboard.web.passwords import check_hash, is_password, password_hash
 from callboard.web.peer import PROXY_HEADER, Reach

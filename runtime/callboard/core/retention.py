@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.settings import RetentionSettings
+from callboard.types.personal_settings import RetentionSettings
 
 _DAY = 86_400.0
 

@@ -37,8 +37,8 @@ from callboard.types.errors import CredentialsMissing, SettingsError, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import OwnStage
 from callboard.types.model_names import without_long
+from callboard.types.personal_settings import SearchSettings
 from callboard.types.records import Budget, SessionRow
-from callboard.types.settings import SearchSettings
 
 
 def shared_transcripts(

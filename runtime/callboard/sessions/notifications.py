@@ -32,7 +32,7 @@ from callboard.sessions.running_page import page_address
 from callboard.types.errors import UsageError
 from callboard.types.hook_answers import HandlerResult
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.reaching_settings import NotifySettings, NotifyTarget, WebSettings
+from callboard.types.personal_settings import NotifySettings, NotifyTarget, WebSettings
 from callboard.types.records import Json, Request
 
 _SECONDS = 15.0

@@ -43,9 +43,9 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import Conflict, SessionUnreadable
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.personal_settings import RetentionSettings
 from callboard.types.records import AgentRow, RemovedSession, Request, SessionRow
 from callboard.types.schedules import Schedule
-from callboard.types.settings import RetentionSettings
 
 DAY = 86_400.0
 BLOB_UNUSED = DAY

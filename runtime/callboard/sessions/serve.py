@@ -62,9 +62,10 @@ from callboard.types.errors import (
     heart_of,
 )
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.personal_settings import RetentionSettings
 from callboard.types.records import HostAbout
 from callboard.types.schedules import Schedule
-from callboard.types.settings import RetentionSettings, Settings
+from callboard.types.settings import Settings
 
 __all__ = ["HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]
 

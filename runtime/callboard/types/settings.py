@@ -24,16 +24,17 @@ from callboard.types.model_names import (
     resolve_alias,
     without_long,
 )
-from callboard.types.reaching_settings import NotifySettings, WebSettings
+from callboard.types.personal_settings import (
+    NotifySettings,
+    RetentionSettings,
+    SandboxSettings,
+    SearchSettings,
+    WebSettings,
+)
 from callboard.types.records import Budget, Json, PermissionMode
 from callboard.types.settings_section import Count, Positive, Seconds, Section
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-def _number(value: object) -> object:
-    """Convert the text of an environment variable to a number."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class ModelSetting(Section):
@@ -289,19 +290,6 @@ class PathSettings(Section):
     for them. Not in a replay."""
 
 
-class RetentionSettings(Section):
-    """Sessions that are removed: `callboard store gc` removes them at once, `callboard serve` once a day.
-
-    Only sessions that have ended, and that no schedule, request, or message waits for. From the user's file and the
-    environment, never from a workspace.
-    """
-
-    days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Days after its end at which a session is removed. Default: never."""
-    sessions: Count | None = None
-    """Number of sessions to keep; the oldest ended ones above it are removed. Default: all are kept."""
-
-
 class BackgroundSettings(Section):
     """Commands that run in the background."""
 
@@ -310,43 +298,6 @@ class BackgroundSettings(Section):
     at_end: Seconds | None = 600.0
     """Seconds that a headless run, `serve` or `mcp serve` with nothing else to do waits for commands, before it ends
     them; a conversation with a program, before its result; null: until they end."""
-
-
-class NetworkSettings(Section):
-    """Network access of commands."""
-
-    allow: tuple[str, ...] = ()
-    """Hosts (`example.org`, `example.org:8443`; default ports 80 and 443) that level 3 lets through; `*`: the whole
-    network, at every level."""
-
-
-class SandboxSettings(Section):
-    """Sandbox around the commands of tools. A workspace can never set it."""
-
-    level: Annotated[Literal["auto", 0, 1, 2, 3], BeforeValidator(_number)] = "auto"
-    """Sandbox level. `auto`: the best level that the machine supports. A level that it does not support is refused."""
-    unattended: Literal["refuse", "any"] = "refuse"
-    """For `auto`, in an unattended run on a machine without a sandbox: run no commands, or run them anyway."""
-    required: bool = False
-    """True: on a machine without a sandbox no command runs, even if a person is present."""
-    network: NetworkSettings = NetworkSettings()
-    """Network access of commands."""
-    writable: tuple[str, ...] = ()
-    """Paths that commands may change: outside their folder, or inside it although other tools execute the files."""
-    readable: tuple[str, ...] = ()
-    """Paths in hidden folders (such as a home directory) that commands may read."""
-    hidden: tuple[str, ...] = ()
-    """Paths that commands may not read, in addition to the known places of credentials."""
-    processes: Count = 2_048
-    """Most processes of one command at once; 0: no limit, also for the settings below."""
-    memory: Count = 8_192
-    """Most data memory of one process, in MB."""
-    file_size: Count = 16_384
-    """Largest size of one file, in MB."""
-    seconds: Count = 0
-    """Most processor time of one process, in seconds."""
-    env: tuple[str, ...] = ()
-    """Environment variables to pass, in addition to the built-in ones; never one whose name suggests a credential."""
 
 
 class McpSettings(Section):
@@ -370,23 +321,6 @@ class McpSettings(Section):
     """Most tokens of a result to show (`MAX_MCP_OUTPUT_TOKENS` takes precedence). A larger result goes to a file."""
     off: tuple[str, ...] = ()
     """Names of servers not to connect."""
-
-
-class SearchSettings(Section):
-    """Search of the web (docs/tools.md). A workspace can never set it."""
-
-    by: Literal["auto", "service", "off"] = "auto"
-    """Searches by the model service: if it is the vendor's own, always, or never."""
-    command: tuple[str, ...] = ()
-    """Program and arguments that search instead: JSON on standard input and output."""
-    env: tuple[str, ...] = ()
-    """Environment variables to pass to the command, in addition to the built-in ones."""
-    allowed_domains: tuple[str, ...] = ()
-    """The only domains of results; empty: all."""
-    blocked_domains: tuple[str, ...] = ()
-    """Domains without results. Give these or `allowed_domains`."""
-    most: Positive = 8
-    """Most searches of the service in one reply."""
 
 
 class MemorySettings(Section):

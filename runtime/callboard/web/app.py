@@ -33,7 +33,7 @@ from callboard.sessions.running_page import announced
 from callboard.sessions.stores import open_store, own_settings
 from callboard.types.errors import CallboardError, SettingsError
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.reaching_settings import WebSettings
+from callboard.types.personal_settings import WebSettings
 from callboard.types.records import RefusedRequest
 from callboard.web.access import Access, TooManyTries
 from callboard.web.agent import agent_routes

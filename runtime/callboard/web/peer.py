@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from callboard.adapters.processes.connection_owner import Address, ConnectionOwner, OwnerLookup
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.reaching_settings import ProxySetting
+from callboard.types.personal_settings import ProxySetting
 
 PROXY_HEADER = "x-callboard-proxy"
 """Header with the secret of the proxy."""

@@ -29,8 +29,8 @@ from callboard.core.permissions.values import AgentPolicy, AllowOverride, Mode, 
 from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import ToolOutcome
 from callboard.types.errors import ToolRefused
+from callboard.types.personal_settings import SearchSettings
 from callboard.types.records import HostGrant, ToolCall
-from callboard.types.settings import SearchSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -29,8 +29,8 @@ from callboard.core.tool_access import WEB_SEARCH
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
 from callboard.types.late_pattern import late_pattern
+from callboard.types.personal_settings import SearchSettings
 from callboard.types.records import HostGrant, Json
-from callboard.types.settings import SearchSettings
 
 SECONDS = 60.0
 BYTES = 5_000_000

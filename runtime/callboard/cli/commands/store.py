@@ -23,7 +23,7 @@ from callboard.sessions.places import find_places
 from callboard.sessions.retention import RemovalReport, remove_old_sessions
 from callboard.sessions.stores import existing_store, own_settings
 from callboard.types.errors import UsageError
-from callboard.types.settings import RetentionSettings
+from callboard.types.personal_settings import RetentionSettings
 
 
 @click.group(invoke_without_command=True)
