@@ -16,6 +16,7 @@ from callboard.adapters.shell.paths import PathJudge
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
+from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AgentPolicy, ProposedCall, Verdict
 
 TABLE = Path(__file__).parent / "permission_cases/misleading.txt"
@@ -84,3 +85,30 @@ def test_a_hard_rule_holds_in_every_mode(judge: PathJudge) -> None:
 def test_after_cd_a_command_is_judged_in_every_folder_it_may_be_in(command: str, judge: PathJudge) -> None:
     assert judged(command, judge, AgentPolicy()).decision == "ask"
     assert judged(f"cd plain && {command}", judge, AgentPolicy()).decision == "ask"
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        *((command, "ask") for command in ("cp -r docs/. .", "cp -rT docs .", "cp -r docs/.callboar? .")),
+        *((command, "ask") for command in ("mv docs/.callboar* .", "mv docs .github", "cp -r docs/. .github")),
+        *(
+            (command, "ask")
+            for command in ("cd docs && cp --parents guide.md ..", "cp -r docs/*.md .", "cp -r . ./docs/..")
+        ),
+        *(
+            (command, "ask")
+            for command in ("cp -r docs/* ./.", "cp -r . ./docs/..", "cp -r docs/ ./", "cp -r docs/. src/.github")
+        ),
+        *((command, "allow") for command in ("cp -r docs/. plain", "cp -r docs/* plain", "cp docs/*.txt .")),
+        *((command, "allow") for command in ("cp -r docs plain", "mv docs/guide.md .", "mv src/*.rs plain/")),
+    ],
+)
+def test_names_that_a_copy_does_not_show_ask_where_they_can_have_an_effect(
+    command: str, decision: str, judge: PathJudge
+) -> None:
+    accepting = AgentPolicy(mode="acceptEdits")
+    assert judged(command, judge, accepting).decision == decision
+    allowing = AgentPolicy(allow=tuple(map(parse_rule, ("Bash(cp:*)", "Bash(mv:*)", "Bash(cd:*)"))))
+    if decision == "ask":
+        assert judged(command, judge, allowing).decision == "ask", "no rule answers for what the words do not show"

@@ -59,6 +59,8 @@ class ReadingProgram:
     add files."""
     writes: tuple[str, ...] = ()
     """Those of `long_values` whose value is a file that it writes."""
+    files: str = ""
+    """Short options whose value is a file that it reads."""
     every: bool = False
     """True if it reads a folder recursively without an option."""
     ignores: bool = False
@@ -92,13 +94,11 @@ _FD = ReadingProgram("xX", ("exec", "exec-batch"), pattern="-", values="edtE", g
 _LINES = ReadingProgram(values="nc", long_values=("lines", "bytes"))
 
 READERS: Mapping[str, ReadingProgram] = dict.fromkeys(
-    names(
-        "ls dir vdir cat tac comm cmp unexpand tsort rev hexdump hd "
-        "base32 sum realpath readlink pwd numfmt dirs pr look df bc"
-    ),
+    names("ls dir vdir cat tac comm cmp unexpand tsort rev base32 sum realpath readlink pwd numfmt dirs pr look df bc"),
     _PLAIN,
 ) | {
     **dict.fromkeys(names("sha1sum sha224sum sha256sum sha384sum sha512sum b2sum md5sum cksum"), _LISTED),
+    **dict.fromkeys(names("hexdump hd"), ReadingProgram(files="f")),
     **dict.fromkeys(names("grep egrep fgrep"), _GREP),
     **dict.fromkeys(names("fd fdfind"), _FD),
     **dict.fromkeys(names("head tail"), _LINES),
@@ -113,7 +113,7 @@ READERS: Mapping[str, ReadingProgram] = dict.fromkeys(
     "nl": ReadingProgram(values="bdfhilnsvw"),
     "expand": ReadingProgram(values="t"),
     "od": ReadingProgram(values="AjNt"),
-    "base64": ReadingProgram(values="wo", writes=("o",)),
+    "base64": ReadingProgram("", ("output",), values="wo", long_values=("output",), writes=("o", "output"), files="i"),
     "stat": ReadingProgram(values="c", long_values=("format", "printf")),
     "strings": ReadingProgram(values="nte"),
     "column": ReadingProgram(values="sco", long_values=("separator", "output-separator")),
@@ -136,7 +136,9 @@ READERS: Mapping[str, ReadingProgram] = dict.fromkeys(
     "xxd": ReadingProgram("r", ("revert",), clusters=False, values="clsogn", most=1, glob_options=True),
     "diff": ReadingProgram("l", ("paginate",), values="UCxI", every=True),
     "tree": ReadingProgram("R", ("output", "fromfile"), values="oLIPHT", writes=("o",), glob_options=True),
-    "file": ReadingProgram("CzZf", ("compile", "uncompress", "files-from"), glob_options=True),
+    "file": ReadingProgram(
+        "CzZfm", ("compile", "uncompress", "files-from", "magic-file"), files="fm", glob_options=True
+    ),
     "iconv": ReadingProgram("", ("output",), values="oft", writes=("o",), glob_options=True),
     "rg": ReadingProgram(
         "z",
@@ -157,7 +159,7 @@ READERS: Mapping[str, ReadingProgram] = dict.fromkeys(
         ignores=True,
         listers=("files", "type-list"),
     ),
-    "jq": ReadingProgram("fL", ("from-file", "library-path"), pattern="f"),
+    "jq": ReadingProgram("fL", ("from-file", "library-path", "run-tests"), pattern="f", flags="nrcsSeajCMRh"),
 }
 
 DELETING = names("rm rmdir unlink trash trash-put rimraf")
@@ -168,7 +170,7 @@ TEXT_ONLY = names(
 )
 """Programs whose arguments are text, never paths."""
 
-FIXED = names("whoami id groups uname nproc arch tty logname locale uptime free lscpu")
+FIXED = names("whoami id groups uname nproc tty logname locale uptime free lscpu")
 """Programs that print facts about the machine without secrets."""
 
 NAMES_ONLY = names("which type whereis")

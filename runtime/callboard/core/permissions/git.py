@@ -71,12 +71,23 @@ _BAD_LONG = (
 )
 _LISTING: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "branch": (
-        frozenset(("-a", "-r", "-v", "-vv", "--all", "--remotes", "--verbose", "--show-current", "--no-color", "-av")),
-        frozenset(("-l", "--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at")),
+        frozenset(("--all", "--remotes", "--verbose", "--show-current", "--no-color")),
+        frozenset(("--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at")),
     ),
-    "tag": (frozenset(("-n", "--no-color")), frozenset(("-l", "--list", "--contains", "--merged", "--points-at"))),
-    "remote": (frozenset(("-v", "--verbose")), frozenset[str]()),
+    "tag": (frozenset(("--no-color",)), frozenset(("--list", "--contains", "--merged", "--points-at"))),
+    "remote": (frozenset(("--verbose",)), frozenset[str]()),
 }
+_LISTING_SHORT: Mapping[str, re.Pattern[str]] = {
+    "branch": late_pattern(r"-[arvl]+"),
+    "tag": late_pattern(r"-(?:l|n\d*)"),
+    "remote": late_pattern(r"-v+"),
+}
+"""Short options with which such a command only lists."""
+_GREP_CLUSTER = late_pattern(r"-[^-efABCmO]*(?P<option>[Of])(?P<value>.*)", re.DOTALL)
+"""Cluster of short options of `git grep` with `-O` or `-f`. Digits and `(` are options too (`-5`, `-(`), and the
+cluster continues behind them."""
+_SIGNATURE = late_pattern(r"%[-+ ]?G|\(\*?signature|^(?:--sort=)?[-*]*signature")
+"""Formats and sort keys by which git starts a program that checks signatures."""
 _GOOD_LONG = frozenset(("--text", "--exec-path"))
 _FIRST: Mapping[str, frozenset[str]] = {
     "stash": frozenset(("list", "show")),
@@ -158,10 +169,14 @@ def _lists(subcommand: str, arguments: Sequence[Arg]) -> bool:
     if subcommand not in _LISTING:
         return False
     harmless, listers = _LISTING[subcommand]
-    options = (t for t in texts if t.startswith("-"))
-    if not all(t in harmless or t in listers or t.startswith(("--sort=", "--format=")) for t in options):
+    short = _LISTING_SHORT[subcommand]
+    options = [text for text in texts if text.startswith("-")]
+    if not all(
+        t in harmless or t in listers or short.fullmatch(t) or t.startswith(("--sort=", "--format=")) for t in options
+    ):
         return False
-    return any(t in listers for t in texts[:2]) or all(t.startswith("-") for t in texts)
+    lists = any(t in listers or (short.fullmatch(t) and "l" in t) for t in texts[:2])
+    return lists or all(t.startswith("-") for t in texts)
 
 
 def _secret(key: str) -> bool:
@@ -211,9 +226,12 @@ def _of_option(subcommand: str, arg: Arg, arguments: Sequence[Arg]) -> Iterator[
             yield read(Arg("."), tree=True)
             if any(_folder_of(a) is None and not EXCLUDES.match(a.text) for a in words):
                 yield Risk("O", f"`git grep {text}` may search folders that only git finds")
-    if subcommand == "grep" and re.match(r"-[A-Za-z]*O", text):
-        yield Risk("X", "`git grep -O` runs a pager")
-    if "%G" in text or "(signature" in text:
+    if subcommand == "grep" and (cluster := _GREP_CLUSTER.match(text)):
+        if cluster["option"] == "O":
+            yield Risk("X", "`git grep -O` runs a pager")
+        elif cluster["value"]:
+            yield read(Arg(cluster["value"]))
+    if _SIGNATURE.search(text):
         yield Risk("X", "the format checks signatures with a program")
     if arg.glob and text[0] in "*?[-":
         yield Risk("P", "a glob can become an option of `git`", "bypass")

@@ -96,6 +96,8 @@ class _Read:
             self.linked |= letter in "RL"
             if letter in self.spec.short:
                 self.bad()
+            if letter in self.spec.files and attached:
+                self.effects += [read(Arg(path)) for path in dict.fromkeys((attached, *attached.split(":"))) if path]
             if letter in self.spec.pattern and letter != "-":
                 self.pattern_given = True
                 self.file(attached or (after.text if after else ""), letter == "f")

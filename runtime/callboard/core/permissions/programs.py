@@ -6,10 +6,12 @@ asks.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from callboard.core.permissions import command_table as table
+from callboard.core.permissions import globs
 from callboard.core.permissions.effects import Effect, Risk, RunsProjectFile, delete, read, write
 from callboard.core.permissions.hard_deny import never
 from callboard.core.permissions.option_parser import (
@@ -20,13 +22,14 @@ from callboard.core.permissions.option_parser import (
     reader_effects,
     value_paths,
 )
+from callboard.core.permissions.sensitive_paths import FOLDERS_OF_PROTECTED, PROTECTED_NAMES
 from callboard.core.permissions.values import Arg, ProgramWords
 from callboard.types.late_pattern import late_pattern
 
 _AWK_UNSAFE = late_pattern(r"system|getline|ENVIRON|ARG|PROCINFO|SYMTAB|[|@]|print(?s:.*)>")
 """Unsafe awk code. `>` is a comparison if no print precedes it; `||` is removed first."""
 _JQ_UNSAFE = late_pattern(
-    r"(?<!\.)\benv\b|\.\.\s*env|\$ENV|\$__prog|\binclude\b|\bimport\b|input_filename|modulemeta|\bgetpath_env\b"
+    r"(?<!\.)\benv\b|\.\.\s*env|\$(?:\s|#[^\n]*\n)*(?:ENV|__prog)|\binclude\b|\bimport\b|input_filename|modulemeta|\bgetpath_env\b"
 )
 _SED_ADDRESS = r"(?:\d+|\$|\d+~\d+|/(?:\[\^?\]?[^\]/\n]*\]|[^/\\\n\[]|\\.)*/I?|\+\d+)"
 _SED_SUBSTITUTE = (
@@ -187,7 +190,7 @@ def _asks_version(command: ProgramWords) -> bool:
 def _text_only(command: ProgramWords) -> Iterator[Effect]:
     command = _with_numbers(command)
     for index, arg in enumerate(command.args):
-        if not arg.known and not (arg.output_only and command.name in ("echo", "printf") and _late(command, index)):
+        if not arg.known and not (arg.output_only and command.name in _SHOW_OUTPUT and _late(command, index)):
             yield Risk("O", f"`{command.name}` would show or use a variable's value")
         elif arg.glob or "~" in arg.text[:1]:
             yield read(arg)
@@ -220,8 +223,11 @@ def _with_numbers(command: ProgramWords) -> ProgramWords:
     return ProgramWords(command.name, tuple(Arg("0") if arg.number else arg for arg in command.args))
 
 
+_SHOW_OUTPUT = ("echo", "printf", "basename", "dirname")
+
+
 def _late(command: ProgramWords, index: int) -> bool:
-    return command.name == "echo" or (index > 0 and command.args[0].known)
+    return command.name != "printf" or (index > 0 and command.args[0].known)
 
 
 def _fixed(command: ProgramWords) -> Iterator[Effect]:
@@ -229,7 +235,10 @@ def _fixed(command: ProgramWords) -> Iterator[Effect]:
         yield Risk("L", f"a word of `{command.name}` is only known when it runs")
 
 
-_DATE_FLAGS = late_pattern(r"-(?:[uRj]*(?:I(?:date|hours|minutes|seconds|ns)?)?)")
+_DATE_FLAGS = late_pattern(
+    r"-(?:[uRj]*(?:I(?:d(?:a(?:t(?:e)?)?)?|h(?:o(?:u(?:r(?:s)?)?)?)?|m(?:i(?:n(?:u(?:t(?:e(?:s)?)?)?)?)?)?"
+    r"|s(?:e(?:c(?:o(?:n(?:d(?:s)?)?)?)?)?)?|ns?)?)?)"
+)
 _DATE_LONG = ("utc", "universal", "rfc-3339", "rfc-email", "rfc-2822", "iso-8601", "resolution", "help", "version")
 _HOSTNAME = late_pattern(r"-[sfiIdA]+|--(?:short|fqdn|long|ip-address|all-ip-addresses|domain|version|help)")
 
@@ -279,6 +288,23 @@ def _strings(command: ProgramWords) -> Iterator[Effect]:
     yield from reader_effects(command, table.READERS["strings"])
     if any(arg.text.startswith("@") for arg in command.args):
         yield Risk("O", "a file names more options of `strings`")
+
+
+def _tree(command: ProgramWords) -> Iterator[Effect]:
+    yield from reader_effects(command, table.READERS["tree"])
+    clusters = (arg.text[1:] for arg in command.args if arg.text.startswith("-") and not arg.text.startswith("--"))
+    if any("o" in cluster or "R" in cluster for cluster in clusters):
+        # tree takes values from later words and goes on with the cluster: in `-Lo 2 FILE` it writes FILE.
+        yield Risk("X", "an option of `tree` writes files")
+        yield from (write(arg, "rule") for arg in operands(command.args))
+
+
+def _arch(command: ProgramWords) -> Iterator[Effect]:
+    if command.args:
+        yield Risk("X", "`arch` with words runs another program on macOS")
+    start = next((at for at, arg in enumerate(command.args) if not arg.text.startswith("-")), len(command.args))
+    if command.args[start:]:
+        yield from effects_of(ProgramWords(command.args[start].text, command.args[start + 1 :]))
 
 
 def _by_group(command: ProgramWords) -> Iterator[Effect]:
@@ -386,6 +412,8 @@ def _copy(command: ProgramWords) -> Iterator[Effect]:
             yield from (delete(arg) for arg in paths if name == "mv")
             yield from (write(target, "rule"), *_into_folder((*paths, target)))
         return
+    if _names_unknown(command, paths):
+        yield Risk("O", f"`{name}` writes files of any name into a folder where names can have an effect", "bypass")
     if name == "cp" and (has_option(command.args, "padP", ("preserve", "archive", "no-dereference"))):
         yield Risk("E", "`cp` keeps links, permission bits or special files")
     for arg in paths[:-1]:
@@ -394,6 +422,37 @@ def _copy(command: ProgramWords) -> Iterator[Effect]:
     yield from _into_folder(paths)
     if any(arg.text == "/dev/null" for arg in paths[:-1]) or (name == "mv" and paths and paths[-1].text[:5] == "/dev/"):
         yield Risk("D", "it empties or deletes")
+
+
+def _names_unknown(command: ProgramWords, paths: Sequence[Arg]) -> bool:
+    """Return True if it may write protected names that its words do not show: into the workspace's root, or `.github`.
+
+    The content of a folder (`cp -r x/. .`), a glob that can mean a protected name, and `--parents` and `-T` of `cp`
+    show none.
+    """
+    if not paths:
+        return False
+    target = paths[-1].text.rstrip("/") or "/"
+    if target.rpartition("/")[2].lower() in FOLDERS_OF_PROTECTED:
+        return True
+    here = target in (".", "..") or target.startswith(("./..", "../", "/", "~")) or paths[-1].glob
+    here = here or posixpath.normpath(target) in (".", "..")
+    if not here and paths[-1].known:
+        return False
+    if has_option(command.args, "T", ("no-target-directory", "parents")):
+        return True
+    return any(_may_be_protected(source) for source in paths[:-1])
+
+
+def _may_be_protected(source: Arg) -> bool:
+    text = source.pattern if source.glob else source.text
+    if text.endswith("/"):  # the content of the folder, for some versions of cp
+        return True
+    base = text.rpartition("/")[2]
+    if not source.glob:
+        return base in ("", ".", "..")
+    match = globs.matcher(base).fullmatch
+    return any(map(match, PROTECTED_NAMES))
 
 
 def _target(args: Sequence[Arg]) -> tuple[Arg | None, list[Arg]]:
@@ -497,5 +556,13 @@ _SPECIAL: Mapping[str, Callable[[ProgramWords], Iterator[Effect]]] = (
     | {"[": _test, "test": _test}
     | dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd)
     | {"tee": _tee, "sed": sed, "jq": jq, "tar": _tar, "unzip": _unzip, "rsync": _rsync, "ddrescue": _copy}
-    | {"date": _date, "hostname": _hostname, "wait": _wait, "hash": _hash, "strings": _strings}
+    | {
+        "arch": _arch,
+        "tree": _tree,
+        "date": _date,
+        "hostname": _hostname,
+        "wait": _wait,
+        "hash": _hash,
+        "strings": _strings,
+    }
 )

@@ -41,6 +41,10 @@ _PROTECTED_FILES = names(
     "claude.md gemini.md .cursorrules .tool-versions .mise.toml mise.toml .python-version sitecustomize.py "
     "usercustomize.py .pypirc pip.conf .nvmrc .vimrc .exrc .editorconfig .gitlab-ci.yml"
 )
+FOLDERS_OF_PROTECTED = frozenset(name.partition("/")[0] for name in _PROTECTED_FOLDERS if "/" in name)
+"""Folders that are not protected themselves, and contain protected folders."""
+PROTECTED_NAMES = (*(name.partition("/")[0] for name in _PROTECTED_FOLDERS), *_PROTECTED_FILES, ".callboard")
+"""Names in a folder with which a protected path begins."""
 CLAUDE_LOADED = (
     *("settings.json", "settings.local.json", "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "agents", "commands"),
     *("skills", "hooks", "rules", "plugins", "output-styles", "workflows", "agent-memory", "agent-memory-local"),
