@@ -228,6 +228,8 @@ class HandlerResult:
     """Texts for the user, never for the model."""
     blocked: str = ""
     """Reason why the handler blocks by its exit code; empty if it does not."""
+    skipped: bool = False
+    """True if the handler did not run, because its condition does not match the call."""
 
 
 # Verdicts: combined answers of all hooks of one event

@@ -181,6 +181,7 @@ def test_a_list_in_a_record_has_a_limit() -> None:
     names = [f"f{number}" for number in range(105)]
     assert short_list(names)[-1] == "5 more"
     assert short_list(names[:100]) == tuple(names[:100])
+    assert short_list([b"caf\xe9".decode("utf-8", "surrogateescape"), "café"]) == ("caf?", "café")
 
 
 def test_an_agent_that_lost_nothing_is_told_nothing() -> None:

@@ -88,11 +88,34 @@ def test_json_decides_whatever_the_other_exit_code(code: int) -> None:
     assert said("PreToolUse", code, output) == HandlerResult((Deny("no"),))
 
 
-@pytest.mark.parametrize("out", ["hello\n", '["a"]', '"text"', "{broken", '{"a": NaN}', '{"systemMessage": "\\ud800"}'])
+@pytest.mark.parametrize("out", ["hello\n", '["a"]', '"text"', "{broken", '{"a": NaN}'])
 def test_what_is_no_json_object_is_text_and_only_a_prompt_takes_it(out: str) -> None:
     assert said("UserPromptSubmit", 0, out).answers == (AddContext(out.strip()),)
     assert said("PreToolUse", 0, out) == HandlerResult()
     assert said("Stop", 0, out) == HandlerResult()
+
+
+def test_half_a_surrogate_pair_does_not_lose_a_decision() -> None:
+    """As JavaScript prints for a text that it cut within an emoji."""
+    out = specific(permissionDecision="deny", permissionDecisionReason="refused: rm \ud83d", updatedInput={"\ud83d": 1})
+    assert "\\ud83d" in (text := json.dumps(out))
+    assert said("PreToolUse", 0, text) == HandlerResult((Deny("refused: rm ?"),))
+
+
+@pytest.mark.parametrize("before", ["", "  \n"])
+@pytest.mark.parametrize("after", ["", "\na log line", "}"])
+@pytest.mark.parametrize(
+    "out",
+    [
+        '{"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "a": NaN}}',
+        '{"decision": "block", "reason": "a\nb"}',
+        '{"continue": false, "stopReason": "cut',
+    ],
+)
+def test_a_decision_that_is_not_json_is_a_fault_and_not_silence(before: str, out: str, after: str) -> None:
+    result = said("PreToolUse", 0, before + out + after)
+    assert result.answers == ()
+    assert "its output begins with a decision but is not JSON" in result.fault
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.engine.hooks.hook_handlers import Handler, answering, call, result
 
 from callboard.engine.hooks import registry as hooks
 from callboard.engine.hooks.registry import HookRegistry
+from callboard.ports.hooks import HookTerms
 from callboard.types.hook_answers import (
     SOURCES,
     AddContext,
@@ -259,3 +260,52 @@ async def test_the_same_handler_from_two_files_runs_once() -> None:
     registry.add("PreToolUse", other, source="skill")
     registry.add("PreToolUse", other, source="skill")
     assert (await registry.pre_tool_use(call())).context == ("once", "twice", "twice")
+
+
+async def test_an_approval_counts_only_for_the_input_that_its_hook_saw() -> None:
+    approving = answering(Allow())
+    rewriting = answering(Rewrite(input={"command": "npm test; npm publish"}))
+    registry = HookRegistry()
+    registry.add("PreToolUse", approving)
+    registry.add("PreToolUse", rewriting)
+    verdict = await registry.pre_tool_use(call(command="npm test"))
+    assert (verdict.decision, verdict.input) == (None, {"command": "npm test; npm publish"})
+    assert any("its approval does not count" in notice for notice in verdict.notices)
+
+
+async def test_an_approval_counts_for_what_its_own_hook_or_an_earlier_one_rewrote() -> None:
+    own = HookRegistry()
+    own.add("PreToolUse", answering(Allow(), Rewrite(input={"command": "ls -l"})))
+    assert (await own.pre_tool_use(call())).decision == "allow"
+    registry = HookRegistry()
+    registry.add("PreToolUse", answering(Rewrite(input={"command": "ls -l"})))
+    registry.add("PreToolUse", lambda event: Allow() if event.call.input == {"command": "ls -l"} else None)
+    assert (await registry.pre_tool_use(call())).decision == "allow"
+
+
+async def test_a_hook_that_runs_once_is_not_used_up_by_a_call_that_its_condition_excludes() -> None:
+    registry, handler = HookRegistry(), answering(Deny("no"))
+    handler.says = HandlerResult(skipped=True)
+    registry.add("PreToolUse", handler, terms=HookTerms(once=True))
+    assert (await registry.pre_tool_use(call())).decision is None
+    handler.says = HandlerResult((Deny("no"),))
+    assert (await registry.pre_tool_use(call())).decision == "deny"
+    assert (await registry.pre_tool_use(call())).decision is None
+
+
+async def test_a_hook_that_runs_once_does_not_run_for_two_calls_at_a_time() -> None:
+    registry, handler = HookRegistry(), answering(Deny("no"), go=anyio.Event())
+    registry.add("PreToolUse", handler, terms=HookTerms(once=True))
+    decisions: list[str | None] = []
+
+    async def ask() -> None:
+        decisions.append((await registry.pre_tool_use(call())).decision)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        await ask()
+        assert handler.go is not None
+        handler.go.set()
+    assert decisions == [None, "deny"]
+    assert len(handler.told) == 1

@@ -334,7 +334,7 @@ class ConditionalHandler(HandlerInside):
         """Run the handler if the rule matches, else return no answer. See `HookHandler.run`."""
         call = call_of_event(event_json)
         if call is None or not await self._names(call, str(event_json.get("cwd", "/"))):
-            return HandlerResult()
+            return HandlerResult(skipped=True)
         return await self.handler.run(event_json, timeout)
 
     async def _names(self, call: ProposedCall, root: str) -> bool:

@@ -94,10 +94,12 @@ def _after(start: str, lines: Sequence[str]) -> str:
 
 
 def short_list(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the first names, and the number of the others, for a record of limited size."""
-    if len(names) <= _NAMED:
-        return tuple(names)
-    return (*names[:_NAMED], f"{len(names) - _NAMED:,} more")
+    """Return the first names, and the number of the others, for a record of limited size.
+
+    Bytes of a name that are not UTF-8 are shown as `?`: a record cannot contain them.
+    """
+    listed = [name.encode("utf-8", "replace").decode() for name in names[:_NAMED]]
+    return (*listed, f"{len(names) - _NAMED:,} more") if len(names) > _NAMED else tuple(listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,8 @@ class HookOutcome:
     fault: str = ""
     fail_open: bool = False
     notices: tuple[str, ...] = ()
+    skipped: bool = False
+    """True if the hook did not run, because its condition does not match."""
 
 
 def understood(event: str, value: object) -> tuple[Answer, ...]:
@@ -241,6 +243,21 @@ def rewritten(event: HookEvent, outcome: HookOutcome) -> HookEvent:
             is_error = event.result.is_error if answer.is_error is None else answer.is_error
             event = replace(event, result=replace(event.result, content=content, is_error=is_error))
     return event
+
+
+def approving_input(outcome: HookOutcome, heard: HookEvent, final: HookEvent) -> HookOutcome:
+    """Return the outcome without its `Allow` if another hook changed the input that it approved.
+
+    `heard`: the event that the hook got. `final`: the event with the input that would run.
+    """
+    approved = rewritten(heard, outcome)
+    if not isinstance(final, PreToolUse | PermissionRequest) or not isinstance(approved, type(final)):
+        return outcome
+    others = tuple(answer for answer in outcome.answers if not isinstance(answer, Allow))
+    if others == outcome.answers or approved.call.input == final.call.input:
+        return outcome
+    notice = "its approval does not count: another hook changed the input that it approved"
+    return replace(outcome, answers=others, notices=(*outcome.notices, notice))
 
 
 def pre_verdict(outcomes: Sequence[HookOutcome], new_input: Json | None) -> PreVerdict:

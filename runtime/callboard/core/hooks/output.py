@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from callboard.core.hooks.merge import InvalidHook, capped, plain_json
+from callboard.core.hooks.merge import InvalidHook, capped
 from callboard.types.hook_answers import (
     FITTING,
     AddContext,
@@ -28,8 +28,10 @@ from callboard.types.hook_answers import (
     HandlerResult,
     Rewrite,
 )
+from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json
 
+_DECISION = late_pattern(r'"(?:permissionDecision|decision|continue|hookSpecificOutput)"\s*:')
 BLOCKS = 2
 """The exit code that blocks."""
 
@@ -132,12 +134,18 @@ def http_meaning(payload: Json, status: int, body: str) -> HandlerResult:
 
 
 def _read(event: str, stdout: str) -> _Output | None:
-    """Parse a JSON object; None for text. Raises `InvalidHook` for an object of a wrong form."""
+    """Parse a JSON object; None for text.
+
+    Raises `InvalidHook` for an object of a wrong form, and for text that begins as an object with a decision, so that a
+    decision that cannot be read is not lost.
+    """
     if not stdout.lstrip().startswith("{"):
         return None
     try:
-        data = plain_json(json.loads(stdout, parse_constant=_no_constant))
-    except (ValueError, RecursionError):
+        data = _without_surrogates(json.loads(stdout, parse_constant=_no_constant))
+    except (ValueError, RecursionError) as error:
+        if _DECISION.search(stdout):
+            raise InvalidHook(f"its output begins with a decision but is not JSON: {error}") from error
         return None
     try:
         output = _Output.model_validate(data)
@@ -147,6 +155,18 @@ def _read(event: str, stdout: str) -> _Output | None:
     if output.specific is not None and output.specific.hook_event_name != event:
         raise InvalidHook(f"its hookSpecificOutput is for {output.specific.hook_event_name!r}, and this is {event}")
     return output
+
+
+def _without_surrogates(value: object) -> Any:
+    """Return the JSON value with `?` for each half of a surrogate pair: a hook that cuts a text may print one."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_without_surrogates(each) for each in cast("list[object]", value)]
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value).items()
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in items}
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from callboard.core.hooks.merge import (
     HookOutcome,
     InvalidHook,
     Matcher,
+    approving_input,
     capped,
     moment_verdict,
     permission_verdict,
@@ -115,6 +116,8 @@ class HookRegistry:
         """Held during a copy-and-swap. Readers see one complete tuple and never wait."""
         self._hooks: dict[str, tuple[Registration, ...]] = dict.fromkeys(FITTING, ())
         self._background = BackgroundHooks()
+        self._once = set[Registration]()
+        """Hooks that run only once, and are running."""
         self._transcribe: Callable[[HookEvent], Awaitable[str]] = _nothing_to_transcribe
 
     def update_transcripts_by(self, transcribe: Callable[[HookEvent], Awaitable[str]]) -> None:
@@ -248,16 +251,21 @@ class HookRegistry:
     async def _ask_all(self, event: HookEvent) -> tuple[list[HookOutcome], HookEvent]:
         """Run every hook that matches the event. Return their results in order, and the event as rewritten."""
         hooks = self._about(event)
-        replies = await self._ask_handlers(
-            [registration for registration in hooks if not callable(registration.handler)], event
-        )
-        for registration in replies:
-            event = rewritten(event, replies[registration])
-        for registration in hooks:
-            if callable(registration.handler):
-                replies[registration] = await self._ask_callable(registration, event)
+        replies: dict[Registration, HookOutcome] = {}
+        try:
+            await self._ask_handlers([each for each in hooks if not callable(each.handler)], event, replies)
+            heard = dict.fromkeys(replies, event)
+            for registration in replies:
                 event = rewritten(event, replies[registration])
-        return [replies[registration] for registration in hooks if registration in replies], event
+            for registration in hooks:
+                if callable(registration.handler):
+                    heard[registration] = event
+                    replies[registration] = await self._ask_callable(registration, event)
+                    event = rewritten(event, replies[registration])
+        finally:
+            self._end_once(hooks, replies)
+        outcomes = [approving_input(replies[each], heard[each], event) for each in hooks if each in replies]
+        return outcomes, event
 
     def about(self, event: HookEvent) -> tuple[Registration, ...]:
         """Return the hooks that match the event, in order, without running them."""
@@ -275,18 +283,29 @@ class HookRegistry:
         )
 
     def _about(self, event: HookEvent) -> tuple[Registration, ...]:
-        """Return the hooks that match the event, to be run now. Remove hooks that run only once."""
-        concerned = self.about(event)
-        for registration in concerned:
-            if registration.terms.once:
-                registration.remove()
+        """Return the hooks that match the event, to be run now. A hook that runs only once never runs twice at once."""
+        concerned = tuple(registration for registration in self.about(event) if registration not in self._once)
+        self._once.update(registration for registration in concerned if registration.terms.once)
         return concerned
 
-    async def _ask_handlers(self, hooks: list[Registration], event: HookEvent) -> dict[Registration, HookOutcome]:
-        """Run all handlers in parallel. The same handler from several settings files runs once."""
-        replies: dict[Registration, HookOutcome] = {}
+    def _end_once(self, hooks: Sequence[Registration], replies: Mapping[Registration, HookOutcome]) -> None:
+        """Remove the hooks that run only once and have run. One whose condition did not match stays."""
+        for registration in hooks:
+            if registration.terms.once:
+                self._once.discard(registration)
+                outcome = replies.get(registration)
+                if outcome is None or not outcome.skipped:
+                    registration.remove()
+
+    async def _ask_handlers(
+        self, hooks: list[Registration], event: HookEvent, replies: dict[Registration, HookOutcome]
+    ) -> None:
+        """Run all handlers in parallel, and put in their outcomes.
+
+        The same handler from several settings files runs once.
+        """
         if not hooks:
-            return replies
+            return
         begun: list[tuple[object, HookTerms]] = []
         stale = await self._transcribe(event)
         async with anyio.create_task_group() as group:
@@ -303,7 +322,6 @@ class HookRegistry:
         if stale:
             first = next(iter(replies))
             replies[first] = replace(replies[first], notices=(stale, *replies[first].notices))
-        return replies
 
     def _begin(self, registration: Registration, event: HookEvent) -> HookOutcome:
         """Begin a background handler. It decides nothing, even if it cannot be started."""
@@ -331,7 +349,9 @@ class HookRegistry:
         except InvalidHook as error:
             replies[registration] = HookOutcome(by, (), str(error), fail_open, result.notices)
         else:
-            replies[registration] = HookOutcome(by, answers, capped(result.fault), fail_open, result.notices)
+            replies[registration] = HookOutcome(
+                by, answers, capped(result.fault), fail_open, result.notices, result.skipped
+            )
 
     async def _ask_callable(self, registration: Registration, event: HookEvent) -> HookOutcome:
         """Call one callable with a copy of the event, so that only its answer has an effect."""
