@@ -245,12 +245,12 @@ def rewritten(event: HookEvent, outcome: HookOutcome) -> HookEvent:
     return event
 
 
-def approving_input(outcome: HookOutcome, heard: HookEvent, final: HookEvent) -> HookOutcome:
+def approving_input(outcome: HookOutcome, event: HookEvent, final: HookEvent) -> HookOutcome:
     """Return the outcome without its `Allow` if another hook changed the input that it approved.
 
-    `heard`: the event that the hook got. `final`: the event with the input that would run.
+    `event`: the event that the hook got. `final`: the event with the input that would run.
     """
-    approved = rewritten(heard, outcome)
+    approved = rewritten(event, outcome)
     if not isinstance(final, PreToolUse | PermissionRequest) or not isinstance(approved, type(final)):
         return outcome
     others = tuple(answer for answer in outcome.answers if not isinstance(answer, Allow))

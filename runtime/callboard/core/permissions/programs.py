@@ -435,9 +435,9 @@ def _names_unknown(command: ProgramWords, paths: Sequence[Arg]) -> bool:
     target = paths[-1].text.rstrip("/") or "/"
     if target.rpartition("/")[2].lower() in FOLDERS_OF_PROTECTED:
         return True
-    here = target in (".", "..") or target.startswith(("./..", "../", "/", "~")) or paths[-1].glob
-    here = here or posixpath.normpath(target) in (".", "..")
-    if not here and paths[-1].known:
+    may_be_root = target in (".", "..") or target.startswith(("./..", "../", "/", "~")) or paths[-1].glob
+    may_be_root = may_be_root or posixpath.normpath(target) in (".", "..")
+    if not may_be_root and paths[-1].known:
         return False
     if has_option(command.args, "T", ("no-target-directory", "parents")):
         return True

@@ -254,17 +254,17 @@ class HookRegistry:
         replies: dict[Registration, HookOutcome] = {}
         try:
             await self._ask_handlers([each for each in hooks if not callable(each.handler)], event, replies)
-            heard = dict.fromkeys(replies, event)
+            events = dict.fromkeys(replies, event)
             for registration in replies:
                 event = rewritten(event, replies[registration])
             for registration in hooks:
                 if callable(registration.handler):
-                    heard[registration] = event
+                    events[registration] = event
                     replies[registration] = await self._ask_callable(registration, event)
                     event = rewritten(event, replies[registration])
         finally:
             self._end_once(hooks, replies)
-        outcomes = [approving_input(replies[each], heard[each], event) for each in hooks if each in replies]
+        outcomes = [approving_input(replies[each], events[each], event) for each in hooks if each in replies]
         return outcomes, event
 
     def about(self, event: HookEvent) -> tuple[Registration, ...]:
