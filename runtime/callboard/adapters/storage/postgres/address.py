@@ -45,6 +45,9 @@ _LIMITS: Mapping[str, str] = MappingProxyType(
 ANSWER_SECONDS = 30.0
 """Seconds after which a server that does not answer a statement counts as unreachable. Statements take milliseconds;
 the longest waits are for the locks of another host's commit."""
+IDLE_SECONDS = 5.0
+"""Seconds after which the server ends a transaction whose process says nothing. A host that was stopped for so long has
+lost its leases in any case (`presence.SILENT_SECONDS`), and its locks must be gone when others take over."""
 _TICK = 1.0
 _NO_ANSWER = "the server does not answer"
 
@@ -109,6 +112,14 @@ def connect(url: str) -> Connection:
     if is_pooled(connection):
         # A statement that one server connection has prepared does not exist on the next one.
         connection.prepare_threshold = None
+    else:
+        # The server also notices a peer that is cut off in the middle of a message: its locks are otherwise kept for
+        # two hours. A pooler has settings of its own for that.
+        run(
+            connection,
+            "SELECT set_config('tcp_keepalives_idle', '2', false), set_config('tcp_keepalives_interval', '1', false), "
+            "set_config('tcp_keepalives_count', '3', false)",
+        )
     return connection
 
 
@@ -121,6 +132,27 @@ def run(connection: Connection, sql: LiteralString, parameters: tuple[object, ..
     """Execute one statement, and return its rows. Raises `psycopg.Error`."""
     cursor = connection.execute(sql, parameters, binary=True)
     return cursor.fetchall() if cursor.description is not None else []
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a duration as the server's settings want it."""
+    return f"{round(1000 * seconds)}ms"
+
+
+@contextmanager
+def short_transaction(connection: Connection) -> Generator[None]:
+    """Run the block in a transaction, which the server ends if this process is stopped in it.
+
+    Raises `psycopg.Error`.
+    """
+    with connection.transaction():
+        # Of the transaction, because a pooler keeps no setting of a session.
+        run(
+            connection,
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)",
+            (milliseconds(IDLE_SECONDS),),
+        )
+        yield
 
 
 class AnswerWatch:

@@ -22,6 +22,8 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 _AGAIN = (errors.UniqueViolation, errors.SerializationFailure, errors.DeadlockDetected)
 _OURS = (WRONG_ASSUMPTION, SUPERSEDED)
 _STARTING = ("57P", "08", "53300")  # shutdown or start, a lost connection, too many connections
+_STOPPED = ("25P03", "25P04")
+"""The server ended a transaction in which this process said nothing for too long (`address.IDLE_SECONDS`)."""
 _REFUSALS = (
     "password authentication failed",
     "no password supplied",
@@ -43,6 +45,8 @@ def is_away(error: psycopg.Error) -> bool:
     """Return True if the server cannot be reached now, and may be reachable later."""
     if isinstance(error, errors.ReadOnlySqlTransaction):
         return True  # a standby, until it is promoted
+    if error.sqlstate in _STOPPED:
+        return True  # this process was stopped, or is very slow: a new connection can be used
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or isinstance(error, errors.DiskFull):
         return False
     if error.sqlstate is not None:

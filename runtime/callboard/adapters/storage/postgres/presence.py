@@ -25,15 +25,25 @@ from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 import psycopg
+from psycopg.errors import LockNotAvailable
 
 from callboard.adapters.kernel.process_table import row_of
 from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, connect, is_pooled, run
-from callboard.adapters.storage.postgres.faults import is_away, translated
+from callboard.adapters.storage.postgres.address import (
+    IDLE_SECONDS,
+    AnswerWatch,
+    Connection,
+    ServerAddress,
+    connect,
+    is_pooled,
+    milliseconds,
+    run,
+)
+from callboard.adapters.storage.postgres.faults import away, is_away, translated
 from callboard.adapters.storage.postgres.queries import Query, Rows
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Fence, LeaseHolder, PresentProcess
-from callboard.types.errors import WorkspaceUnusable
+from callboard.types.errors import StoreBusy, WorkspaceUnusable
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -49,6 +59,11 @@ FREED_AFTER = 2.0
 """Seconds after the end of a period until its leases are free: time for the agents of this process to end."""
 FORGOTTEN_SECONDS = 86_400.0
 """Seconds without a renewal, by the server's clock, after which the row of a dead host is removed."""
+LOCK_SECONDS = 0.5
+"""Seconds that one statement of the thread waits for the lock of another process. Then the thread does something else,
+so that no process that was frozen with a lock keeps this one from renewing its row."""
+LOCKED_SECONDS = 10.0
+"""Seconds that a caller waits for such a lock. The server takes it from a frozen process before (`IDLE_SECONDS`)."""
 EVERYTHING = "*"
 _SEPARATOR = "\n"
 
@@ -78,6 +93,10 @@ def is_alive(pid: int, started: float) -> bool:
     """Return True if this process of this machine still runs."""
     process = row_of(pid)
     return process is not None and process.started == started
+
+
+class _StillLocked(StoreBusy):
+    """A row of the server was locked by another process for too long."""
 
 
 @dataclass(eq=False)
@@ -157,7 +176,15 @@ class Presence:
 
     async def acquire(self, name: str) -> Fence | LeaseHolder:
         """Return the fence of the new lease, or the holder of the lease."""
-        return await self._do(lambda connection: self._acquire(connection, name))
+        try:
+            return await self._do(lambda connection: self._acquire(connection, name))
+        except _StillLocked:
+            # Not free while a transaction under it may still commit, even if its holder counts as dead
+            # (test_a_lease_that_stays_locked_is_held_and_the_candidate_goes_on_renewing).
+            last = await self._do(lambda connection: self._last_holder(connection, name))
+            if last is None:
+                raise
+            return last
 
     async def holder(self, name: str) -> LeaseHolder | None:
         """Return the living holder of the lease."""
@@ -299,6 +326,15 @@ class Presence:
     # In the thread
 
     async def _do(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+        until = monotonic() + LOCKED_SECONDS
+        while True:
+            try:
+                return await self._queued(work, patient)
+            except LockNotAvailable as locked:  # the row is renewed, and other callers come, before the next try
+                if monotonic() >= until:
+                    raise _StillLocked(str(away(locked, self._address))) from locked
+
+    async def _queued(self, work: Callable[[Connection], T], patient: bool) -> T:
         waiter = AnswerWaiter[T]()
         self._tasks.put(_Task(work, waiter, patient))
         self._begin()
@@ -346,6 +382,8 @@ class Presence:
                 connection = self._connected()
                 with self._watch.limited(connection, SILENT_SECONDS):
                     task.waiter.result = task.work(connection)
+            except LockNotAvailable as locked:  # no fault of the connection
+                task.waiter.error = locked
             except psycopg.Error as error:
                 self._drop()
                 failure = translated(error, self._address)
@@ -416,6 +454,12 @@ class Presence:
             connection.add_notify_handler(lambda notify: self._pass_on([notify.payload]))
             self._connection = connection
             self._state.listens = False
+            run(
+                connection,
+                "SELECT set_config('lock_timeout', %s, false), "
+                "set_config('idle_in_transaction_session_timeout', %s, false)",
+                (milliseconds(LOCK_SECONDS), milliseconds(IDLE_SECONDS)),
+            )
         return self._connection
 
     def _drop(self) -> None:
@@ -433,11 +477,7 @@ class Presence:
             # This process slept, or was stopped: others may have its leases by now, whatever the row says.
             self._end_period(state.period)
         if state.lost and sent >= state.lost_at + FREED_AFTER:
-            # Leases that nobody has taken meanwhile are then free for everybody.
-            with connection.transaction():
-                run(connection, "UPDATE callboard.lease SET host = NULL WHERE host = %s", (state.lost,))
-                run(connection, "DELETE FROM callboard.host WHERE number = %s", (state.lost,))
-            state.lost = 0
+            self._free_lost(connection)
         if state.row.number:
             changed = run(
                 connection,
@@ -464,6 +504,19 @@ class Presence:
             state.listens = True
             self._call.rung(None)  # whatever happened before is found by a look at everything
         return state.row.number
+
+    def _free_lost(self, connection: Connection) -> None:
+        """Remove the row of the period before. Leases that nobody has taken meanwhile are then free for everybody."""
+        state = self._state
+        try:
+            with connection.transaction():
+                run(connection, "UPDATE callboard.lease SET host = NULL WHERE host = %s", (state.lost,))
+                run(connection, "DELETE FROM callboard.host WHERE number = %s", (state.lost,))
+            state.lost = 0
+        except LockNotAvailable:
+            # The server has not noticed yet that a connection of that period is broken: tried again later. Meanwhile
+            # the new row is renewed (test_a_host_that_is_back_lives_while_its_old_transaction_is_still_open).
+            state.lost_at = monotonic()
 
     def _announce(self, connection: Connection) -> None:
         number = self._renew(connection)
@@ -519,6 +572,18 @@ class Presence:
         if place == self._place:
             return LeaseHolder(pid, started) if alive and is_alive(pid, started) else None
         return LeaseHolder(pid, started, machine) if alive else None
+
+    def _last_holder(self, connection: Connection, name: str) -> LeaseHolder | None:
+        """Return the process that the lease names, dead or alive."""
+        rows = run(
+            connection,
+            "SELECT h.pid, h.started, h.place, h.machine FROM callboard.lease l "
+            "JOIN callboard.host h ON h.number = l.host WHERE l.space = %s AND l.name = %s",
+            (self._space, name),
+        )
+        for pid, started, place, machine in rows:
+            return LeaseHolder(pid, started, "" if place == self._place else machine)
+        return None
 
     def _release(self, connection: Connection, fence: Fence) -> None:
         self._state.held.discard((fence.lease, fence.number))

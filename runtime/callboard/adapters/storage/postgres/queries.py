@@ -23,7 +23,7 @@ from callboard.adapters.storage.durable import (
 )
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
+from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run, short_transaction
 from callboard.adapters.storage.postgres.faults import translated
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Record, Row
@@ -238,7 +238,7 @@ def erase_blobs(connection: Connection, *, space: int, unused: float) -> tuple[i
     for digest in candidates:
         if digest in named:
             continue
-        with connection.transaction():
+        with short_transaction(connection):
             locked = run(
                 connection,
                 "SELECT 1 FROM callboard.blob WHERE space = %s AND digest = %s AND part = 0 "
@@ -350,7 +350,7 @@ def damage_reports(connection: Connection, address: ServerAddress, space: int) -
 
 def set_aside(connection: Connection, *, space: int, mismatch: ValueMismatch) -> None:
     """Move a damaged value to the table `damaged`. Does nothing if another process has done it."""
-    with connection.transaction():
+    with short_transaction(connection):
         if mismatch.key:
             run(
                 connection,
@@ -383,7 +383,7 @@ def set_aside(connection: Connection, *, space: int, mismatch: ValueMismatch) ->
 
 def set_aside_blob(connection: Connection, *, space: int, digest: str) -> None:
     """Move a damaged blob to the table `damaged`."""
-    with connection.transaction():
+    with short_transaction(connection):
         run(
             connection,
             "INSERT INTO callboard.damaged (space, place, what, data) "

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import LiteralString
 
-from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run
+from callboard.adapters.storage.postgres.address import Connection, ServerAddress, run, short_transaction
 from callboard.types.errors import WorkspaceUnusable
 
 VERSION = 4
@@ -204,7 +204,7 @@ def prepare(connection: Connection, address: ServerAddress, space: str) -> int:
     """
     _check_server(connection, address)
     if _version(connection) != VERSION:
-        with connection.transaction():
+        with short_transaction(connection):
             run(connection, "SELECT pg_advisory_xact_lock(%s::bigint)", (CREATING,))
             _bring_up_to_date(connection, address)
     rows = run(connection, "SELECT number FROM callboard.space WHERE name = %s", (space,))

@@ -25,7 +25,15 @@ from psycopg.types.numeric import Int8Dumper
 
 from callboard.adapters.storage.draft import PRESENT, CommitDraft, StoredRow, stored_records, stored_row
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run
+from callboard.adapters.storage.postgres.address import (
+    ANSWER_SECONDS,
+    IDLE_SECONDS,
+    AnswerWatch,
+    Connection,
+    ServerAddress,
+    milliseconds,
+    run,
+)
 from callboard.adapters.storage.postgres.assumptions import (
     SUPERSEDED,
     WRONG_ASSUMPTION,
@@ -50,6 +58,11 @@ BATCH = 256
 """Most commits in one transaction. Limits how long the first waits for the last."""
 LEAVING_SECONDS = 2.0
 """Most seconds that a process waits at its end for the server to remove its row."""
+TRANSACTION_SECONDS = ANSWER_SECONDS
+"""Seconds after which a server that can do so ends a transaction of this process, also in the middle of a message. The
+process does not wait longer either."""
+LIMITING_SERVER = 170_000
+"""First version of the server that can limit a whole transaction."""
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 
@@ -300,19 +313,18 @@ class PostgresWriter:
 
     def _transact(self, connection: Connection, jobs: list[CommitJob], names: GroupNames, attempt: _Attempt) -> None:
         """Read the state, decide, and write. Two round trips."""
-        state = self._lock(connection, names)
-        draft = CommitDraft(state)
-        attempt.outcomes = []
-        for job in jobs:
-            try:
-                attempt.outcomes.append(draft.commit(job.writes, job.fence))
-            except (Conflict, Fenced) as refused:
-                attempt.outcomes.append(refused)
-        attempt.take(draft)
-        if attempt.streams or attempt.keys:
-            attempt.number = self._numbers.next()
-        with connection.pipeline():
-            if attempt.number:
+        with connection.pipeline() as pipeline:
+            state = self._lock(connection, pipeline, names)
+            draft = CommitDraft(state)
+            attempt.outcomes = []
+            for job in jobs:
+                try:
+                    attempt.outcomes.append(draft.commit(job.writes, job.fence))
+                except (Conflict, Fenced) as refused:
+                    attempt.outcomes.append(refused)
+            attempt.take(draft)
+            if attempt.streams or attempt.keys:
+                attempt.number = self._numbers.next()
                 self._write_records(connection, draft, state)
                 self._write_rows(connection, draft, state)
                 connection.execute(
@@ -324,52 +336,65 @@ class PostgresWriter:
             self._numbers.done = attempt.number
         self._assumptions.learn(names, state, draft)
 
-    def _lock(self, connection: Connection, names: GroupNames) -> NamedState:
+    def _lock(self, connection: Connection, pipeline: psycopg.Pipeline, names: GroupNames) -> NamedState:
         """Begin a transaction, and lock and read what the commits name. One round trip."""
         state = NamedState()
-        with connection.pipeline():
-            connection.execute("BEGIN")
-            # The server may be configured otherwise, and a pooler keeps no setting of a session.
-            if self._durable:
-                connection.execute("SET LOCAL synchronous_commit = on")
-            else:
-                connection.execute("SET LOCAL synchronous_commit = off")
-            leases: Cursor | None = None
-            streams: Cursor | None = None
-            ids: Cursor | None = None
-            rows: Cursor | None = None
-            if names.leases:
-                # Not FOR UPDATE: commits of one host need not wait for each other, only a new holder for all of them.
-                leases = connection.execute(
-                    "SELECT name, number FROM callboard.lease WHERE space = %s AND name = ANY(%s) "
-                    "ORDER BY name FOR SHARE",
-                    (self._space, names.leases),
-                )
-            if names.streams:
-                streams = connection.execute(
-                    "SELECT name, last FROM callboard.stream WHERE space = %s AND name = ANY(%s) "
-                    "ORDER BY name FOR UPDATE",
-                    (self._space, names.streams),
-                )
-            if names.ids:
-                ids = connection.execute(
-                    "SELECT w.stream, w.id, r.seq FROM unnest(%s::text[], %s::text[]) AS w (stream, id) "
-                    "JOIN callboard.stream s ON s.space = %s AND s.name = w.stream "
-                    "JOIN callboard.record r ON r.stream = s.number AND r.id = w.id",
-                    ([stream for stream, _ in names.ids], [record_id for _, record_id in names.ids], self._space),
-                )
-            if names.keys:
-                rows = connection.execute(
-                    "SELECT key, revision, value IS NOT NULL FROM callboard.row WHERE space = %s AND key = ANY(%s) "
-                    "ORDER BY key FOR UPDATE",
-                    (self._space, names.keys),
-                )
+        connection.execute("BEGIN")
+        self._set_up(connection)
+        leases: Cursor | None = None
+        streams: Cursor | None = None
+        ids: Cursor | None = None
+        rows: Cursor | None = None
+        if names.leases:
+            # Not FOR UPDATE: commits of one host need not wait for each other, only a new holder for all of them.
+            leases = connection.execute(
+                "SELECT name, number FROM callboard.lease WHERE space = %s AND name = ANY(%s) ORDER BY name FOR SHARE",
+                (self._space, names.leases),
+            )
+        if names.streams:
+            streams = connection.execute(
+                "SELECT name, last FROM callboard.stream WHERE space = %s AND name = ANY(%s) ORDER BY name FOR UPDATE",
+                (self._space, names.streams),
+            )
+        if names.ids:
+            ids = connection.execute(
+                "SELECT w.stream, w.id, r.seq FROM unnest(%s::text[], %s::text[]) AS w (stream, id) "
+                "JOIN callboard.stream s ON s.space = %s AND s.name = w.stream "
+                "JOIN callboard.record r ON r.stream = s.number AND r.id = w.id",
+                ([stream for stream, _ in names.ids], [record_id for _, record_id in names.ids], self._space),
+            )
+        if names.keys:
+            rows = connection.execute(
+                "SELECT key, revision, value IS NOT NULL FROM callboard.row WHERE space = %s AND key = ANY(%s) "
+                "ORDER BY key FOR UPDATE",
+                (self._space, names.keys),
+            )
+        # Not the end of the pipeline, which sends one more message: with that, the server counts as busy, and the
+        # time of a process that says nothing does not begin.
+        pipeline.sync()
         state.fences = dict(leases.fetchall()) if leases else {}
         state.lasts = dict(streams.fetchall()) if streams else {}
         state.ids = {(stream, record_id): seq for stream, record_id, seq in (ids.fetchall() if ids else ())}
         found: list[tuple[str, int, bool]] = rows.fetchall() if rows else []
         state.rows = {key: Row(key, PRESENT if present else None, revision) for key, revision, present in found}
         return state
+
+    def _set_up(self, connection: Connection) -> None:
+        """Set how durable a transaction is, and when the server ends it because this process says nothing.
+
+        If this process is frozen or cut off now, its locks must not keep others from its leases, streams, and keys
+        (test_a_host_that_is_frozen_in_a_transaction_is_replaced_and_does_not_cut_off_the_next_one).
+        """
+        # The server may be configured otherwise, and a pooler keeps no setting of a session.
+        connection.execute(
+            "SELECT set_config('synchronous_commit', %s, true), "
+            "set_config('idle_in_transaction_session_timeout', %s, true)",
+            ("on" if self._durable else "off", milliseconds(IDLE_SECONDS)),
+        )
+        if connection.info.server_version >= LIMITING_SERVER:
+            # In the middle of a message no process is idle.
+            limit = milliseconds(TRANSACTION_SECONDS)
+            connection.execute("SELECT set_config('transaction_timeout', %s, true)", (limit,))
 
     def _write_records(self, connection: Connection, draft: CommitDraft, state: NamedState) -> None:
         records = stored_records(draft)
