@@ -10,8 +10,10 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.postgres_server import PostgresServer, running
 
@@ -217,3 +219,35 @@ async def test_a_host_that_is_back_lives_while_its_old_transaction_is_still_open
         with pytest.raises(Fenced):
             await store.commit(Append("s", b"too late"), fence=lost.fence)
         assert await store.commit(Append("s", b"in time"), fence=taken.fence) == (1,)
+
+
+@pytest.mark.slow
+async def test_a_host_with_more_work_than_time_renews_its_row(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hundreds of sessions that wait for their hosts ask for holders, on a server that is far away."""
+    for name, seconds in (("BEAT_SECONDS", 0.05), ("SILENT_SECONDS", 0.5)):
+        monkeypatch.setattr(presence, name, seconds)
+    async with opened(server.url, str(tmp_path)) as store:
+        await held(store, "own")
+        row = store._presence.host
+        whole = store._presence._living_holder
+        left = 100
+
+        def far_away(connection: Any, name: str) -> LeaseHolder | None:
+            connection.execute("SELECT pg_sleep(0.02)")
+            return whole(connection, name)
+
+        async def ask(number: int) -> None:
+            nonlocal left
+            assert await store.holder(f"s{number}") is None
+            left -= 1
+
+        monkeypatch.setattr(store._presence, "_living_holder", far_away)
+        async with anyio.create_task_group() as group:
+            for number in range(left):
+                group.start_soon(ask, number)
+            while left:
+                assert store._presence.cut_off_in(0) > 0, f"cut off while {left} callers wait"
+                await anyio.lowlevel.checkpoint()
+        assert (store._presence.host, store._presence.period) == (row, 0)
