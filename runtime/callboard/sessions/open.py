@@ -572,7 +572,7 @@ async def run_supervisor(
             if not isinstance(wiring, Replayed):
                 group.start_soon(keep_reading, definitions, tell)
             group.start_soon(keep_patience, host.ports.store, tell)
-            group.start_soon(watch_cut_off, host.ports.store)
+            group.start_soon(watch_cut_off, host.ports.store, host.fence)
             group.start_soon(team.run, wiring.schedules)
             group.start_soon(wiring.feed, host)
             group.start_soon(watch_take_over, host.ports.store, host.session, host_row)

@@ -19,7 +19,7 @@ from callboard.adapters.storage.threads import run_soon, soon_here
 from callboard.config.settings import load_settings
 from callboard.core.checkpoints.address import parse_remote, workspace_name
 from callboard.core.keys import DATABASE, session_of
-from callboard.ports.store import Store
+from callboard.ports.store import Fence, Store
 from callboard.sessions.places import Notice, WorkspacePaths
 from callboard.types.errors import Fenced, SettingsError, heart_of
 from callboard.types.settings import LOCAL_STORE, Settings
@@ -158,10 +158,10 @@ async def patiently(store: Store, work: Callable[[], None]) -> None:
     await (store.patiently(work) if isinstance(store, DurableStore) else anyio.to_thread.run_sync(work))
 
 
-async def watch_cut_off(store: Store) -> None:
-    """Watch whether this process can still rely on its leases. Raises `Fenced` when it cannot."""
+async def watch_cut_off(store: Store, fence: Fence | None = None) -> None:
+    """Watch whether this process can rely on its leases, or on that of `fence`. Raises `Fenced` when it cannot."""
     if isinstance(store, DurableStore):
-        raise Fenced(await store.cut_off())
+        raise Fenced(await store.cut_off(fence))
 
 
 async def until_cut_off(store: Store, work: Callable[[], Awaitable[None]]) -> None:

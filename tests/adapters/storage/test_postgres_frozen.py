@@ -251,3 +251,52 @@ async def test_a_host_with_more_work_than_time_renews_its_row(
                 assert store._presence.cut_off_in(0) > 0, f"cut off while {left} callers wait"
                 await anyio.lowlevel.checkpoint()
         assert (store._presence.host, store._presence.period) == (row, 0)
+
+
+@pytest.mark.slow
+async def test_a_lease_that_was_lost_before_its_watch_began_is_noticed(tmp_path: Path) -> None:
+    """The server was away while a session was opened, which nobody watched, and is back when its agents begin."""
+    with running() as server:
+        async with opened(server.url, str(tmp_path)) as store, opened(server.url, str(tmp_path)) as other:
+            with store.patience.lasting(lambda text: None):
+                lost = await held(store, "host")
+                await anyio.to_thread.run_sync(server.stop, "immediate")
+                renewed = store._presence._state.row.renewed
+                store._presence._state.row.renewed = renewed - presence.SILENT_SECONDS
+                await anyio.to_thread.run_sync(server.start)
+                await store.reachable()
+                with anyio.fail_after(2):
+                    assert "may take over" in await store.cut_off(lost.fence)
+                kept = await held(store, "kept")
+                with anyio.move_on_after(0.2) as waiting:
+                    await store.cut_off(kept.fence)
+                assert waiting.cancelled_caught, "a lease of the new period is not lost"
+                while isinstance(taken := await other.acquire("host"), LeaseHolder):
+                    await store.reachable()
+                assert taken.fence.number == lost.fence.number + 1
+                with pytest.raises(Fenced):
+                    await store.commit(Put("k", b"too late"), fence=lost.fence)
+
+
+async def test_a_lease_that_is_acquired_while_its_process_is_cut_off_is_not_held(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The lease names the row of the period that has ended, which others find free."""
+    monkeypatch.setattr(presence, "FREED_AFTER", 0.0)
+    async with opened(server.url, str(tmp_path)) as store:
+        await held(store, "own")
+        whole = store._presence._holder
+
+        def late(connection: Any, name: str, *, lock: bool) -> LeaseHolder | None:
+            found = whole(connection, name, lock=lock)
+            store._presence._end_period(0)
+            return found
+
+        monkeypatch.setattr(store._presence, "_holder", late)
+        taken = await held(store, "host")
+        monkeypatch.setattr(store._presence, "_holder", whole)
+        with psycopg.connect(server.url) as other:
+            named = other.execute(
+                "SELECT number, host FROM callboard.lease WHERE space = %s AND name = 'host'", (store.space,)
+            )
+            assert named.fetchall() == [(taken.fence.number, store._presence.host)]

@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.patience import Patience
-from callboard.ports.store import Store
+from callboard.ports.store import Fence, Store
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
@@ -97,10 +97,11 @@ class DurableStore(Store):
         Return their number and bytes. Reads everything that is stored.
         """
 
-    async def cut_off(self) -> str:
+    async def cut_off(self, fence: Fence | None = None) -> str:
         """Wait until this process must end the work under its leases, and return the reason.
 
-        Never returns on one machine, where the kernel holds the leases.
+        `fence`: that of the lease to watch, which may be lost before the wait begins. Never returns on one machine,
+        where the kernel holds the leases.
         """
         await anyio.sleep_forever()
         raise AssertionError("unreachable")

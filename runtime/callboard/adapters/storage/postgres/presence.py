@@ -244,6 +244,15 @@ class Presence:
         """Return the number of times that this process was cut off."""
         return self._state.period
 
+    def period_of(self, fence: Fence | None) -> int:
+        """Return the period in which this process holds the lease, one that has ended if it holds it no more.
+
+        Without a fence: the period now.
+        """
+        with self._lock:
+            period = self._state.period
+            return period if fence is None or (fence.lease, fence.number) in self._state.held else period - 1
+
     def cut_off_in(self, period: int) -> float:
         """Return the seconds until this process must have ended the work of a period, unless the server answers before.
 
@@ -550,7 +559,12 @@ class Presence:
                 "RETURNING number",
                 (number, self._space, name),
             )[0][0]
-        self._state.held.add((name, newest))
+        with self._lock:
+            # The process may have been cut off meanwhile: the lease then names a row that is about to be removed
+            # (test_a_lease_that_is_acquired_while_its_process_is_cut_off_is_not_held).
+            if not number or self._state.row.number != number:
+                raise psycopg.OperationalError("this process was cut off from the server")
+            self._state.held.add((name, newest))
         return Fence(name, newest)
 
     def _living_holder(self, connection: Connection, name: str) -> LeaseHolder | None:

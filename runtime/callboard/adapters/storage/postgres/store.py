@@ -237,8 +237,10 @@ class PostgresStore(DurableStore):
         self._usable()
         return await to_thread.run_sync(self._on_connection, work)
 
-    async def cut_off(self) -> str:
-        period = self._presence.period
+    async def cut_off(self, fence: Fence | None = None) -> str:
+        # Of the lease, which may be lost already: nothing watches it while its session is opened
+        # (test_a_lease_that_was_lost_before_its_watch_began_is_noticed).
+        period = self._presence.period_of(fence)
         while (seconds := self._presence.cut_off_in(period)) > 0:
             with anyio.move_on_after(min(seconds, SILENT_SECONDS)):
                 await self._presence.until_cut_off(period)
