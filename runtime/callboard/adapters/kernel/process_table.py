@@ -167,3 +167,19 @@ def _printed(*arguments: str) -> str:
     with suppress(ChildProcessError):  # a loop that reaps all children was faster
         os.waitpid(pid, 0)
     return "\n".join(line for line in text.splitlines() if line.split()[:1] != [str(pid)])
+
+
+def is_alive(pid: int, started: float) -> bool:
+    """Return True if this process of this machine still runs."""
+    process = row_of(pid)
+    return process is not None and process.started == started
+
+
+def place_here() -> str:
+    """Return a text that two processes share if they see each other's pids: same boot, same pid namespace."""
+    parts: list[str] = []
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+        parts.append(boot.read().strip())
+    with suppress(OSError):
+        parts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # noqa: PTH116 - see above
+    return " ".join(parts) or f"host {os.uname().nodename}"

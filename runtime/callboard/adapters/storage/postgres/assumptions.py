@@ -129,12 +129,12 @@ class Assumptions:
         return row is not None
 
 
-def _remember(known: dict[str, Any], name: str, value: object) -> None:
+def _remember(table: dict[str, Any], name: str, value: object) -> None:
     """Store the value as the newest entry, and forget the oldest ones."""
-    known.pop(name, None)
-    known[name] = value
-    while len(known) > MOST_KNOWN:
-        del known[next(iter(known))]
+    table.pop(name, None)
+    table[name] = value
+    while len(table) > MOST_KNOWN:
+        del table[next(iter(table))]
 
 
 class NumberedCommits:

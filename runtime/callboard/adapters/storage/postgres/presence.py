@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from callboard.adapters.kernel.process_table import row_of
+from callboard.adapters.kernel.process_table import is_alive, place_here, row_of
 from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.postgres.address import (
     IDLE_SECONDS,
@@ -60,8 +60,7 @@ FREED_AFTER = 2.0
 FORGOTTEN_SECONDS = 86_400.0
 """Seconds without a renewal, by the server's clock, after which the row of a dead host is removed."""
 LOCK_SECONDS = 0.5
-"""Seconds that one statement of the thread waits for the lock of another process. Then the thread does something else,
-so that no process that was frozen with a lock keeps this one from renewing its row."""
+"""Seconds that a statement waits for a lock. Then the thread renews its row first: the lock's owner may be frozen."""
 LOCKED_SECONDS = 10.0
 """Seconds that a caller waits for such a lock. The server takes it from a frozen process before (`IDLE_SECONDS`)."""
 EVERYTHING = "*"
@@ -72,27 +71,6 @@ def monotonic() -> float:
     """Return seconds on a clock that also counts while the machine sleeps."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
-
-
-def place_here() -> str:
-    """Return a text that two processes share if they see each other's pids: same boot, same pid namespace."""
-    parts: list[str] = []
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:  # noqa: PTH123 - one line of the kernel
-        parts.append(boot.read().strip())
-    with suppress(OSError):
-        parts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # noqa: PTH116 - one number of the kernel
-    return " ".join(parts) or f"host {machine_here()}"
-
-
-def machine_here() -> str:
-    """Return the name of this machine for people."""
-    return socket.gethostname()
-
-
-def is_alive(pid: int, started: float) -> bool:
-    """Return True if this process of this machine still runs."""
-    process = row_of(pid)
-    return process is not None and process.started == started
 
 
 class _StillLocked(StoreBusy):
@@ -301,7 +279,7 @@ class Presence:
 
     async def reachable(self) -> None:
         """Return when the server answers."""
-        await self._do(self._renewed, patient=True)
+        await self._do(self._renew, patient=True)
 
     def stop(self) -> None:
         """Release all leases, remove the row, and end the thread. Blocks until it has ended."""
@@ -406,9 +384,6 @@ class Presence:
             wake([task.waiter])
             return
 
-    def _renewed(self, connection: Connection) -> None:
-        self._renew(connection)
-
     def _beat(self) -> None:
         """Renew the row, and listen if a reader follows."""
         state = self._state
@@ -503,7 +478,7 @@ class Presence:
                 connection,
                 "INSERT INTO callboard.host (space, pid, started, place, machine, listening, about) "
                 "VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING number",
-                (self._space, self._pid, self._started, self._place, machine_here(), listening, state.about),
+                (self._space, self._pid, self._started, self._place, socket.gethostname(), listening, state.about),
             )[0][0]
         state.row.renewed = sent
         self._watch.hear()

@@ -375,8 +375,8 @@ class PostgresWriter:
         state.fences = dict(leases.fetchall()) if leases else {}
         state.lasts = dict(streams.fetchall()) if streams else {}
         state.ids = {(stream, record_id): seq for stream, record_id, seq in (ids.fetchall() if ids else ())}
-        found: list[tuple[str, int, bool]] = rows.fetchall() if rows else []
-        state.rows = {key: Row(key, PRESENT if present else None, revision) for key, revision, present in found}
+        current: list[tuple[str, int, bool]] = rows.fetchall() if rows else []
+        state.rows = {key: Row(key, PRESENT if present else None, revision) for key, revision, present in current}
         return state
 
     def _set_up(self, connection: Connection) -> None:
