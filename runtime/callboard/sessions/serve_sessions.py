@@ -30,7 +30,7 @@ from callboard.ports.store_reading import row_of, rows_of
 from callboard.sessions.fleet import Fleet
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.serving import fires_again
-from callboard.sessions.lease import process_at, until_free
+from callboard.sessions.lease import process_at, take_lease, until_free
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
     HostingOptions,
@@ -415,10 +415,36 @@ class Server:
         self._hosted += 1
         try:
             with self._fleet.hosting(entry.session):
+                await self._queue_orphan(entry)
                 await self._host_now(entry, codes)
         finally:
             self._hosted -= 1
             self._fleet.changed.notify()
+
+    async def _queue_orphan(self, entry: ServedSession) -> None:
+        """Queue a session whose host died: should it not be opened, or be handed over, the next host finds it.
+
+        The row of the dead host is the only other sign that it needs a host, and opening replaces that row. So this
+        comes first, and under the lease, because a person may take the session up at the same time
+        (test_a_session_of_a_dead_host_that_cannot_be_opened_still_needs_a_host).
+        """
+        if entry.host is None or entry.queued is not None or entry.fires():
+            return
+        lease = await take_lease(self._store, entry.session)
+        try:
+            row = await row_of(self._store, host_key(entry.session))
+            dead = None if row is None or row.value is None else read_value(HostRow, row.value, row.key)
+            if dead is not None and dead.unattended and await row_of(self._store, queue_key(entry.session)) is None:
+                stored = await row_of(self._store, session_key(entry.session))
+                settings = read_session(stored).settings if stored is not None else {}
+                queued = queueing(entry.session, settings, SystemClock().now())
+                await self._store.commit(queued, fence=lease.fence)
+            row = await row_of(self._store, queue_key(entry.session))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await lease.release()
+        if row is not None:
+            self._take(row)
 
     async def _host_now(self, entry: ServedSession, codes: list[int]) -> None:
         serving = self._what
@@ -432,7 +458,7 @@ class Server:
         async with open_session(options) as session:
             entry.hosted_here = True
             try:
-                await self._take_up(entry, session)
+                self._report_hosting(entry, session)
                 text = await self._until_left_here(entry, session, codes)
             finally:
                 entry.hosted_here = False
@@ -449,11 +475,7 @@ class Server:
             self._say(entry, "note", command.line())
         return text
 
-    async def _take_up(self, entry: ServedSession, session: HostedSession) -> None:
-        """Queue a session whose host died: should this process die too, the next one finds it."""
-        orphan = entry.host is not None and entry.host.unattended and not entry.fires()
-        if orphan and await row_of(self._store, queue_key(entry.session)) is None:
-            await session.commit(queueing(entry.session, session.row.settings, SystemClock().now()))
+    def _report_hosting(self, entry: ServedSession, session: HostedSession) -> None:
         entry.host = None
         self._say(entry, "hosting", _count(entry))
         for note in session.notes:
