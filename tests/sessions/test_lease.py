@@ -1,4 +1,4 @@
-"""The lease of a session after its host was killed."""
+"""The lease of a session after its host was killed, and after the row of its host could not be written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import textwrap
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
 from callboard.adapters.storage.sqlite import open_store
-from callboard.sessions.lease import take_lease
+from callboard.core.keys import host_key, host_lease
+from callboard.sessions.lease import hold_lease, take_lease
+from callboard.types.errors import StoreFull
 
 HOST = """
     import ctypes, os, signal, sys
@@ -52,3 +55,34 @@ async def test_the_lease_of_a_killed_host_is_free_once_its_unfinished_child_is_g
             await lease.release()
         finally:
             await store.aclose()
+
+
+async def _no_room(*writes: object, fence: object = None) -> tuple[int, ...]:
+    raise StoreFull("no room left")
+
+
+async def _waits(*writes: object, fence: object = None) -> tuple[int, ...]:
+    await anyio.sleep_forever()
+    return ()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("commit", [_no_room, _waits], ids=["full disk", "cancelled"])
+async def test_a_lease_whose_row_cannot_be_written_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: object
+) -> None:
+    store = await open_store(tmp_path / "store", durability="process")
+    try:
+        with monkeypatch.context() as patched, anyio.move_on_after(0.1):
+            patched.setattr(store, "commit", commit)
+            with pytest.raises(StoreFull):
+                async with hold_lease(store, "s1"):
+                    raise AssertionError("it has no row")
+        assert await store.holder(host_lease("s1")) is None
+        async with hold_lease(store, "s1") as (_, row):
+            stored = await store.get(host_key("s1"))
+            assert stored is not None
+            assert stored.value == row.encode()
+        assert await store.get(host_key("s1")) is None
+    finally:
+        await store.aclose()

@@ -77,23 +77,25 @@ async def hold_lease(
     `unattended`: no person sits at this process.
     """
     lease = await take_lease(store, session, take_over)
-    row = HostRow(
-        pid=os.getpid(),
-        started=started_at(os.getpid()) or 0.0,
-        since=SystemClock().now(),
-        machine=socket.gethostname(),
-        version=__version__,
-        unattended=unattended,
-    )
-    await store.commit(Put(host_key(session), row.encode()), fence=lease.fence)
-    try:
+    row: HostRow | None = None
+    try:  # from here on: a shared store outlives a failed opening (test_a_lease_whose_row_cannot_be_written_is_free)
+        row = HostRow(
+            pid=os.getpid(),
+            started=started_at(os.getpid()) or 0.0,
+            since=SystemClock().now(),
+            machine=socket.gethostname(),
+            version=__version__,
+            unattended=unattended,
+        )
+        await store.commit(Put(host_key(session), row.encode()), fence=lease.fence)
         yield lease, row
     finally:
         with anyio.CancelScope(shield=True):
             # In this order, so that a process that sees the removal of the row gets the lease at once
             # (test_a_take_over_makes_the_host_leave_in_order_and_goes_on_where_it_was).
             await lease.release()
-            await _withdraw(store, session, row)
+            if row is not None:
+                await _withdraw(store, session, row)
 
 
 async def watch_take_over(store: Store, session: str, own_row: HostRow) -> None:
