@@ -51,17 +51,17 @@ class ServingHere:
     def shared(self) -> SharedResources:
         return SharedResources(self.store, KeyLimiters(SystemClock()))
 
-    def scenario(self, *, latency: int = 0) -> Path:
-        """Write the scenario of the next sessions."""
-        file = self.folder / "scenario.yaml"
+    def scenario(self, name: str = "scenario", *, latency: int = 0) -> Path:
+        """Write a scenario; `scenario` is that of all sessions that have no other."""
+        file = self.folder / f"{name}.yaml"
         file.write_text(SCENARIO.format(latency=latency))
         return file
 
-    async def detached(self) -> str:
+    async def detached(self, scenario: Path | None = None) -> str:
         """Create a session that waits for a host; return its id."""
         options = SessionOptions(
             WorkspaceOptions(self.folder / "workspace"),
-            model=ModelOptions(f"rehearsal:{self.folder / 'scenario.yaml'}"),
+            model=ModelOptions(f"rehearsal:{scenario or self.folder / 'scenario.yaml'}"),
             identity=IdentityOptions(prompt="Work."),
             hosting=HostingOptions(shared=self.shared),
         )

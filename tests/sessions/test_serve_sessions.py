@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -9,7 +11,12 @@ import anyio
 import pytest
 from tests.sessions.serving_here import ServingHere, serving_here
 
+from callboard.adapters.processes.pids import started_at
+from callboard.core.keys import host_key, host_lease
+from callboard.engine.commands import queueing
+from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
+from callboard.types.records import HostRow
 
 pytestmark = pytest.mark.anyio
 
@@ -59,3 +66,73 @@ async def test_a_session_of_a_dead_host_that_cannot_be_opened_still_needs_a_host
     async with here.serving(here.server()):
         await here.until(lambda: bool(here.texts("trouble")))
     assert await here.is_queued(session)
+
+
+# A session that cannot be opened
+
+PARENT = os.getppid()
+OTHER = HostRow(pid=PARENT, started=started_at(PARENT) or 0.0, machine=socket.gethostname(), unattended=True)
+"""Row of another serving host."""
+
+
+async def _with_one_that_fails(here: ServingHere) -> str:
+    """Create a session whose scenario is gone."""
+    session = await here.detached(here.scenario(name="gone"))
+    (here.folder / "gone.yaml").unlink()
+    return session
+
+
+async def _another_ends(here: ServingHere) -> None:
+    """Let another session come and end: what happened before it has been noticed by then."""
+    ended = len(here.texts("left"))
+    await here.detached()
+    await here.until(lambda: len(here.texts("left")) > ended)
+
+
+async def test_a_session_that_cannot_be_opened_is_tried_again_only_after_a_change_that_matters(
+    here: ServingHere,
+) -> None:
+    session = await _with_one_that_fails(here)
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("trouble")))
+        await _another_ends(here)
+        (text,) = here.texts("trouble")
+        assert "tried again in 60 s" in text
+        await here.store.commit(queueing(session, {}, now=1.0))  # as `callboard send` does
+        await here.until(lambda: len(here.texts("trouble")) == 2)
+        await _another_ends(here)
+        assert "tried again in 120 s" in here.texts("trouble")[-1]
+        person = OTHER.model_copy(update={"unattended": False})
+        await here.store.commit(Put(host_key(session), person.encode()))
+        await here.until(lambda: len(here.texts("trouble")) == 3)
+        await _another_ends(here)
+    assert len(here.texts("trouble")) == 3
+
+
+async def test_two_hosts_that_cannot_open_a_session_do_not_wake_each_other(here: ServingHere) -> None:
+    session = await _with_one_that_fails(here)
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("trouble")))
+        for _ in range(3):
+            await here.store.commit(Put(host_key(session), OTHER.encode()))
+            await _another_ends(here)
+            await here.store.commit(Delete(host_key(session)))
+            await _another_ends(here)
+    assert len(here.texts("trouble")) == 1
+
+
+async def test_a_host_that_keeps_a_session_shows_that_it_can_be_opened(
+    here: ServingHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_sessions, "KEPT", 0.05)
+    session = await _with_one_that_fails(here)
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("trouble")))
+        lease = await here.store.acquire(host_lease(session))
+        assert not isinstance(lease, LeaseHolder)
+        await here.store.commit(Put(host_key(session), OTHER.encode()))
+        await _another_ends(here)
+        assert len(here.texts("trouble")) == 1, "another host has it"
+        await lease.release()
+        await here.store.commit(Delete(host_key(session)))
+        await here.until(lambda: len(here.texts("trouble")) == 2)

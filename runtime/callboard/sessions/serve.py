@@ -50,7 +50,8 @@ from callboard.sessions.options import (
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.retention import DAY, REMOVAL_MARK, remove_old_sessions
 from callboard.sessions.serve_options import LogLine, Serving, Tell
-from callboard.sessions.serve_sessions import ServedSession, Server
+from callboard.sessions.serve_sessions import Server
+from callboard.sessions.served_session import ServedSession
 from callboard.sessions.stores import existing_store, keep_patience, open_store, own_settings, reachable, until_cut_off
 from callboard.types.errors import (
     CredentialsMissing,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 
 import anyio
@@ -24,7 +23,6 @@ from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, s
 from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.core.scheduling.due import is_correction
 from callboard.engine.commands import PLACEMENT, queueing, read_session
-from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
 from callboard.sessions.fleet import Fleet
@@ -42,6 +40,7 @@ from callboard.sessions.options import (
 )
 from callboard.sessions.result import BUG
 from callboard.sessions.serve_options import LogLine, Serving, Tell
+from callboard.sessions.served_session import ServedSession
 from callboard.sessions.stores import damaged_rows, reachable
 from callboard.types.errors import (
     CallboardError,
@@ -56,7 +55,6 @@ from callboard.types.errors import (
     ValueDamaged,
     heart_of,
 )
-from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostRow, Json, QueuedSession
 from callboard.types.schedules import Fire, Schedule
 
@@ -68,58 +66,12 @@ RETRY = 60.0
 LONGEST_RETRY = 3_600.0
 """Longest time in seconds until a session that could not be opened is retried. The wait starts at `RETRY` and
 doubles."""
+KEPT = 60.0
+"""Seconds after which a host that keeps a session has opened it for certain."""
 _OPEN = frozenset({"waiting", "running"})
 
 
 log = structlog.get_logger("callboard.serve")
-
-
-@dataclass(slots=True)
-class ServedSession:
-    """Session that has, or had, schedules, or that needs a host, as this process sees it."""
-
-    session: str
-    schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
-    open: dict[str, Fire] = field(default_factory=dict[str, Fire])
-    """Unfinished fires, by their keys, including those of a schedule that no longer fires."""
-    changed: Notifier = field(default_factory=Notifier)
-    """Notifier of changes of the schedules."""
-    queued: QueuedSession | None = None
-    """Its row among the sessions that need a host; None: it needs none, except for its schedules."""
-    host: HostRow | None = None
-    """Row of another process that hosts it, or has died."""
-    hosted_here: bool = False
-    """True if this process hosts it."""
-
-    def needs_host(self) -> bool:
-        """Return True if a serving host has to host the session while no other process does.
-
-        A process at which a person sits is not replaced, because the person decides how it continues.
-        """
-        return self.fires() or self.queued is not None or (self.host is not None and self.host.unattended)
-
-    def fires(self) -> bool:
-        """Return True if a process has to host the session because of its schedules.
-
-        A schedule that existed only for an earlier process does not count.
-        """
-        return bool(self.open) or any(
-            schedule.durable and fires_again(schedule) for schedule in self.schedules.values()
-        )
-
-    def due(self, now: float) -> bool:
-        """Return True if a fire is due by this time, or in progress."""
-        return bool(self.open) or any(
-            schedule.durable and _is_due(schedule, now) for schedule in self.schedules.values()
-        )
-
-
-def _is_due(schedule: Schedule, now: float) -> bool:
-    try:
-        wake = next_wake(schedule) if schedule.enabled and schedule.state == "active" else None
-    except CronInvalid:
-        return True
-    return wake is not None and wake <= now
 
 
 class Server:
@@ -256,17 +208,17 @@ class Server:
         elif parts[0] in ("host", "queue"):
             self._take_need(entry, row)
         elif row.value is None:
-            entry.schedules.pop(parts[3], None)
+            entry.take_schedule(parts[3], None)
         else:
             try:
                 schedule = read_value(Schedule, row.value, row.key)
             except SessionUnreadable as wrong:  # its host pauses it; the session's other schedules continue
                 self._tell(LogLine("trouble", str(wrong), wrong.session, parts[3]))
-                entry.schedules.pop(parts[3], None)
+                entry.take_schedule(parts[3], None)
                 entry.changed.notify()
                 return entry if new else None
             self._report_change(entry, schedule)
-            entry.schedules[schedule.id] = schedule
+            entry.take_schedule(parts[3], schedule)
         entry.changed.notify()
         return entry if new else None
 
@@ -274,13 +226,13 @@ class Server:
         """Process the row of a session's host, or its row among the sessions that need one."""
         try:
             if row.key.startswith(queue_key()):
-                entry.queued = None if row.value is None else read_value(QueuedSession, row.value, row.key)
+                entry.take_queued(None if row.value is None else read_value(QueuedSession, row.value, row.key))
                 return
             host = None if row.value is None else read_value(HostRow, row.value, row.key)
         except SessionUnreadable as wrong:
             self._tell(LogLine("trouble", str(wrong), wrong.session))
             return
-        entry.host = None if host is None or self._fleet.is_own(host) else host
+        entry.take_host(None if host is None or self._fleet.is_own(host) else host)
 
     def _take_fire(self, entry: ServedSession, row: Row) -> None:
         before = entry.open.pop(row.key, None)
@@ -312,7 +264,7 @@ class Server:
 
     async def _keep(self, entry: ServedSession) -> None:
         """Host a session whenever it needs a host and this process is to be that, until cancelled."""
-        wait = RETRY
+        pause, wait = 0.0, RETRY
         while True:
             if not entry.needs_host() and not entry.schedules:
                 self._kept.pop(entry.session, None)  # a later row makes it known again
@@ -321,6 +273,8 @@ class Server:
             # The lease of the session decides between the processes that serve a workspace
             # (test_four_processes_killed_at_random_fire_each_slot_exactly_once).
             try:
+                await self._until_worth_trying(entry, pause)
+                pause = 0.0
                 await self._first(entry, partial(self._until_its_turn, entry), entry.needs_host)
                 if not entry.needs_host():
                     continue
@@ -343,11 +297,28 @@ class Server:
                 if _stops_all(error):
                     raise
                 self._say(entry, "trouble", f"{self._trouble(entry, error)}; tried again in {wait:g} s, or at SIGHUP")
-                with anyio.move_on_after(wait):
-                    await entry.changed.changed(entry.changed.changes)
-                wait = min(2 * wait, LONGEST_RETRY)
+                pause, wait = wait, min(2 * wait, LONGEST_RETRY)
                 continue
             wait = RETRY
+
+    async def _until_worth_trying(self, entry: ServedSession, pause: float) -> None:
+        """Return after the pause, or when opening a session that could not be opened may succeed; at once without one.
+
+        The attempt itself has changed the row of the session's host. That must not end the pause
+        (test_a_session_that_cannot_be_opened_is_tried_again_only_after_a_change_that_matters).
+        """
+        news = entry.news
+        with anyio.move_on_after(pause):
+            await self._first(entry, partial(self._until_kept, entry), lambda: entry.news == news)
+
+    async def _until_kept(self, entry: ServedSession) -> None:
+        """Return when another serving host has the session for so long that it must have opened it."""
+        while True:
+            host = entry.host
+            with anyio.move_on_after(None if host is None else KEPT) as kept:
+                await entry.changed.until(lambda host=host: entry.host != host)
+            if kept.cancelled_caught and await self._store.holder(host_lease(entry.session)) is not None:
+                return
 
     async def _until_its_turn(self, entry: ServedSession) -> None:
         """Return when no process hosts the session and this one is to."""

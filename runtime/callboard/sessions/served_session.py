@@ -1,0 +1,97 @@
+"""One session as a `callboard serve` sees it: its schedules, its unfinished fires, and its need for a host."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from callboard.core.scheduling import CronInvalid, next_wake
+from callboard.ports.notifier import Notifier
+from callboard.sessions.inspect.serving import fires_again
+from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import HostRow, QueuedSession
+from callboard.types.schedules import Fire, Schedule
+
+_OF_THE_HOST = ("state", "failures", "last_slot", "fires", "paused_why", "skips", "skipped_why")
+"""Fields of a schedule that its host changes."""
+
+
+@dataclass(slots=True)
+class ServedSession:
+    """Session that has, or had, schedules, or that needs a host, as this process sees it."""
+
+    session: str
+    schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    open: dict[str, Fire] = field(default_factory=dict[str, Fire])
+    """Unfinished fires, by their keys, including those of a schedule that no longer fires."""
+    changed: Notifier = field(default_factory=Notifier)
+    """Notifier of changes of the schedules."""
+    queued: QueuedSession | None = None
+    """Its row among the sessions that need a host; None: it needs none, except for its schedules."""
+    host: HostRow | None = None
+    """Row of another process that hosts it, or has died."""
+    hosted_here: bool = False
+    """True if this process hosts it."""
+    news: int = 0
+    """Number of changes after which an opening that failed may succeed. Those that hosting causes do not count."""
+
+    def needs_host(self) -> bool:
+        """Return True if a serving host has to host the session while no other process does.
+
+        A process at which a person sits is not replaced, because the person decides how it continues.
+        """
+        return self.fires() or self.queued is not None or (self.host is not None and self.host.unattended)
+
+    def fires(self) -> bool:
+        """Return True if a process has to host the session because of its schedules.
+
+        A schedule that existed only for an earlier process does not count.
+        """
+        return bool(self.open) or any(
+            schedule.durable and fires_again(schedule) for schedule in self.schedules.values()
+        )
+
+    def take_schedule(self, name: str, schedule: Schedule | None) -> None:
+        """Process a changed schedule; None: it is gone, or this version cannot read it."""
+        self.news += _by_person(self.schedules.get(name), schedule)
+        if schedule is None:
+            self.schedules.pop(name, None)
+        else:
+            self.schedules[name] = schedule
+
+    def take_queued(self, queued: QueuedSession | None) -> None:
+        """Process its row among the sessions that need a host."""
+        self.news += queued != self.queued
+        self.queued = queued
+
+    def take_host(self, host: HostRow | None) -> None:
+        """Process the row of another process that hosts it; None: none does.
+
+        A person who takes the session up may repair it. Another serving host may fail as this one does: if its row
+        counted, the two would try again and again in turn
+        (test_two_hosts_that_cannot_open_a_session_do_not_wake_each_other).
+        """
+        self.news += host is not None and not host.unattended
+        self.host = host
+
+    def due(self, now: float) -> bool:
+        """Return True if a fire is due by this time, or in progress."""
+        return bool(self.open) or any(
+            schedule.durable and _is_due(schedule, now) for schedule in self.schedules.values()
+        )
+
+
+def _is_due(schedule: Schedule, now: float) -> bool:
+    try:
+        wake = next_wake(schedule) if schedule.enabled and schedule.state == "active" else None
+    except CronInvalid:
+        return True
+    return wake is not None and wake <= now
+
+
+def _by_person(before: Schedule | None, now: Schedule | None) -> bool:
+    """Return True if a person or an agent changed a schedule, and not its host as it fires."""
+    if before is None or now is None:
+        return before is not now
+    resumed = now.state == "active" != before.state
+    same = now.model_copy(update={name: getattr(before, name) for name in _OF_THE_HOST})
+    return resumed or same != before
