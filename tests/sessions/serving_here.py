@@ -16,7 +16,7 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, queue_key, session_key
 from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.notifier import Notifier
-from callboard.ports.store import Delete, Put, Store
+from callboard.ports.store import Delete, Put, Store, Write
 from callboard.sessions.detached import start_detached
 from callboard.sessions.fleet import Fleet
 from callboard.sessions.options import (
@@ -81,9 +81,13 @@ class ServingHere:
         return Server(serving, self.shared, self.tell, fleet)
 
     @asynccontextmanager
-    async def serving(self, server: Server) -> AsyncGenerator[None]:
-        """Serve during the block, as `callboard serve` does."""
+    async def serving(self, server: Server, *meanwhile: Write) -> AsyncGenerator[None]:
+        """Serve during the block, as `callboard serve` does.
+
+        `meanwhile`: what another process writes after this one has looked, and before it follows changes.
+        """
         await server.look()
+        await self.store.commit(*meanwhile)
         async with self.fleet.announced(), anyio.create_task_group() as group:
             group.start_soon(server.run)
             yield

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.sessions.serving_here import ServingHere, serving_here
+from tests.sessions.serving_here import DEAD, ServingHere, serving_here
 
 from callboard.adapters.processes.pids import started_at
-from callboard.core.keys import host_key, host_lease
+from callboard.core.keys import host_key, host_lease, queue_key, schedule_key
 from callboard.engine.commands import queueing
 from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
 from callboard.types.records import HostRow
+from callboard.types.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 
@@ -136,3 +137,25 @@ async def test_a_host_that_keeps_a_session_shows_that_it_can_be_opened(
         await lease.release()
         await here.store.commit(Delete(host_key(session)))
         await here.until(lambda: len(here.texts("trouble")) == 2)
+
+
+# A session that ends while a host starts
+
+
+@pytest.mark.parametrize("kind", ["queue", "schedule", "host"])
+async def test_a_session_that_ends_while_a_host_starts_is_not_hosted(here: ServingHere, kind: str) -> None:
+    """The row by which it needed a host is the only one of its kind: nothing follows it in the first read."""
+    session = await here.detached()
+    scheduled = Schedule(id="cron_daily", cron="@daily", prompt="Look.", created_at=1.0)
+    values = {
+        queue_key(session): (await here.store.keys(queue_key(session)))[0].value or b"",
+        schedule_key(session, scheduled.id): scheduled.encode(),
+        host_key(session): DEAD.encode(),
+    }
+    key = next(key for key in values if f"{kind}/" in key)
+    await here.store.commit(Delete(queue_key(session)))
+    await here.store.commit(Put(key, values[key]))
+    async with here.serving(here.server(), Delete(key)):
+        await _another_ends(here)
+        await _another_ends(here)
+    assert session not in {line.session for line in here.lines}

@@ -139,6 +139,13 @@ class Changes(Protocol):
         """
         ...
 
+    async def existing(self) -> Sequence[Row]:
+        """Return the rows that exist now, without waiting for a change; none if there are none.
+
+        Call it before the iteration, which then yields only what changes from here on.
+        """
+        ...
+
 
 class Records(Protocol):
     """New records, as an async iterator."""

@@ -14,7 +14,7 @@ from functools import partial
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
@@ -122,11 +122,8 @@ class Server:
         async with anyio.create_task_group() as group:
             for work in others:
                 group.start_soon(work)
-            for entry in self.entries:
-                group.start_soon(self._keep, entry)
             group.start_soon(self._fleet.run)
-            for prefix in _FOLLOWED:
-                group.start_soon(self._follow, prefix, group)
+            group.start_soon(self._keep_all, group)
             await self._until_handed_over()
             group.cancel_scope.cancel()
 
@@ -142,21 +139,42 @@ class Server:
             log.warning("the other hosts were not told that this one leaves")
         await self._fleet.changed.until(lambda: not self._hosted)
 
-    async def _follow(self, prefix: str, group: TaskGroup | None) -> None:
-        """Process changes until cancelled. `group`: runs new sessions; None: they are not kept."""
+    async def _keep_all(self, group: TaskGroup) -> None:
+        """Follow all changes, then host the sessions that still need a host."""
+        known = self.entries
+        for prefix in _FOLLOWED:
+            await group.start(self._follow, prefix, group)
+        for entry in known:
+            group.start_soon(self._keep, entry)
+
+    async def _follow(
+        self, prefix: str, group: TaskGroup | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Process changes until cancelled. It has started when it knows everything that is stored now.
+
+        `group`: runs new sessions; None: they are not kept.
+        """
+        known = False
         async with self._store.watch(prefix) as rows:
             while True:
                 try:
-                    row = await anext(rows, None)
+                    found = (await anext(rows), *rows.at_hand()) if known else await rows.existing()
+                except StopAsyncIteration:
+                    return
                 except ValueDamaged as damage:
                     self._tell(LogLine("trouble", str(damage), session_of(damage.where)))
                     continue  # the value was set aside; all other rows follow
                 except StoreBusy:
                     await reachable(self._store)
                     continue
-                if row is None:
-                    return
-                self._apply_rows((row, *rows.at_hand()), group)
+                self._apply_rows(found, group)
+                if not known:
+                    # No watch names the rows that were deleted since `look` read them
+                    # (test_a_session_that_ends_while_a_host_starts_is_not_hosted).
+                    gone = [Row(key, None, read + 1) for key, read in self._read.items() if key.startswith(prefix)]
+                    self._apply_rows(gone, group)
+                    known = True
+                    task_status.started()
 
     def _apply_rows(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
         # A watch begins with all existing rows, which `look` has read already.
@@ -174,7 +192,7 @@ class Server:
         codes: list[int] = []
         async with anyio.create_task_group() as following:
             for prefix in _FOLLOWED:
-                following.start_soon(self._follow, prefix, None)
+                await following.start(self._follow, prefix, None)
             async with anyio.create_task_group() as group:
                 for entry in [entry for entry in self.entries if entry.queued or entry.due(self._began)]:
                     group.start_soon(self._host_once, entry, codes)
@@ -459,7 +477,10 @@ class Server:
             while has_work():
                 await entry.changed.until(lambda: not has_work())
                 await session.finished()
+            queued = entry.queued
             row = await row_of(self._store, queue_key(entry.session))
+            if row is None and entry.queued is queued:
+                entry.queued = None  # no newer row has come since: what the watch said before is out of date
             end = await session.finished()
             if has_work():
                 continue

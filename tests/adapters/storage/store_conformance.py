@@ -245,6 +245,16 @@ class StoreConformance:
                 await store.commit(Delete("a/2"))
                 assert await anext(rows) == Row("a/2", None, 2)
 
+    async def test_after_the_rows_there_are_a_watcher_gets_only_changes(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await store.commit(Put("a/1", b"one"), Put("b", b""), Put("a/2", b"two"))
+            async with store.watch("a/") as rows, store.watch("c") as none:
+                assert list(await rows.existing()) == [Row("a/1", b"one", 1), Row("a/2", b"two", 1)]
+                assert list(await none.existing()) == []
+                await store.commit(Delete("a/1"), Put("c", b""))
+                assert await anext(rows) == Row("a/1", None, 2)
+                assert await anext(none) == Row("c", b"", 1)
+
     async def test_two_watchers_each_have_their_own_position(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as here, self.opened(tmp_path) as there:
             await here.commit(*(Put(f"a/{number}", b"") for number in range(5)), Put("b/0", b""))

@@ -72,6 +72,13 @@ class Feed(AsyncIterator[T], Generic[T]):
         self._ready.clear()
         return ready
 
+    async def existing(self) -> Sequence[T]:
+        """Return what there is at the feed's position, without waiting for more."""
+        await checkpoint()
+        items, self._position = await self._fetch(self._position)
+        self._ready.extend(items)
+        return self.at_hand()
+
     async def __anext__(self) -> T:
         # A cancellation here loses nothing: there is no await between the new position and the stored rows.
         await checkpoint()
