@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncGenerator
+from itertools import accumulate
 from pathlib import Path
 
 import anyio
@@ -159,3 +160,34 @@ async def test_a_session_that_ends_while_a_host_starts_is_not_hosted(here: Servi
         await _another_ends(here)
         await _another_ends(here)
     assert session not in {line.session for line in here.lines}
+
+
+# The limit of a host
+
+
+def _most_at_once(here: ServingHere) -> int:
+    """Return the largest number of sessions that were hosted at a time."""
+    counts = accumulate({"hosting": 1, "left": -1}.get(line.kind, 0) for line in here.lines)
+    return max(counts)
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["serve", "once"])
+async def test_a_host_with_a_limit_hosts_no_more_sessions_than_that(here: ServingHere, once: bool) -> None:
+    here.scenario(latency=100)
+    for _ in range(3):
+        await here.detached()
+    server = here.server(sessions=1, once=once)
+    if once:
+        await server.look()
+        assert await server.once() == 0
+    else:
+        async with here.serving(server):
+            await here.until(lambda: len(here.texts("left")) == 3)
+    assert (len(here.texts("left")), _most_at_once(here)) == (3, 1)
+
+
+async def test_a_session_that_cannot_be_opened_takes_no_place(here: ServingHere) -> None:
+    await _with_one_that_fails(here)
+    async with here.serving(here.server(sessions=1)):
+        await here.until(lambda: bool(here.texts("trouble")))
+        await _another_ends(here)

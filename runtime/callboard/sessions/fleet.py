@@ -75,6 +75,7 @@ class Fleet:
         self._waiting = 0
         self._interest = Notifier()
         self._here: set[str] = set()
+        """Sessions that are hosted here, or for which a place is reserved."""
         pid = os.getpid()
         self._own_key = drain_key(socket.gethostname(), pid, started_at(pid) or 0.0)
 
@@ -108,18 +109,12 @@ class Fleet:
         self.changed.notify()
         await self._store.announce(self._about.encode())
 
-    @contextmanager
-    def hosting(self, session: str) -> Generator[None]:
-        """Count a session that is opened or hosted here during the block."""
-        self._here.add(session)
-        try:
-            yield
-        finally:
-            self._here.discard(session)
-            self.changed.notify()
-
     async def until_chosen(self, session: str, placement: Mapping[str, str]) -> None:
-        """Return when this host is to take the session. The caller ends the wait if another one takes it."""
+        """Return when this host is to take the session. The caller ends the wait if another one takes it.
+
+        A place of this host is then reserved for the session, until `release`: other sessions are chosen before this
+        one has its lease (test_a_host_with_a_limit_hosts_no_more_sessions_than_that).
+        """
         while True:
             changes = self.changed.changes
             order = [choice.key for choice in ranked(session, placement, await self._choices())]
@@ -128,12 +123,30 @@ class Fleet:
                     await self.changed.changed(changes)
                 continue
             better = order.index(self._own_key)
-            if not better:
+            if better:
+                with anyio.move_on_after(better * STEP) as late, self._looking():
+                    await self.changed.changed(changes)
+                if not late.cancelled_caught:
+                    continue
+            if self._reserved(session):
                 return
-            with anyio.move_on_after(better * STEP) as late, self._looking():
-                await self.changed.changed(changes)
-            if late.cancelled_caught:
-                return
+
+    async def until_room(self, session: str) -> None:
+        """Return when this host has a place for the session, which is then reserved for it until `release`."""
+        await self.changed.until(lambda: self._reserved(session))
+
+    def _reserved(self, session: str) -> bool:
+        """Reserve a place, and return True, if there is one."""
+        limit = self._about.sessions
+        if not limit or len(self._here) < limit:
+            self._here.add(session)
+        return session in self._here
+
+    def release(self, session: str) -> None:
+        """Give up the place of a session that is not opened or hosted here any more. Without one, do nothing."""
+        if session in self._here:
+            self._here.discard(session)
+            self.changed.notify()
 
     async def died(self, store: Store, session: str, holder: LeaseHolder) -> None:
         """Return when the host of a session has ended or has lost it."""

@@ -201,6 +201,7 @@ class Server:
 
     async def _host_once(self, entry: ServedSession, codes: list[int]) -> None:
         try:
+            await self._fleet.until_room(entry.session)
             await self._host(entry, codes)
         except SessionHosted as hosted:
             self._say(entry, "left", f"{process_at(hosted.pid, hosted.machine)} hosts it, and fires its schedules")
@@ -211,6 +212,8 @@ class Server:
                 raise
             self._say(entry, "trouble", self._trouble(entry, error))
             codes.append(error.exit_code if isinstance(error, CallboardError) else BUG)
+        finally:
+            self._fleet.release(entry.session)
 
     def _take(self, row: Row) -> ServedSession | None:
         """Process a changed row; return its session, if it was not known to need a host."""
@@ -317,6 +320,8 @@ class Server:
                 self._say(entry, "trouble", f"{self._trouble(entry, error)}; tried again in {wait:g} s, or at SIGHUP")
                 pause, wait = wait, min(2 * wait, LONGEST_RETRY)
                 continue
+            finally:
+                self._fleet.release(entry.session)
             wait = RETRY
 
     async def _until_worth_trying(self, entry: ServedSession, pause: float) -> None:
@@ -350,6 +355,7 @@ class Server:
                     group.cancel_scope.cancel()
             if not scope.cancel_called and await self._store.holder(host_lease(entry.session)) is None:
                 return
+            self._fleet.release(entry.session)
 
     async def _until_left(self, entry: ServedSession) -> None:
         """Give a host that leaves in order the time to remove its row, which comes after the end of its lease."""
@@ -403,9 +409,8 @@ class Server:
             raise PersonCanAct(too_many())  # the hosted sessions need the remaining open files
         self._hosted += 1
         try:
-            with self._fleet.hosting(entry.session):
-                await self._queue_orphan(entry)
-                await self._host_now(entry, codes)
+            await self._queue_orphan(entry)
+            await self._host_now(entry, codes)
         finally:
             self._hosted -= 1
             self._fleet.changed.notify()
