@@ -10,14 +10,18 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.sessions.serving_here import DEAD, ServingHere, serving_here
+from tests.sessions.serving_here import DEAD, LIMIT, ServingHere, serving_here
 
 from callboard.adapters.processes.pids import started_at
+from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, host_lease, queue_key, schedule_key
 from callboard.engine.commands import queueing
 from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
-from callboard.types.records import HostRow
+from callboard.sessions.fleet import drain_in
+from callboard.sessions.inspect.hosts import read_hosts
+from callboard.types.errors import StoreBusy
+from callboard.types.records import HostAbout, HostRow
 from callboard.types.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
@@ -190,4 +194,32 @@ async def test_a_session_that_cannot_be_opened_takes_no_place(here: ServingHere)
     await _with_one_that_fails(here)
     async with here.serving(here.server(sessions=1)):
         await here.until(lambda: bool(here.texts("trouble")))
+        await _another_ends(here)
+
+
+# Orders while the store is away
+
+
+async def test_an_order_to_drain_that_cannot_be_announced_ends_nothing(
+    here: ServingHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce, failed, told = here.store.announce, anyio.Event(), anyio.Event()
+
+    async def announce_or_fail(about: bytes) -> None:
+        draining = read_value(HostAbout, about, "hosts").draining
+        if draining and not failed.is_set():
+            failed.set()
+            raise StoreBusy("the server is away")
+        await announce(about)
+        if draining:
+            told.set()
+
+    monkeypatch.setattr(here.store, "announce", announce_or_fail)
+    async with here.serving(here.server()):
+        (own,) = await drain_in(here.store, f"{socket.gethostname()}:{os.getpid()}", drain=True)
+        with anyio.fail_after(LIMIT):
+            await told.wait()
+        assert failed.is_set()
+        assert [host.state for host in (await read_hosts(here.store)).hosts] == ["draining"]
+        await drain_in(here.store, own, drain=False)
         await _another_ends(here)

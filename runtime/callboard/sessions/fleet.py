@@ -35,7 +35,7 @@ from callboard.sessions.lease import host_died
 from callboard.sessions.places import Notice, find_places
 from callboard.sessions.stores import existing_store, reachable
 from callboard.types.choices import unknown
-from callboard.types.errors import CallboardError, StoreBusy, UsageError
+from callboard.types.errors import CallboardError, StoreBusy, UsageError, ValueDamaged
 from callboard.types.records import HostAbout, HostRow
 
 LOOK = 1.0
@@ -49,14 +49,14 @@ log = structlog.get_logger("callboard.fleet")
 
 def own_labels(workspace: Path, named: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of this host: `named`, and those that are known without being named."""
-    known = {
+    detected = {
         "machine": socket.gethostname(),
         "os": platform.system().lower(),
         "arch": platform.machine(),
         "repository": workspace.name,
     }
-    known |= {program: ANY for program in ("docker", "git") if shutil.which(program)}
-    return {**known, **named}
+    detected |= {program: ANY for program in ("docker", "git") if shutil.which(program)}
+    return {**detected, **named}
 
 
 class Fleet:
@@ -201,13 +201,35 @@ class Fleet:
             while True:
                 try:
                     row = await anext(rows, None)
+                except ValueDamaged:
+                    continue  # the order was set aside; others follow
                 except StoreBusy:
                     await reachable(self._store)
                     continue
                 if row is None:
                     return
                 if row.key == self._own_key:
-                    await self.drain(row.value is not None)
+                    await self._obey(drain=row.value is not None)
+
+    async def _obey(self, *, drain: bool) -> None:
+        """Drain, or take up sessions again. The other hosts are told as soon as the store can be reached.
+
+        The store may go away right after the order
+        (test_an_order_to_drain_that_cannot_be_announced_ends_nothing).
+        """
+        try:
+            await self.drain(drain)
+        except StoreBusy:
+            await self._tell_later()
+
+    async def _tell_later(self) -> None:
+        while True:
+            await reachable(self._store)
+            try:
+                await self._store.announce(self._about.encode())
+            except StoreBusy:
+                continue
+            return
 
     async def _forget_orders(self, *, own: bool = False) -> None:
         """Remove the orders to hosts that are gone; `own`: only those to this one."""

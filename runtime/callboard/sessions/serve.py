@@ -50,7 +50,7 @@ from callboard.sessions.options import (
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.retention import DAY, REMOVAL_MARK, remove_old_sessions
 from callboard.sessions.serve_options import LogLine, Serving, Tell
-from callboard.sessions.serve_sessions import Server
+from callboard.sessions.serve_sessions import LONGEST_RETRY, RETRY, Server, stops_all
 from callboard.sessions.served_session import ServedSession
 from callboard.sessions.stores import existing_store, keep_patience, open_store, own_settings, reachable, until_cut_off
 from callboard.types.errors import (
@@ -59,6 +59,7 @@ from callboard.types.errors import (
     PersonCanAct,
     SettingsError,
     StoreBusy,
+    StoreDamaged,
     StoreFull,
     heart_of,
 )
@@ -77,6 +78,7 @@ MAKING_LEASE = "serve-session"
 OPEN_AGAIN = 10.0
 """Seconds until the next attempt to open a store on a full disk."""
 _REHEARSAL = "rehearsal:"
+_CANNOT_KEEP = "the schedule files cannot be kept"
 
 
 async def serve(serving: Serving, tell: Tell) -> int:
@@ -134,8 +136,8 @@ async def _served(
 ) -> int:
     async with _patience(shared.store, tell):
         if serving.once:
-            await _sync_once(serving, places, shared, server=server, tell=tell)
-            return await server.once()
+            failed = await _sync_once(serving, places, shared, server=server, tell=tell)
+            return await server.once() or failed
         async with fleet.announced():
             tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
             await server.tell_lost()
@@ -267,11 +269,21 @@ async def _keep_files(serving: Serving, places: WorkspacePaths, shared: SharedRe
         flag=serving.trust,
         tell=lambda line: tell(LogLine("files", line)),
     )
+    wait = RETRY
     while True:
+        began = anyio.current_time()
         try:
             await _while_leased(store, keeping)
         except (StoreBusy, Fenced):
             await reachable(store)  # others may keep the files now
+        except (PersonCanAct, StoreDamaged) as error:
+            # The sessions go on without the files (test_files_whose_session_cannot_be_created_do_not_end_it).
+            if stops_all(error):
+                raise
+            wait = RETRY if anyio.current_time() - began > LONGEST_RETRY else wait
+            tell(LogLine("trouble", f"{_CANNOT_KEEP}: {error}; tried again in {wait:g} s, or at SIGHUP"))
+            await anyio.sleep(wait)
+            wait = min(2 * wait, LONGEST_RETRY)
 
 
 async def _remove_daily(store: Store, places: WorkspacePaths, tell: Tell) -> None:
@@ -313,11 +325,14 @@ async def _while_leased(store: Store, keeping: Callable[[], Awaitable[None]]) ->
 
 async def _sync_once(
     serving: Serving, places: WorkspacePaths, shared: SharedResources, *, server: Server, tell: Tell
-) -> None:
-    """Sync the schedules with the current files, unless another process keeps them."""
+) -> int:
+    """Sync the schedules with the current files, unless another process keeps them.
+
+    Return the exit code of an error, which is reported, and 0 without one.
+    """
     lease = await shared.store.acquire(FILES_LEASE)
     if isinstance(lease, LeaseHolder):
-        return
+        return 0
     try:
         files = await anyio.to_thread.run_sync(partial(files_now, places, flag=serving.trust))
         session = await _serve_session(shared.store)
@@ -328,9 +343,15 @@ async def _sync_once(
             for line in (*synced.lines(), *synced.faults):
                 tell(LogLine("files", line))
             await server.look()
+    except (PersonCanAct, StoreDamaged) as error:  # the sessions run without the files
+        if stops_all(error):
+            raise
+        tell(LogLine("trouble", f"{_CANNOT_KEEP}: {error}"))
+        return error.exit_code
     finally:
         with anyio.CancelScope(shield=True):
             await lease.release()
+    return 0
 
 
 def _options(serving: Serving, shared: SharedResources) -> SessionOptions:

@@ -141,10 +141,10 @@ class Server:
 
     async def _keep_all(self, group: TaskGroup) -> None:
         """Follow all changes, then host the sessions that still need a host."""
-        known = self.entries
+        entries = self.entries
         for prefix in _FOLLOWED:
             await group.start(self._follow, prefix, group)
-        for entry in known:
+        for entry in entries:
             group.start_soon(self._keep, entry)
 
     async def _follow(
@@ -154,11 +154,11 @@ class Server:
 
         `group`: runs new sessions; None: they are not kept.
         """
-        known = False
+        following = False
         async with self._store.watch(prefix) as rows:
             while True:
                 try:
-                    found = (await anext(rows), *rows.at_hand()) if known else await rows.existing()
+                    changes = (await anext(rows), *rows.at_hand()) if following else await rows.existing()
                 except StopAsyncIteration:
                     return
                 except ValueDamaged as damage:
@@ -167,13 +167,13 @@ class Server:
                 except StoreBusy:
                     await reachable(self._store)
                     continue
-                self._apply_rows(found, group)
-                if not known:
+                self._apply_rows(changes, group)
+                if not following:
                     # No watch names the rows that were deleted since `look` read them
                     # (test_a_session_that_ends_while_a_host_starts_is_not_hosted).
                     gone = [Row(key, None, read + 1) for key, read in self._read.items() if key.startswith(prefix)]
                     self._apply_rows(gone, group)
-                    known = True
+                    following = True
                     task_status.started()
 
     def _apply_rows(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
@@ -208,7 +208,7 @@ class Server:
         except SessionTakenOver as takeover:
             self._say(entry, "left", f"{process_at(takeover.pid, takeover.machine)} takes it over")
         except Exception as error:  # a fault of one session must not stop the others
-            if _stops_all(error):
+            if stops_all(error):
                 raise
             self._say(entry, "trouble", self._trouble(entry, error))
             codes.append(error.exit_code if isinstance(error, CallboardError) else BUG)
@@ -285,7 +285,8 @@ class Server:
 
     async def _keep(self, entry: ServedSession) -> None:
         """Host a session whenever it needs a host and this process is to be that, until cancelled."""
-        pause, wait = 0.0, RETRY
+        pause = 0.0
+        wait = RETRY
         while True:
             if not entry.needs_host() and not entry.schedules:
                 self._kept.pop(entry.session, None)  # a later row makes it known again
@@ -315,7 +316,7 @@ class Server:
                 self._say(entry, "left", str(fenced))
                 await reachable(self._store)
             except Exception as error:  # a fault of one session must not stop the others
-                if _stops_all(error):
+                if stops_all(error):
                     raise
                 self._say(entry, "trouble", f"{self._trouble(entry, error)}; tried again in {wait:g} s, or at SIGHUP")
                 pause, wait = wait, min(2 * wait, LONGEST_RETRY)
@@ -338,9 +339,9 @@ class Server:
         """Return when another serving host has the session for so long that it must have opened it."""
         while True:
             host = entry.host
-            with anyio.move_on_after(None if host is None else KEPT) as kept:
+            with anyio.move_on_after(None if host is None else KEPT) as long_enough:
                 await entry.changed.until(lambda host=host: entry.host != host)
-            if kept.cancelled_caught and await self._store.holder(host_lease(entry.session)) is not None:
+            if long_enough.cancelled_caught and await self._store.holder(host_lease(entry.session)) is not None:
                 return
 
     async def _until_its_turn(self, entry: ServedSession) -> None:
@@ -546,7 +547,7 @@ class Server:
         self._tell(LogLine(kind, text, entry.session, schedule, details or {}))
 
 
-def _stops_all(error: Exception) -> bool:
+def stops_all(error: Exception) -> bool:
     """Return True if no session of the store can continue: the database as a whole cannot be used."""
     return isinstance(error, StoreDamaged) and not isinstance(error, SessionUnreadable | ValueDamaged)
 

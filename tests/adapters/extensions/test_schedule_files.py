@@ -235,6 +235,22 @@ async def test_what_was_not_seen_is_not_gone(world: World) -> None:
     assert faults_of(hidden, []) == ("hidden",)
 
 
+async def test_a_row_of_a_newer_version_is_told_and_left_alone(world: World) -> None:
+    path = world.write("roof.md")
+    await world.sync()
+    roof = (await world.rows())["roof"]
+    newer = roof.encode().replace(b'"latest"', b'"as it will be"')
+    keys = [schedule_key("s1", name) for name in (roof.id, "cron_x")]
+    await world.store.commit(*(Put(key, newer) for key in keys))
+    world.write("walls.md")
+    path.write_text(LOOK + "More.\n")
+    faults = await world.sync()
+    assert ["written by a newer Callboard" in fault for fault in faults] == [True, True], faults
+    assert [row.value for key in keys if (row := await world.store.get(key))] == [newer, newer]
+    stored = await world.store.keys(f"{rows_prefix('s1')}schedule/")
+    assert [b"walls.md" in (row.value or b"") for row in stored].count(True) == 1, "the other file has its schedule"
+
+
 async def test_changes_are_heeded_as_they_come_also_of_folders_that_were_not_there(world: World) -> None:
     told, heard = list[str](), anyio.Event()
 

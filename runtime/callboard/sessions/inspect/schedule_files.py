@@ -27,10 +27,10 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import rows_prefix, schedule_key
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.engine.commands import SERVES, sessions_of
-from callboard.ports.store import Put, Store
+from callboard.ports.store import Put, Row, Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.places import WorkspacePaths
-from callboard.types.errors import Conflict
+from callboard.types.errors import Conflict, SessionUnreadable
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
 
@@ -66,6 +66,15 @@ class _Doing:
     cancelled: list[str] = field(default_factory=list[str])
     faults: list[str] = field(default_factory=list[str])
 
+    def read(self, row: Row) -> Schedule | None:
+        """Return a row's schedule; None for one that this version cannot read, which becomes a fault and stays."""
+        try:
+            return read_value(Schedule, row.value or b"", row.key)
+        except SessionUnreadable as wrong:
+            if str(wrong) not in self.faults:
+                self.faults.append(str(wrong))
+            return None
+
 
 def faults_of(files: ScheduleFiles, rows: Sequence[Schedule]) -> tuple[str, ...]:
     """Return the faults of the files, and a line if new content is withheld. `rows`: the existing schedules."""
@@ -88,7 +97,8 @@ def files_now(places: WorkspacePaths, *, flag: bool = False) -> ScheduleFiles:
 async def sync_files(store: Store, session: str, files: ScheduleFiles, now: float) -> SyncResult:
     """Add, change (by the digest of its file) and cancel the session's schedules, each in a separate commit."""
     doing = _Doing(store, session, now)
-    rows = {row.id: row for row in await _rows(store, session)}
+    stored = await rows_of(store, rows_prefix(session) + "schedule/")
+    rows = {schedule.id: schedule for row in stored if (schedule := doing.read(row)) is not None}
     doing.faults += faults_of(files, list(rows.values()))
     names = {row.name: row for row in rows.values() if row.name and row.state in LIVE and not _is_over(row, files)}
     for draft in files.schedules:
@@ -154,11 +164,6 @@ async def _schedule_session(store: Store) -> str:
     return next((row.id for row in await sessions_of(store) if row.settings.get(SERVES)), "")
 
 
-async def _rows(store: Store, session: str) -> list[Schedule]:
-    rows = await rows_of(store, rows_prefix(session) + "schedule/")
-    return [read_value(Schedule, row.value or b"", row.key) for row in rows]
-
-
 def _is_over(row: Schedule, files: ScheduleFiles) -> bool:
     """Return True if its file was deleted, and is not just unreadable at the moment."""
     if not row.source or row.source in files.sources:
@@ -185,7 +190,9 @@ async def _change(doing: _Doing, schedule: str, act: Callable[[Schedule | None],
     key = schedule_key(doing.session, schedule)
     for _ in range(_TRIES):
         row = await doing.store.get(key)
-        before = None if row is None else read_value(Schedule, row.value or b"", row.key)
+        before = None if row is None else doing.read(row)
+        if row is not None and before is None:
+            return None
         after = act(before)
         if after is None:
             return None
