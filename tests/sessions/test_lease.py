@@ -10,10 +10,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from callboard.adapters.storage.sqlite import open_store
 from callboard.core.keys import host_key, host_lease
-from callboard.sessions.lease import hold_lease, take_lease
+from callboard.ports.store import LeaseHolder, Row, Store
+from callboard.sessions.lease import hold_lease, take_lease, until_free
 from callboard.types.errors import StoreFull
 
 HOST = """
@@ -84,5 +86,41 @@ async def test_a_lease_whose_row_cannot_be_written_is_free(
             assert stored is not None
             assert stored.value == row.encode()
         assert await store.get(host_key("s1")) is None
+    finally:
+        await store.aclose()
+
+
+async def _lives(store: Store, session: str, holder: LeaseHolder) -> None:
+    await anyio.sleep_forever()
+
+
+@pytest.mark.anyio
+async def test_a_session_that_is_left_while_its_host_is_looked_at_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host leaves in order, and its process lives on: nothing but its row says so."""
+    store = await open_store(tmp_path / "store", durability="process")
+    get, leave, left = store.get, anyio.Event(), anyio.Event()
+
+    async def get_while_it_leaves(key: str) -> Row | None:
+        row = await get(key)
+        if not leave.is_set():
+            leave.set()
+            await left.wait()
+        return row
+
+    async def host(*, task_status: TaskStatus[None]) -> None:
+        async with hold_lease(store, "s1"):
+            task_status.started()
+            await leave.wait()
+        left.set()
+
+    try:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                await group.start(host)
+                monkeypatch.setattr(store, "get", get_while_it_leaves)
+                await until_free(store, "s1", _lives)
+        assert await store.holder(host_lease("s1")) is None
     finally:
         await store.aclose()
