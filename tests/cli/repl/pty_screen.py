@@ -57,9 +57,11 @@ class PtyScreen:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _read(self) -> None:
+        readable = select.poll()  # `select.select` refuses the descriptors of a worker with many open stores
+        readable.register(self._master, select.POLLIN)
         while not self._closed:
             self._reads.wait()
-            if not select.select([self._master], [], [], 0.2)[0]:
+            if not readable.poll(200):
                 continue
             if not self._reads.is_set():
                 continue

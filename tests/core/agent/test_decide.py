@@ -403,6 +403,9 @@ def test_a_turn_whose_mail_was_blocked_ends_without_a_word() -> None:
 def test_a_subagent_is_done_after_its_turn(reason: str, outcome: st.Outcome) -> None:
     life = Life.begun(kind="subagent").prompted("find it").on(ev.TurnEnded, turn="t", reason=reason, text="found")
     assert step(life) == st.StopAgent(outcome, "found")
+    # Mail that begins no turn does not keep it, otherwise its caller would wait forever.
+    assert step(life.mailed("your command has ended", mode="queue")) == step(life)
+    assert isinstance(step(life.mailed("one more thing")), st.BeginTurn)
     silent = Life.begun(kind="subagent").prompted("x").on(ev.TurnEnded, turn="t", reason=reason, why="no key")
     assert step(silent) == st.StopAgent(outcome, "no key")
 

@@ -429,7 +429,10 @@ def rest(state: AgentState, facts: Facts) -> st.Step | None:
     A subagent is done, a teammate looks at the board, and any other agent is idle, at most until its muted mail may
     wake it.
     """
-    if state.me.kind == "subagent" and state.turns.count > 0 and not state.inbox.mail:
+    # Queued mail begins no turn: a subagent that waited for another one would keep its caller forever
+    # (test_a_subagent_is_done_after_its_turn).
+    wakes = any(envelope.mode == "wake" for envelope in state.inbox.mail)
+    if state.me.kind == "subagent" and state.turns.count > 0 and not wakes:
         return leftover_commands(state, facts) or st.StopAgent(_outcome(state), final_words(state))
     if facts.claimable and not state.work.tasks and state.work.gate.gate != "pending":
         return st.ClaimTask(facts.claimable)
