@@ -61,7 +61,7 @@ def test_a_session_goes_from_host_to_host_and_no_promise_breaks(
 
 
 def test_seeds_that_once_broke_a_promise_break_none() -> None:
-    """A subagent that had unread mail, which begins no turn, never ended after its turn, and its caller waited forever."""
+    """A subagent whose unread mail begins no turn never ended after its turn, and its caller waited forever."""
     check(SixOnHosts, [1239])
 
 

@@ -137,7 +137,7 @@ async def test_the_secret_is_stored_nowhere_and_old_links_are_removed(monkeypatc
         assert not [row for row in rows if secret in row.key or secret.encode() in (row.value or b"")]
         assert len([row for row in rows if row.key.startswith(LINKS)]) == 1
         monkeypatch.setenv("CALLBOARD_TOOL", "1")
-        with pytest.raises(UsageError, match="may not make or revoke"):
+        with pytest.raises(UsageError, match="is for a person"):
             await linked(page, PERMISSION)
 
 
