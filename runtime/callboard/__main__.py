@@ -27,7 +27,7 @@ from callboard import __version__  # pyright: ignore[reportUnusedImport] - impor
 from callboard.cli import _fast_start as _early  # noqa: F401  # pyright: ignore[reportUnusedImport] - runs before the first import of structlog
 from callboard.cli.commands.options import Invocation
 from callboard.cli.commands.root import cli
-from callboard.types.errors import CallboardError
+from callboard.types.errors import CallboardError, UsageError
 
 BUG = 70
 INTERRUPTED = 130
@@ -42,6 +42,7 @@ def main(args: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     out = sys.stdout
     try:
+        _refuse_other_bytes(sys.argv[1:] if args is None else args)
         type_ahead.imported()  # after the lines above, because until then a signal must restore the terminal's mode
         type_ahead.hold(sys.argv[1:] if args is None else args)
         code = cli.main(args=args, prog_name="callboard", standalone_mode=False, obj=context)
@@ -53,6 +54,13 @@ def main(args: Sequence[str] | None = None) -> int:
         type_ahead.release()
         signal.signal(signal.SIGTERM, before)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_other_bytes(args: Sequence[str]) -> None:
+    """Raise `UsageError` for an argument that is not UTF-8: no record and no message can contain it."""
+    for arg in args:
+        if not arg.isascii() and arg.encode("utf-8", "replace").decode() != arg:
+            raise UsageError(f"the argument {arg!a} is not UTF-8 text")
 
 
 def _open_standard_streams() -> None:

@@ -50,6 +50,8 @@ def find_places(workspace: Path, *, writable: bool = True) -> WorkspacePaths:
         root = workspace.resolve(strict=True)
     except OSError as missing:
         raise WorkspaceUnusable(f"{workspace}: {missing.strerror}: give an existing folder with --cwd") from missing
+    if str(root).encode("utf-8", "replace").decode() != str(root):
+        raise WorkspaceUnusable(f"{str(root)!a}: its path is not UTF-8 text: rename the folder")
     if not root.is_dir():
         raise WorkspaceUnusable(f"{root} is not a folder: give one with --cwd")
     if writable and not os.access(root, os.W_OK):

@@ -181,7 +181,10 @@ def test_a_cancelled_call_ends_the_wait_and_not_the_session_and_eof_leaves_it_to
     assert (ran.code, ran.out) == (0, "At last.\n")
 
 
-def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Command) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_it_at_once_and_stdout_holds_the_protocol_alone(
+    command: Command, number: signal.Signals, code: int
+) -> None:
     server = command.start("mcp", "serve", "--model", command.scenario(SLOW), stdin=PIPE)
     assert server.stdin is not None
     assert server.stdout is not None
@@ -195,9 +198,9 @@ def test_sigterm_leaves_at_once_and_stdout_holds_the_protocol_alone(command: Com
     server.stdin.write(json.dumps(run) + "\n")
     server.stdin.flush()
     assert [json.loads(server.stdout.readline())["id"] for _ in range(2)] == [1, 2]
-    server.send_signal(signal.SIGTERM)
+    server.send_signal(number)
     rest, err = server.communicate(timeout=180)
-    assert server.returncode == 143
+    assert server.returncode == code
     assert all(json.loads(line)["jsonrpc"] == "2.0" for line in rest.splitlines())
     assert "Traceback" not in err
     (kept,) = json.loads(command.run_inline("sessions", "--json").out)

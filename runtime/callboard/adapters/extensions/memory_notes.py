@@ -214,7 +214,10 @@ class NoteFolder:
         with self._opened(make=True) as folder:
             assert folder is not None, "it was made"
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            lock = os.open(_LOCK, flags, 0o600, dir_fd=folder)
+            try:
+                lock = os.open(_LOCK, flags, 0o600, dir_fd=folder)
+            except OSError as failed:
+                raise ToolRefused(f"the notes cannot be changed: {failed.strerror}") from failed
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield folder

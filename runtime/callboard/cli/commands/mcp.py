@@ -18,6 +18,7 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.client_options import json_object
 from callboard.cli.commands.known_names import KnownNamesGroup
 from callboard.cli.commands.options import (
+    FiniteRange,
     Invocation,
     as_json,
     everywhere,
@@ -125,7 +126,7 @@ def get(invocation: Invocation, /, *, name: str, json_: bool, **values: Any) -> 
 @click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Environment variable of the server's process.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="K:V", help="Header of each request.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Timeout of one call in seconds."
+    "--timeout", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="Timeout of one call in seconds."
 )
 @_REPLACE
 @everywhere
@@ -243,7 +244,7 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
 @permission_options
 @click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Maximum model steps per turn.")
 @click.option(
-    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of one session in dollars."
+    "--max-budget-usd", type=FiniteRange(min=0), metavar="USD", help="Maximum cost of one session in dollars."
 )
 @click.option("--trust", is_flag=True, help="Trust the workspaces: use their hooks, agents, servers and settings.")
 @everywhere

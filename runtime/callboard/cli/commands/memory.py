@@ -172,6 +172,8 @@ def path(invocation: Invocation, /, *, json_: bool, **values: str) -> None:
 
 def _edited(inspector: MemoryInspector, name: str, workspace: Path) -> str:
     """Return the note as saved by the user. Raises `UsageError` if no editor can run, or nothing was saved."""
+    if not sys.stdin.isatty():
+        raise UsageError("an editor needs a terminal: give --text, or --text - for standard input. Nothing is changed")
     try:
         saved = edit_text(inspector.file_of(name), "note.md", workspace)
     except EditorFailed as failed:

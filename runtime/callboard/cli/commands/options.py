@@ -5,6 +5,7 @@ Imports only click, because `--help` imports it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
@@ -150,7 +151,7 @@ def taking_over(command: Command) -> Command:
         ),
         click.option(
             "--wait",
-            type=click.FloatRange(min=0),
+            type=FiniteRange(min=0),
             metavar="SECONDS",
             help="With --take-over: seconds to wait for the release (default 10).",
         ),
@@ -217,6 +218,25 @@ def split_list(texts: Iterable[str]) -> tuple[str, ...]:
                 word = ""
         names.append(word)
     return tuple(word for word in names if word)
+
+
+class FiniteRange(click.FloatRange):
+    """A number within limits. Refuses `nan`, `inf`, and numbers above `LARGEST`, which no limit in use has.
+
+    A comparison with `nan` is always false, so a limit of `nan` would be no limit.
+    """
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:  # the types of click's own method
+        """Return the number. Fails as click's types do."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number) or number > LARGEST:
+            self.fail(f"{value} is no number up to {LARGEST:,.0f}.", param, ctx)
+        return number
+
+
+LARGEST = 1e12
 
 
 def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:

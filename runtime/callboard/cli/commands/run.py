@@ -22,6 +22,7 @@ from callboard.adapters.extensions.hooks import HookEntry, load_hooks
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, is_for_run, json_object
 from callboard.cli.commands.options import (
+    FiniteRange,
     Invocation,
     detaching,
     everywhere,
@@ -88,10 +89,10 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ..
 @click.option("--append-system-prompt", "appended", metavar="TEXT", help="Add this to the lead's instructions.")
 @click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Maximum model steps per turn.")
 @click.option(
-    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of the session in dollars."
+    "--max-budget-usd", type=FiniteRange(min=0), metavar="USD", help="Maximum cost of the session in dollars."
 )
 @click.option(
-    "--max-seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Maximum duration of a turn in seconds."
+    "--max-seconds", type=FiniteRange(min=0), metavar="SECONDS", help="Maximum duration of a turn in seconds."
 )
 @with_output_format
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Record the session to this cassette.")
@@ -146,13 +147,13 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 @click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Maximum model steps per turn, from now on.")
 @click.option(
     "--max-seconds",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SECONDS",
     help="Maximum duration of a turn in seconds, from now on.",
 )
 @click.option(
     "--max-budget-usd",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="USD",
     help="Maximum cost of the session in dollars, including what it has spent.",
 )
@@ -442,6 +443,11 @@ def _with_managed(text: str, options: SessionOptions) -> tuple[SessionOptions, l
     """
     given = json_object(text, "--managed-settings")
     read = read_claude(text.encode(), "--managed-settings", person=True, trusted=True)
+    unread = [
+        report for report in read.verdicts if report.verdict == "refused" and report.name.startswith("permissions")
+    ]
+    if unread:
+        raise UsageError("; ".join(map(str, unread)))
     flags = dict(options.workspace.flags)
     for kind in ("deny", "ask"):
         if rules := read.rules.get(kind):

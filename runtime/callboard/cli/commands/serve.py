@@ -19,7 +19,7 @@ import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.open_files import raise_limit
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.page_process import page_beside
@@ -52,7 +52,7 @@ _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @click.option(
     "--hand-over",
     "handing_over",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

@@ -12,7 +12,7 @@ import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.storage.durable import DurableStore
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.sessions_removed import removal_json, removal_lines
@@ -86,7 +86,7 @@ def copy(invocation: Invocation, /, target: str) -> None:
 
 
 @store.command()
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Remove sessions that ended before.")
+@click.option("--days", type=FiniteRange(min=0, min_open=True), help="Remove sessions that ended before.")
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N sessions.")
 @click.option("--dry-run", is_flag=True, help="Change nothing, list what would go.")
 @as_json

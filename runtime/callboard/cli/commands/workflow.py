@@ -21,13 +21,7 @@ import anyio
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import (
-    Invocation,
-    as_json,
-    everywhere,
-    permission_grants,
-    with_plugins,
-)
+from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere, permission_grants, with_plugins
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
@@ -63,9 +57,7 @@ def workflow() -> None:
 @click.option("--id", "run_id", metavar="ID", help="Id of this run.")
 @click.option("--model", metavar="NAME", help="The session's model; rehearsal:FILE and cassette:FILE need no key.")
 @permission_grants
-@click.option(
-    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of its agents in dollars."
-)
+@click.option("--max-budget-usd", type=FiniteRange(min=0), metavar="USD", help="Maximum cost of its agents in dollars.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
 @as_json
@@ -95,9 +87,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
 @click.option("--from", "place", metavar="FILE:NAME", help="Current place of the workflow, if it has moved.")
 @click.option("--redo", multiple=True, metavar="STEP", help="Run this step again; repeatable.")
 @permission_grants
-@click.option(
-    "--max-budget-usd", type=click.FloatRange(min=0), metavar="USD", help="Maximum cost of its agents in dollars."
-)
+@click.option("--max-budget-usd", type=FiniteRange(min=0), metavar="USD", help="Maximum cost of its agents in dollars.")
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @with_plugins
 @as_json

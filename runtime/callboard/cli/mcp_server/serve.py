@@ -15,6 +15,8 @@ from callboard import __version__
 from callboard.adapters.mcp.server import McpService, serve_stdio, serving_http
 from callboard.adapters.system.logs import logging_to
 from callboard.cli.mcp_server.tools import INSTRUCTIONS, Tools, offers, words_of
+from callboard.cli.terminal.hangup import HANGUP
+from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Terminal, block
 from callboard.sessions.client_sessions import ServerLimits, client_sessions
 from callboard.sessions.places import find_places
@@ -74,6 +76,7 @@ class _Serving:
         with logging_to(places.state / "log" / "mcp-serve.jsonl"):
             async with anyio.create_task_group() as group:
                 await group.start(self._watch_signals, group.cancel_scope)
+                group.start_soon(self._watch_hangup, group.cancel_scope)
                 await self._serve()
                 group.cancel_scope.cancel()
         return self._left
@@ -105,6 +108,11 @@ class _Serving:
                 self._left = _CODES[received]
                 scope.cancel()
                 return
+
+    async def _watch_hangup(self, scope: anyio.CancelScope) -> None:
+        await next_hangup()
+        self._left = HANGUP
+        scope.cancel()
 
     def _say(self, text: str) -> None:
         self._terminal.terminal_print(block(text, "dim", progress=True))

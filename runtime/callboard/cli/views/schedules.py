@@ -145,11 +145,8 @@ def draft_block(schedule: Schedule, now: float, *, note: str = "") -> Block:
     The lines have the meaning, the next times, the jitter and the schedule's own rules.
     """
     lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next_times(schedule, now), *rule_lines(schedule)]
-    whole = budget_words(schedule.budget)
-    each = budget_words(schedule.fire_budget)
-    lines += [f"may spend: {whole or 'no limit of its own'} in all, {each or 'as much'} for each fire"] * bool(
-        whole or each
-    )
+    if budget_words(schedule.budget) or budget_words(schedule.fire_budget):
+        lines.append(_budget_line(schedule))
     lines += [note] if note else []
     return Block(tuple(Line(plain(line)) for line in lines))
 
@@ -194,13 +191,16 @@ def _lines(schedule: Schedule, spent: ScheduleSpent, now: float) -> Iterator[str
     if (last := last_fired(schedule)) is not None:
         yield f"last: {when(last)}"
     yield from rule_lines(schedule)
-    whole = budget_words(schedule.budget)
-    each = budget_words(schedule.fire_budget)
-    yield f"may spend: {whole or 'no limit of its own'} in all, {each or 'no limit of its own'} for each fire"
+    yield _budget_line(schedule)
     yield f"has spent: {spent_words(spent)}"
     yield f"prompt: {schedule.prompt}"
     if schedule.state == "paused":
         yield f"to let it fire again: callboard cron resume {schedule.name or schedule.id} [--budget KIND=N]"
+
+
+def _budget_line(schedule: Schedule) -> str:
+    whole, each = (budget_words(budget) or "no limit of its own" for budget in (schedule.budget, schedule.fire_budget))
+    return f"may spend: {whole} in all, {each} for each fire"
 
 
 def _next_times(schedule: Schedule, now: float) -> Iterator[str]:

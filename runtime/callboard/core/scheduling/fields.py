@@ -330,6 +330,10 @@ def _pairs(field: str, value: object) -> list[tuple[str, str]]:
 
 
 def _is_none(value: object) -> bool:
+    """Return True for `none`, also as the only value of a list: an option that may be repeated gives a list."""
+    if isinstance(value, list | tuple):
+        values = cast("Sequence[object]", value)
+        return len(values) == 1 and _is_none(values[0])
     return value is None or (isinstance(value, str) and value.strip().lower() in _NONE)
 
 

@@ -31,7 +31,7 @@ from callboard.engine.commands import stored_sessions
 from callboard.ports.store import Store
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.stores import has_store, is_local, open_store, own_settings
-from callboard.types.errors import UsageError
+from callboard.types.errors import UsageError, WorkspaceUnusable
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.settings import Settings
 
@@ -230,6 +230,9 @@ def _write(places: WorkspacePaths, store: Store, file: Path, *, sessions: int, l
                 _add(archive, state / "blobs", f"{_STATE}/blobs")
                 _add(archive, places.data, _DATA)
         draft.rename(file)
+    except OSError as failed:
+        draft.unlink(missing_ok=True)
+        raise WorkspaceUnusable(f"{file}: cannot be written: {failed.strerror or failed}") from failed
     except BaseException:
         draft.unlink(missing_ok=True)
         raise

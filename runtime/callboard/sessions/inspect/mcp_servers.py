@@ -192,8 +192,9 @@ def _write(path: Path, document: Mapping[str, object]) -> None:
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600 if path.name == PERSON_FILE else 0o644
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".callboard-", delete=False) as new:
-            new.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".callboard-", delete=False) as new:
+            new.write(text.encode("utf-8", "replace"))
             new.flush()
             os.fchmod(new.fileno(), mode)
             os.fsync(new.fileno())

@@ -145,12 +145,15 @@ class ScheduleInspector:
         return await self._change(name, resuming)
 
     async def run(self, name: str) -> str:
-        """Fire a schedule now, in addition to its times and in any state.
+        """Fire a schedule now, in addition to its times, also if it is paused or over.
 
-        Returns the id of the fire. Raises `UsageError`.
+        Returns the id of the fire. Raises `UsageError`, also for a schedule that was removed.
         """
         refuse_inside_tool("Running a schedule")
-        return await fire_as_person(self._store, self.session, self.schedule_named(name), now=self._clock.now())
+        schedule = self.schedule_named(name)
+        if schedule.state == "cancelled":
+            raise UsageError(f"{name} is cancelled, and never fires again: add a new one")
+        return await fire_as_person(self._store, self.session, schedule, now=self._clock.now())
 
     async def history(self, name: str | None = None) -> list[Fire]:
         """Return the fires of one schedule, or of all, newest first. Raises `UsageError` for an unknown schedule."""

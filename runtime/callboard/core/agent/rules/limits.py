@@ -250,7 +250,7 @@ def _affordable(budgets: Path, now: float, limits: ModelLimits, reserve: Amount,
     )
     if free.cost_usd is not None and limits.priced and price > 0:
         price *= limits.factor(limits.window)  # the higher price, whatever the prompt
-        outputs.append(int((free.cost_usd - reserve.cost_usd) * 1_000_000 / price))
+        outputs.append(int(min((free.cost_usd - reserve.cost_usd) * 1_000_000 / price, limits.max_output)))
     return max(0, min(outputs, default=limits.max_output))
 
 

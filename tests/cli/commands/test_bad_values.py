@@ -1,0 +1,98 @@
+"""Values that no command can use: each is refused with what is wrong, and never counts as a limit that is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.commands.command import Command
+
+SAYING = """
+agents:
+  lead:
+    - reply: Done.
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e308"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "x", "--max-budget-usd"),
+        ("run", "x", "--max-seconds"),
+        ("resume", "--max-budget-usd"),
+        ("store", "gc", "--days"),
+        ("mcp", "add", "x", "--timeout"),
+        ("mcp", "serve", "--max-budget-usd"),
+        ("workflow", "run", "w.py:w", "--max-budget-usd"),
+        ("serve", "--hand-over"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_with_its_option(command: Command, words: tuple[str, ...], value: str) -> None:
+    ran = command.run_inline(*words, value)
+    assert (ran.code, words[-1] in ran.err) == (2, True), ran.err
+    assert "bug" not in ran.err
+
+
+def test_a_very_high_limit_of_the_settings_is_a_limit(command: Command) -> None:
+    settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text("budget: {cost_usd: 1.0e+308}\n")
+    ran = command.run_inline("run", "--model", command.scenario(SAYING), "Go.")
+    assert ran.code == 0, ran.err
+
+
+def test_restrictions_that_cannot_be_read_stop_a_run(command: Command) -> None:
+    managed = '{"permissions": {"deny": ["Bash("]}}'
+    ran = command.run_inline("run", "--managed-settings", managed, "--model", command.scenario(SAYING), "Go.")
+    assert ran.code == 2
+    assert "permissions.deny[0]" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "bad\udcff"), ("send", "\udcff"), ("tasks", "add", "\udcff"), ("-C", "/tmp/\udcff", "sessions")]
+)
+def test_an_argument_that_is_not_utf_8_is_refused(command: Command, words: tuple[str, ...]) -> None:
+    ran = command.run_inline(*words)
+    assert (ran.code, "is not UTF-8 text" in ran.err, "\\udcff" in ran.err) == (2, True, True), ran.err
+
+
+def test_a_folder_whose_path_is_not_utf_8_is_refused(command: Command, tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/bad\xff"
+    os.mkdir(folder)
+    command.workspace = Path(os.fsdecode(folder))
+    ran = command.run_inline("sessions")
+    assert (ran.code, "its path is not UTF-8 text" in ran.err) == (3, True), ran.err
+
+
+def test_a_backup_that_cannot_be_written_is_no_bug(command: Command) -> None:
+    assert command.run_inline("run", "--model", command.scenario(SAYING), "Go.").code == 0
+    ran = command.run_inline("backup", "nowhere/x.tgz")
+    assert (ran.code, "nowhere/x.tgz: cannot be written: No such file or directory" in ran.err) == (3, True), ran.err
+
+
+def test_a_note_is_not_edited_where_no_editor_can_be_shown(command: Command) -> None:
+    ran = command.run_inline("memory", "edit", "ship")
+    assert (ran.code, "give --text" in ran.err) == (2, True), ran.err
+
+
+def test_a_removed_schedule_cannot_be_run(command: Command) -> None:
+    assert command.run_inline("run", "--model", command.scenario(SAYING), "Go.").code == 0
+    assert command.run_inline("cron", "add", "--name", "look", "@daily", "Look.").code == 0
+    assert command.run_inline("cron", "remove", "look").code == 0
+    ran = command.run_inline("cron", "run", "look")
+    assert (ran.code, "is cancelled, and never fires again" in ran.err) == (2, True), ran.err
+
+
+def test_none_removes_the_budget_of_a_schedule(command: Command) -> None:
+    assert command.run_inline("run", "--model", command.scenario(SAYING), "Go.").code == 0
+    assert command.run_inline("cron", "add", "--name", "look", "--budget", "cost_usd=1", "@daily", "Look.").code == 0
+    ran = command.run_inline("cron", "edit", "look", "--budget", "none")
+    assert ran.code == 0, ran.err
+    assert "may spend: no limit of its own in all" in command.run_inline("cron", "show", "look").out
