@@ -207,9 +207,12 @@ async def _rehearsal(scenario_file: Path, places: WorkspacePaths, session: str) 
     from callboard.adapters.models.rehearsal.emulator import EmulatorOptions, serve
     from callboard.adapters.models.rehearsal.scenario_file import load_scenario
 
-    if not await anyio.Path(scenario_file).is_file():
+    file = anyio.Path(scenario_file)
+    if not await file.is_file():  # a session that was started in its workspace may be resumed from another folder
+        file = anyio.Path(places.workspace, scenario_file)
+    if not await file.is_file():
         raise SettingsError("there is no such scenario file", str(scenario_file))
-    scenario = await anyio.to_thread.run_sync(load_scenario, scenario_file)
+    scenario = await anyio.to_thread.run_sync(load_scenario, Path(file))
     state = places.session_data(session) / "rehearsal.jsonl"
     server = await serve(scenario, options=EmulatorOptions(state=state, keep_bodies=0))
     # A key that no message contains by chance: keys are removed from the texts of a service.

@@ -96,3 +96,11 @@ def test_none_removes_the_budget_of_a_schedule(command: Command) -> None:
     ran = command.run_inline("cron", "edit", "look", "--budget", "none")
     assert ran.code == 0, ran.err
     assert "may spend: no limit of its own in all" in command.run_inline("cron", "show", "look").out
+
+
+def test_a_scenario_in_the_workspace_is_found_from_another_folder(command: Command, tmp_path: Path) -> None:
+    (command.workspace / "saying.yaml").write_text(SAYING.lstrip() + "    - reply: Done again.\n")
+    assert command.run_inline("run", "--model", "rehearsal:saying.yaml", "Go.").code == 0
+    workspace, command.workspace = command.workspace, tmp_path
+    ran = command.run_inline("-C", str(workspace), "run", "--continue", "Go on.")
+    assert (ran.code, "Done again." in ran.out) == (0, True), ran.err
