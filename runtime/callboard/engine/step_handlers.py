@@ -90,19 +90,26 @@ async def _deliver(agent: AgentRuntime, step: st.Deliver) -> None:
 
 
 async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
-    """Drop envelopes and inform the lead, so that nothing is lost silently."""
+    """Drop envelopes and inform the lead, so that nothing is lost silently.
+
+    The lead itself reads of mail from agents in its next turn: a message that woke it would continue the chain that was
+    too long.
+    """
     lead = agent.host.board.agent("lead")
     writes: list[Write] = []
-    if lead and agent.name != "lead":
+    dropped = [envelope for envelope in agent.state.inbox.mail if envelope.id in step.ids]
+    from_agents = any(agent.host.board.agent(envelope.sender) for envelope in dropped)
+    if lead and (agent.name != "lead" or from_agents):
         envelope = Envelope(
             id=short_id("env", *step.ids, "dropped"),
             sender="runtime",
             recipient="lead",
             incarnation=lead[0].incarnation,
             type="error",
+            mode="queue" if agent.name == "lead" else "wake",
             content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
             caused_by=step.ids[0],
-            cause=weakest(cause_of(e) for e in agent.state.inbox.mail if e.id in step.ids),
+            cause=weakest(map(cause_of, dropped)),
             sent_at=_now(agent),
         )
         writes.append(sending(agent.host.session, envelope))
@@ -292,6 +299,10 @@ def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
     if step.reason in ("failed", "limit", "overflow", "refused"):
         # Another agent may be able to do the task (test_a_teammate_that_stops_at_a_limit_gives_its_task_back).
         note = f"{agent.name} stopped before it was done: {without_advice(step.why)}"
+    elif step.reason == "blocked" or (step.reason == "interrupted" and state.turn.halted):
+        # Nobody continues the work after a hook, while a person who interrupts does
+        # (test_a_teammate_that_a_hook_halts_gives_its_task_back).
+        note = f"{agent.name} was halted by a hook before it was done: {state.turn.halted or step.why}"
     elif step.reason == "end" and state.work.tasks and not keeps_tasks(state):
         suffix = f" Its last words: {state.turn.text}" if state.turn.text else ""
         note = f"{agent.name} ended its turn before it was done.{suffix}"

@@ -325,6 +325,25 @@ def test_a_chain_of_messages_that_is_too_deep_is_dropped_and_told() -> None:
     assert found.ids == ("env_2",)
 
 
+def test_a_changed_file_or_task_begins_the_chain_of_messages_again() -> None:
+    begun = (
+        Life.begun()
+        .mailed("ping", depth=MAX_DEPTH)
+        .on(ev.TurnBegan, turn="t", cause="env_1", depth=MAX_DEPTH, authority="teammate")
+    )
+    assert begun.state.turn is not None
+    assert begun.state.turn.depth == MAX_DEPTH
+    for life in (
+        begun.on(ev.FileSeen, path="a.py", digest="d1", changed=True),
+        begun.on(ev.TaskHeld, task="task_1"),
+    ):
+        assert life.state.turn is not None
+        assert life.state.turn.depth == 0
+    read = begun.on(ev.FileSeen, path="a.py", digest="d1", changed=False)
+    assert read.state.turn is not None
+    assert read.state.turn.depth == MAX_DEPTH, "a file that was only read continues the chain"
+
+
 def test_a_schedule_that_wants_its_own_turn_waits_for_the_end_of_this_one() -> None:
     life = prompted().mailed("nightly", type="scheduled").mailed("join", type="scheduled", metadata={"deliver": "step"})
     assert step(life) == st.Deliver(("env_3",))

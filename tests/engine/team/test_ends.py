@@ -134,3 +134,25 @@ async def test_the_lead_gets_one_typed_report_however_a_teammate_ends(how: str) 
 async def _mail_of_alice(team: HostedSession) -> list[Envelope]:
     records = await team.world.store.read(mailbox("s1", "alice", 1))
     return [Envelope.model_validate_json(record.data) for record in records]
+
+
+async def test_a_teammate_that_a_hook_halts_gives_its_task_back() -> None:
+    """Nobody would continue it. It is open again, or has failed after as many attempts as any task."""
+    model = ScriptedModel(
+        {
+            "lead": [use("create_task", {"subject": "the work"}), use(*spawn("alice", "help")), say("w"), say("hm")],
+            "alice": [use("report", {"status": "done", "result": "here"}), *[use("list_tasks") for _ in range(9)]],
+        }
+    )
+    world = team_world(model, Echo(name="write_file"))
+    world.hooks.add("PreToolUse", no_looking)
+    async with world.session() as team:
+        await team.prompt("go")
+        with anyio.move_on_after(30):
+            await team.quiet()
+        (task,) = team.team.host.board.tasks()
+        state = team.team.state("alice")
+        assert state is not None
+        assert state.work.tasks == {}
+        assert task.status in ("pending", "failed")
+        assert "halted by a hook before it was done: " in (task.result or "")

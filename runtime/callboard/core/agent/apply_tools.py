@@ -20,7 +20,7 @@ from callboard.core.agent.changes import (
     without_mode_reminder,
 )
 from callboard.core.agent.open_calls import CallState, OpenCalls
-from callboard.core.agent.state import AgentState, BackgroundCommand
+from callboard.core.agent.state import AgentState, BackgroundCommand, Turn
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
 from callboard.core.approvals.plans import decision, void_of
 from callboard.core.approvals.requests import UNASKED
@@ -212,7 +212,13 @@ def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
     changed = work.changed
     if e.changed and (e.path not in work.files or e.path not in changed):  # a changed file is in `files`: a quick test
         changed = (*changed, e.path)
-    return replace(state, work=replace(work, files=work.files.having(e.path, e.digest), changed=changed))
+    work = replace(work, files=work.files.having(e.path, e.digest), changed=changed)
+    return replace(state, work=work, turn=_with_first_hop(state) if e.changed else state.turn)
+
+
+def _with_first_hop(state: AgentState) -> Turn | None:
+    """Return the turn with a chain of messages that begins again: a file or a task has changed (`MAX_DEPTH`)."""
+    return state.turn if state.turn is None or state.turn.depth == 0 else replace(state.turn, depth=0)
 
 
 def _skill_loaded(state: AgentState, e: ev.SkillLoaded) -> AgentState:
@@ -251,7 +257,7 @@ def _task_held(state: AgentState, e: ev.TaskHeld) -> AgentState:
     if gate.gate == "open" and gate.task and gate.task not in tasks:
         gate = _after_work(state)
     state = gate_moved(state, gate)
-    return replace(state, work=replace(state.work, tasks=tasks))
+    return replace(state, work=replace(state.work, tasks=tasks), turn=_with_first_hop(state))
 
 
 def _after_work(state: AgentState) -> PlanGate:

@@ -210,8 +210,12 @@ class AgentSpawner:
     async def _create(self, spec: AgentSpec, prompt: str, call: str) -> None:
         host = self._agent.host
         if host.board.agent(spec.name) is None:
+            # The store finishes a commit although the call was cancelled. Without the shield the agent would not be on
+            # the board when the children of the call are stopped, and would work for nobody.
+            writes = self._writes(spec, prompt, call, now=host.clock.now(), incarnation=1, revision=0)
             try:
-                await host.commit(*self._writes(spec, prompt, call, now=host.clock.now(), incarnation=1, revision=0))
+                with anyio.CancelScope(shield=True):
+                    await host.commit(*writes)
             except Conflict:
                 await host.refresh(agent_key(host.session, spec.name))
 
