@@ -81,7 +81,7 @@ def test_six_agents_with_72_steps_leave_fewer_than_40_lines(
 
 
 def test_the_list_has_a_count_and_the_list_of_a_low_screen_is_shorter(opened: Callable[..., PtyScreen]) -> None:
-    screen = opened(scenario(11, steps=25, latency_ms=800))
+    screen = opened(scenario(11, steps=25, latency_ms=2_000))
     screen.type("audit\r")
     screen.wait(r"^and 4 more at work \(Ctrl-T: the team\)$")
     assert listed(screen) == ["lead", *(f"explore {number}" for number in range(1, 8))]
