@@ -54,7 +54,8 @@ async def exchange_mail(host: SessionRuntime, name: str, agents: int, count: int
     row = AgentRow(name=name, kind="teammate")
     agent = AgentRuntime(host, row, await recall(host.ports.store, SESSION, name, 1), begin, lock=AgentLock(name))
     if agent.state.identity.spec is None:
-        spec = host.types("teammate", name, host.types("lead", "lead", None))
+        world = World(ScriptedModel({}))
+        spec = world.spec_of("teammate", name, world.spec_of("lead", "lead", None))
         await agent.record(ev.AgentStarted(at=host.clock.now(), spec=spec, session=SESSION, incarnation=1))
     async with anyio.create_task_group() as group:
         group.start_soon(listen, agent)

@@ -39,7 +39,7 @@ def test_a_raise_is_told_and_kept_and_what_is_none_is_refused(tmp_path: Path) ->
         ran = command.run_inline("team", "budget", *args)
         assert (ran.code, why in ran.err) == (2, True), ran.err
     inside = command.run_inline("team", "budget", "alice", "steps=9", CALLBOARD_TOOL="1")
-    assert (inside.code, "may not raise the budget of an agent" in inside.err) == (2, True), inside.err
+    assert (inside.code, "Raising the budget of an agent is for a person" in inside.err) == (2, True), inside.err
     ran = command.run_inline("team", "budget", "alice", "steps=7")
     assert (ran.code, "alice may use 7 calls in all" in ran.out) == (0, True), ran.err
     assert "once a process hosts the session again" in " ".join(ran.out.split())

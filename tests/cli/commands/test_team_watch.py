@@ -163,6 +163,6 @@ def test_what_is_no_agent_or_not_parked_is_refused_and_so_is_a_tools_process(com
         ran = command.run_inline("team", *args)
         assert (ran.code, why in ran.err) == (2, True), ran.err
     inside = command.run_inline("team", "kill", "alice", CALLBOARD_TOOL="1")
-    assert (inside.code, "may not kill an agent" in inside.err) == (2, True), inside.err
+    assert (inside.code, "Killing an agent is for a person" in inside.err) == (2, True), inside.err
     waits = command.run_inline("team", "kill", "alice")
     assert "No process hosts the session" in waits.out

@@ -292,7 +292,7 @@ def test_a_tools_process_continues_only_a_session_that_a_tool_began(command: Com
     for args in (("run", "-c", "As the person."), ("run", "-c", "--fork-session", "As the person."), ("resume",)):
         ran = command.run_inline(*args, CALLBOARD_TOOL="1")
         assert (ran.code, ran.out) == (2, ""), args
-        assert "may not continue a session that a person began" in ran.err
+        assert "Continuing a session that a person began is for a person" in ran.err
     mail = json.loads(command.run_inline("inbox", "--all", "--json").out)
     assert [row["envelope"]["content"] for row in mail] == ["Of the person."]
 

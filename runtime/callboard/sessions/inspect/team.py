@@ -261,7 +261,7 @@ class TeamInspector:
 
         Returns True if it has stopped; False also if no process hosts it.
         """
-        row = self._living(name, "stop")
+        row = self._living(name, "Stopping")
         await command_as_person(self.store, self.session, AgentCommand("stop", name, reason), now=self._clock.now())
         return await self._until(row, lambda now: now.life == "stopped")
 
@@ -270,7 +270,7 @@ class TeamInspector:
 
         Returns True if it has ended; False also if no process hosts it.
         """
-        row = self._living(name, "kill")
+        row = self._living(name, "Killing")
         await self._order("kill", row, reason)
         return await self._until(row, lambda now: now.life == "stopped")
 
@@ -279,7 +279,7 @@ class TeamInspector:
 
         Returns True if it has resumed; False also if no process hosts it.
         """
-        row = self._living(name, "resume")
+        row = self._living(name, "Resuming")
         if row.life != "crashed":
             raise UsageError(f"{name} is not parked: it is {row.life}")
         await self._order("resume", row, "")
@@ -291,7 +291,7 @@ class TeamInspector:
         The command stays in the agent's mailbox, so that it also takes effect if no process hosts the session now.
         Raises `UsageError` if a limit is not raised.
         """
-        row = self._living(name, "raise the budget of")
+        row = self._living(name, "Raising the budget of")
         now = (await self.recalled(row)).state
         budget = now.identity.spec.budget if now.identity.spec is not None else Budget()
         for kind, new_limit in raise_to.model_dump(exclude_none=True).items():
@@ -325,14 +325,14 @@ class TeamInspector:
 
         Raises `UsageError` for an unknown or stopped agent, and inside a tool's process.
         """
-        refuse_inside_tool(f"The command `{action}` to an agent")
+        refuse_inside_tool(f"{action} an agent")
         match = self.board.agent(name)
         if match is None:
             names = [agent.name for agent in self.board.agents() if agent.life != "stopped"]
             raise UsageError(unknown("agent", name, names, where=f"in session {self.session}"))
         if match[0].life == "stopped":
             raise UsageError(f"{name} has already stopped ({match[0].outcome})")
-        if match[0].kind == "lead" and action in ("stop", "kill"):
+        if match[0].kind == "lead" and action in ("Stopping", "Killing"):
             raise UsageError("the lead ends with its session: Ctrl-C stops its turn, /new starts a fresh conversation")
         return match[0]
 
