@@ -172,7 +172,7 @@ SLOW_STEPS = """
 agents:
   lead:
     - reply: [{tool_use: {name: bash, input: {command: "true"}}}]
-    - latency_ms: 1000
+    - latency_ms: 6000  # the disk is full by then, also on a busy machine: a command that cannot start is an error
       reply: [{tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]
     - reply: At last.
 """
