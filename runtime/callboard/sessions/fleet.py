@@ -212,11 +212,8 @@ class Fleet:
                     await self._obey(drain=row.value is not None)
 
     async def _obey(self, *, drain: bool) -> None:
-        """Drain, or take up sessions again. The other hosts are told as soon as the store can be reached.
-
-        The store may go away right after the order
-        (test_an_order_to_drain_that_cannot_be_announced_ends_nothing).
-        """
+        """Start or end the drain of this host. If the store cannot be reached, the announcement is made later."""
+        # The store may go away right after the order (test_an_order_to_drain_that_cannot_be_announced_ends_nothing).
         try:
             await self.drain(drain)
         except StoreBusy:
