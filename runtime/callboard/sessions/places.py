@@ -9,6 +9,7 @@ from pathlib import Path
 import platformdirs
 
 from callboard.core.keys import workspace_folder
+from callboard.core.utf8 import storable
 from callboard.types.errors import WorkspaceUnusable
 from callboard.types.lazy_dataclass import dataclass
 
@@ -50,7 +51,7 @@ def find_places(workspace: Path, *, writable: bool = True) -> WorkspacePaths:
         root = workspace.resolve(strict=True)
     except OSError as missing:
         raise WorkspaceUnusable(f"{workspace}: {missing.strerror}: give an existing folder with --cwd") from missing
-    if str(root).encode("utf-8", "replace").decode() != str(root):
+    if storable(str(root)) != str(root):
         raise WorkspaceUnusable(f"{str(root)!a}: its path is not UTF-8 text: rename the folder")
     if not root.is_dir():
         raise WorkspaceUnusable(f"{root} is not a folder: give one with --cwd")

@@ -12,6 +12,7 @@ from typing import Literal
 
 from callboard.core.checkpoints.address import without_credentials
 from callboard.core.context.reminders import displayed_name
+from callboard.core.utf8 import storable
 from callboard.types import events as ev
 from callboard.types.checkpoints import CheckpointPolicy
 from callboard.types.late_pattern import late_pattern
@@ -98,7 +99,7 @@ def short_list(names: Sequence[str]) -> tuple[str, ...]:
 
     Bytes of a name that are not UTF-8 are shown as `?`: a record cannot contain them.
     """
-    listed = [name.encode("utf-8", "replace").decode() for name in names[:_NAMED]]
+    listed = list(map(storable, names[:_NAMED]))
     return (*listed, f"{len(names) - _NAMED:,} more") if len(names) > _NAMED else tuple(listed)
 
 

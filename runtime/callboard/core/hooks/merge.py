@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
+from callboard.core.utf8 import storable
 from callboard.types.hook_answers import (
     FITTING,
     AddContext,
@@ -113,7 +114,7 @@ def never_fits(matcher: Matcher) -> bool:
 
 def capped(text: str) -> str:
     """Return the text with at most `MOST_CHARACTERS`, a mark at the cut, and no lone surrogates."""
-    text = text.encode("utf-8", "replace").decode()
+    text = storable(text)
     if len(text) <= MOST_CHARACTERS:
         return text
     mark = f"\n[cut: this hook said {len(text):,} characters]"
@@ -211,7 +212,7 @@ def blocks_of(content: object) -> tuple[Json, ...]:
     Raises `InvalidHook` for anything else.
     """
     if isinstance(content, str):
-        text = content.encode("utf-8", "replace").decode()
+        text = storable(content)
         return ({"type": "text", "text": text},) if text else ()
     if not isinstance(content, list | tuple):
         raise InvalidHook("a result is a text or a list of blocks")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from callboard.core.hooks.merge import InvalidHook, capped
+from callboard.core.utf8 import storable
 from callboard.types.hook_answers import (
     FITTING,
     AddContext,
@@ -160,7 +161,7 @@ def _read(event: str, stdout: str) -> _Output | None:
 def _without_surrogates(value: object) -> Any:
     """Return the JSON value with `?` for each half of a surrogate pair: a hook that cuts a text may print one."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return storable(value)
     if isinstance(value, list):
         return [_without_surrogates(each) for each in cast("list[object]", value)]
     if isinstance(value, dict):
