@@ -22,7 +22,7 @@ from callboard.web.app import page_app
 from callboard.web.guard import Refusal, cookie_name
 from callboard.web.live import LiveFeeds
 from callboard.web.peer import LOOPBACK_ONLY, Reach
-from callboard.web.routes import PageServices
+from callboard.web.routes import Notices, PageServices
 
 PORT = 7333
 HOST = f"127.0.0.1:{PORT}"
@@ -138,7 +138,7 @@ async def opened_page(
     async def report(refusal: Refusal) -> None:
         page.refusals.append(refusal)
 
-    services = PageServices(store, places, access, pending, news, LiveFeeds(store, places.live))
+    services = PageServices(store, places, access, pending, news, LiveFeeds(store, places.live), Notices())
     page.app = page_app(services, owner, report, reach)
     await pending.read()
     await page.sign_in()

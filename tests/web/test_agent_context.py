@@ -65,6 +65,7 @@ async def test_what_was_cut_is_shown_where_it_happened_and_can_be_undone() -> No
         assert (undone.status, f"alice undid {seq}" in undone.text) == (200, True), undone.text
         after = (await page.get(f"{PATH}/context")).text
         assert "undone by" in after
+        assert "alice undid" not in after
         again = await page.post(f"{PATH}/context/undo", {"edit": str(seq)})
         assert (again.status, "was undone already" in again.text) == (409, True)
         assert (await page.post(f"{PATH}/context/undo", {"edit": "x"})).status == 409

@@ -133,6 +133,7 @@ def test_a_phone_a_keyboard_and_a_browser_without_scripts_suffice(command: Comma
         tab.get_by_label("What to change").fill("Use slate.")
         tab.get_by_role("button", name="Reject").click()
         tab.get_by_text("Nothing waits for an answer.").wait_for()
+        tab.get_by_text("req_a2 rejected").wait_for()
         plain.close()
     assert stored_request(command, "req_p1").status == "approved"
     assert stored_request(command, "req_a2").reason == "Use slate."

@@ -78,9 +78,13 @@ async def test_a_merge_says_what_it_merged_or_why_not(tmp_path: Path) -> None:
     async with opened_page(trees.workspace, trees.store, trees.base / "data") as page:
         assert (await page.post(f"{PATH}/merge", {"check": ""})).status == 303
         assert (trees.workspace / "new.txt").read_text() == "new\n"
-        assert "It has no changes" in (await page.get(PATH)).text
+        assert "merged" not in (await page.get("/changes")).text
+        shown = (await page.get(PATH)).text
+        assert ("It has no changes" in shown, "merged wt/parser into main" in shown) == (True, True)
+        assert "merged wt/parser" not in (await page.get(PATH)).text, "the result is shown once"
         again = await page.post(f"{PATH}/merge", {})
         assert again.status == 303
+        assert "main already contains it" in (await page.get(PATH)).text
         (trees.root / "parser" / "a.txt").write_text("theirs\n")
         (trees.workspace / "a.txt").write_text("ours\n")
         trees.git("commit", "-qam", "ours")

@@ -24,7 +24,7 @@ from callboard.sessions.inspect.inspector import handle_of
 from callboard.types.errors import UsageError
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, clock, facts, form, path_of, table
-from callboard.web.routes import EventStream, PageServices, done, row_stream, viewer_of
+from callboard.web.routes import EventStream, PageServices, row_stream, viewer_of
 
 _REST = 2.0
 """Seconds between two messages: each reads a journal."""
@@ -193,7 +193,7 @@ class _AgentContextRoutes:
             raise UsageError(f"edit: {number!r} is not a number")
         answer = await handle.undo([int(number)], agent)
         text = undo_line(answer, [int(number)], agent).text
-        return done(request, f"{text}.", agent_screen_path(handle.id, agent, "context"))
+        return self._services.done(request, f"{text}.", agent_screen_path(handle.id, agent, "context"))
 
     async def _page(self, request: Request, screen: Screen) -> WebPage:
         handle = await handle_of(self._services.store, request.path_params["session"])

@@ -49,7 +49,7 @@ from callboard.web.new_session import new_session_routes
 from callboard.web.passwords import check_hash
 from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.policy import policy_routes
-from callboard.web.routes import PageServices, html_response, refused
+from callboard.web.routes import Notices, PageServices, html_response, refused
 from callboard.web.schedules import schedule_routes
 from callboard.web.sessions import session_routes
 from callboard.web.waiting import PATH, waiting_routes
@@ -275,7 +275,7 @@ async def serving_page(
         log.enter_context(logging_to(places.state / "log" / "web.jsonl"))
         await requests.read()
         live = LiveFeeds(store, places.live)
-        services = PageServices(store, places, access, requests, news, live)
+        services = PageServices(store, places, access, requests, news, live, Notices())
         app = page_app(services, ProcessLookup(), report, options.reach)
         running = serving_app(app, options.host, options.port, lifespan="off", tls=options.tls)
         async with running as bound, anyio.create_task_group() as group:

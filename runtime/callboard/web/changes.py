@@ -25,7 +25,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.web.agent import agent_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, facts, field, form, path_of, table
-from callboard.web.routes import EventStream, PageServices, done, row_stream, viewer_of
+from callboard.web.routes import EventStream, PageServices, row_stream, viewer_of
 
 PATH = "/changes"
 _REST = 5.0
@@ -207,7 +207,7 @@ class _ChangesRoutes:
             raise UsageError(f"no agent works on {line.name}")
         await handle.say(comment_text(sent.get("file", ""), sent.get("line", ""), text), reader)
         waits = "" if await handle.host() else " No process hosts the session: it is read when one does."
-        return done(request, f"Sent to {reader}.{waits}", changes_path(line.name))
+        return self._services.done(request, f"Sent to {reader}.{waits}", changes_path(line.name))
 
     async def merge(self, request: Request) -> Response:
         """Merge a worktree, and say what was merged."""
@@ -216,7 +216,7 @@ class _ChangesRoutes:
         if end.how in ("failed", "conflict"):
             raise UsageError(merged_words(name, end))
         files = f": {', '.join(end.files)}" if end.files else ""
-        return done(request, f"{merged_words(name, end)}{files}", changes_path(name))
+        return self._services.done(request, f"{merged_words(name, end)}{files}", changes_path(name))
 
     def _stream(self, page: Callable[[], Awaitable[WebPage]]) -> EventStream:
         return row_stream(self._services.store, {"s/": "/agent/"}, page, rest=_REST, log=WORKTREES)

@@ -20,7 +20,7 @@ from callboard.sessions.inspect.hosts import ListedHost, StoreHosts, read_hosts
 from callboard.sessions.inspect.resources import HOSTS, WAITING_SESSIONS
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, form, moment, path_of, table
-from callboard.web.routes import EventStream, PageServices, done, row_stream, viewer_of
+from callboard.web.routes import EventStream, PageServices, row_stream, viewer_of
 
 PATH = "/hosts"
 _REST = 2.0
@@ -99,7 +99,7 @@ class _HostRoutes:
         undo = bool(posted.get("undo"))
         names = await drain_in(self._services.store, posted.get("host", ""), drain=not undo)
         text = "takes up sessions again" if undo else "hands its sessions over"
-        return done(request, f"{', '.join(names)} {text}.", PATH)
+        return self._services.done(request, f"{', '.join(names)} {text}.", PATH)
 
     async def _page(self, request: Request) -> WebPage:
         return _hosts_page(await read_hosts(self._services.store), viewer_of(request))

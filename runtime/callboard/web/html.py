@@ -80,8 +80,8 @@ class WebPage:
     """False for a screen without a stream, because nothing changes on it."""
 
 
-def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
-    """Return a whole page, which follows its stream."""
+def document(screen: WebPage, workspace: str, viewer: Viewer, notice: str = "") -> Element:
+    """Return a whole page, which follows its stream. `notice`: the result of a change that led to it."""
     connection = {
         "hx-sse:connect": f"{screen.path}{EVENTS}{screen.query}",
         "hx-swap": "none",
@@ -105,7 +105,7 @@ def document(screen: WebPage, workspace: str, viewer: Viewer) -> Element:
             h.main("#main", **(connection if screen.follows else {}))[
                 h.a(".back", href=screen.back[0])[f"‹ {screen.back[1]}"] if screen.back else None,
                 h.h1[screen.title],
-                h.div(f"#{REPLY}", role="status", aria_live="polite"),
+                h.div(f"#{REPLY}", role="status", aria_live="polite")[notice_line(notice) if notice else None],
                 list(screen.fragments.values()),
                 screen.controls,
             ],
@@ -188,6 +188,11 @@ def _scripts() -> Node:
     None is deferred: htmx begins as soon as a deferred script of its own has run, before its extension is there.
     """
     return [h.script(src=f"/static/{name}") for name in (HTMX, HTMX_EVENTS, "page.js")]
+
+
+def notice_line(text: str) -> Element:
+    """Return the result of a change, as the page shows it."""
+    return h.p[spelled(text)]
 
 
 def partial(target: str, html: str, *, swap: str = "outerMorph") -> str:

@@ -57,7 +57,7 @@ from callboard.web.html import (
     shown_lines,
     table,
 )
-from callboard.web.routes import EventStream, PageServices, done, row_stream, viewer_of
+from callboard.web.routes import EventStream, PageServices, row_stream, viewer_of
 
 PATH = "/policy"
 _REST = 2.0
@@ -313,7 +313,7 @@ class _PolicyRoutes:
         """Revoke a rule of a session."""
         handle = await handle_of(self._services.store, request.path_params["session"])
         revoked = await handle.rules.revoke(visit_of(request).form.get("rule", ""))
-        return done(request, f"{revoked_words(revoked)}.", decisions_path(handle.id))
+        return self._services.done(request, f"{revoked_words(revoked)}.", decisions_path(handle.id))
 
     def _decisions(self, request: Request) -> Callable[[], Awaitable[WebPage]]:
         """Return the function that makes the page. It reads each event once."""

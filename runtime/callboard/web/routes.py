@@ -6,6 +6,7 @@ moment. A comment in between keeps the connection, and shows the server that the
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from datetime import tzinfo
 from hashlib import sha256
@@ -29,13 +30,15 @@ from callboard.types.errors import CallboardError, heart_of
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.access import Access
 from callboard.web.guard import visit_of
-from callboard.web.html import REPLY, ZONE, Viewer, WebPage, document, notice_document, partial
+from callboard.web.html import REPLY, ZONE, Viewer, WebPage, document, notice_document, notice_line, partial
 from callboard.web.live import LiveFeeds
 
 _REST = 0.2
 """Seconds between two messages of a stream."""
 _TEXT_REST = 0.05
 """The same for a reply that streams."""
+_NOTICES = 100
+"""Most results that wait for their pages."""
 _QUIET = 5.0
 """Seconds after which a stream without news looks again whether the host lives, and sends a comment."""
 
@@ -52,6 +55,23 @@ class StreamMessage(NamedTuple):
 Messages = AsyncIterator[StreamMessage]
 
 
+class Notices:
+    """Results of changes, each for the next page of its path in the browser that sent the change."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def put(self, browser: str, path: str, text: str) -> None:
+        """Keep a text. `browser`: the secret of its forms."""
+        self._texts[browser, path] = text
+        while len(self._texts) > _NOTICES:
+            self._texts.popitem(last=False)
+
+    def take(self, browser: str, path: str) -> str:
+        """Return the text for a page once; empty if there is none."""
+        return self._texts.pop((browser, path), "")
+
+
 @dataclass(frozen=True, slots=True)
 class PageServices:
     """Parts that the routes use."""
@@ -64,10 +84,25 @@ class PageServices:
     """Notified after each change of a session or a request."""
     live: LiveFeeds
     """Replies while they stream."""
+    notices: Notices
+    """Results of changes that were sent without a script."""
 
     def page(self, request: Request, page: WebPage) -> Response:
-        """Return a whole page."""
-        return html_response(document(page, str(self.places.workspace), viewer_of(request)))
+        """Return a whole page, with the result of a change that led to it."""
+        viewer = viewer_of(request)
+        notice = self.notices.take(viewer.form_token, page.path)
+        return html_response(document(page, str(self.places.workspace), viewer, notice))
+
+    def done(self, request: Request, text: str, back: str) -> Response:
+        """Return the response to a change: its result for the script that sent it, or the way to a page that shows it.
+
+        A browser sends a form itself if scripts are off, and if its user is faster than the scripts of a new page.
+        `back`: the path of the screen.
+        """
+        if request.headers.get("hx-request"):
+            return html_response(notice_line(text))
+        self.notices.put(viewer_of(request).form_token, back, text)
+        return RedirectResponse(back, 303)
 
 
 def viewer_of(request: Request) -> Viewer:
@@ -89,16 +124,6 @@ def _zone(request: Request) -> tzinfo | None:
 def html_response(element: Element | Fragment, status: int = 200) -> Response:
     """Return an element as a response."""
     return HTMLResponse(str(element), status)
-
-
-def done(request: Request, text: str, back: str) -> Response:
-    """Return the response to a change: a line for the page that sent it, or the way back for a browser without scripts.
-
-    `back`: the path of the screen.
-    """
-    if request.headers.get("hx-request"):
-        return html_response(h.p[spelled(text)])
-    return RedirectResponse(back, 303)
 
 
 def refused(request: Request, text: str, status: int) -> Response:

@@ -33,7 +33,7 @@ from callboard.web.agent import agent_path
 from callboard.web.guard import EVENTS, visit_of
 from callboard.web.html import Viewer, WebPage, brief, chosen, clock, facts, field, form, path_of, table
 from callboard.web.new_session import PATH as NEW
-from callboard.web.routes import EventStream, PageServices, done, html_response, row_stream, viewer_of
+from callboard.web.routes import EventStream, PageServices, html_response, row_stream, viewer_of
 
 PATH = "/schedules"
 ADD = f"{PATH}/add"
@@ -445,7 +445,7 @@ class _ScheduleRoutes:
             every = await schedules_of(self._services.store, self._services.places, request.path_params["session"])
             with _labelled_faults():
                 text = await act(every.current, name, visit_of(request).form)
-            return done(request, text, schedule_path(every.current.session, name))
+            return self._services.done(request, text, schedule_path(every.current.session, name))
 
         return changing
 

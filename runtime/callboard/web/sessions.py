@@ -41,7 +41,7 @@ from callboard.web.hosts import PATH as HOSTS
 from callboard.web.html import Viewer, WebPage, brief, chosen, field, form, moment, path_of, shown_lines, table
 from callboard.web.new_session import PATH as NEW
 from callboard.web.policy import decisions_path
-from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, done, viewer_of
+from callboard.web.routes import EventStream, Messages, PageServices, changed_fragments, viewer_of
 from callboard.web.schedules import PATH as SCHEDULES
 from callboard.web.waiting import request_card
 
@@ -436,7 +436,7 @@ class _SessionRoutes:
         form_fields = visit_of(request).form
         handle = await handle_of(self._services.store, request.path_params["session"])
         text = await _acted(handle, form_fields.get("act", ""), form_fields.get("agent", ""), form_fields)
-        return done(request, text, path_of("sessions", handle.id))
+        return self._services.done(request, text, path_of("sessions", handle.id))
 
     def act_on(self, action: str) -> Callable[[WebRequest], Awaitable[Response]]:
         """Return the handler of an action on the agent of the path."""
@@ -445,7 +445,7 @@ class _SessionRoutes:
             handle = await handle_of(self._services.store, request.path_params["session"])
             agent = request.path_params["agent"]
             text = await _acted(handle, action, agent, visit_of(request).form)
-            return done(request, text, agent_path(handle.id, agent))
+            return self._services.done(request, text, agent_path(handle.id, agent))
 
         return acting
 

@@ -31,7 +31,7 @@ from callboard.types.errors import UsageError
 from callboard.types.records import Request
 from callboard.web.guard import EVENTS, Visit, visit_of
 from callboard.web.html import Viewer, WebPage, chosen, field, form, moment, path_of, session_title, shown_lines
-from callboard.web.routes import EventStream, PageServices, changed_fragments, done, viewer_of
+from callboard.web.routes import EventStream, PageServices, changed_fragments, viewer_of
 
 PATH = "/waiting"
 WAITING = "waiting"
@@ -258,7 +258,7 @@ def waiting_routes(services: PageServices) -> list[Route]:
         row = next((row for row in handle.requests(pending_only=False) if row.id == name), None)
         if row is None:
             raise UsageError(f"there is no request {name} in session {handle.id}")
-        return done(request, await _answer(handle, row, visit_of(request)), PATH)
+        return services.done(request, await _answer(handle, row, visit_of(request)), PATH)
 
     return [
         Route(PATH, show),

@@ -19,6 +19,8 @@ class ReceivedRequests:
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     paths: list[str] = field(default_factory=list[str])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Keeps the three lists in one order: requests arrive at the same time."""
 
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
@@ -30,9 +32,11 @@ def run_hook_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterato
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            received.paths.append(self.path)
-            received.headers.append(dict(self.headers))
-            received.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with received.lock:
+                received.paths.append(self.path)
+                received.headers.append(dict(self.headers))
+                received.bodies.append(body)
             answer(self)
 
         def log_message(self, *_: Any) -> None:
