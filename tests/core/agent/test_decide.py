@@ -103,6 +103,21 @@ def test_an_interrupt_ends_the_turn_but_lets_background_commands_run() -> None:
     assert step(ended, running=frozenset({WATCH})) == st.EndTurn("interrupted")
 
 
+def test_an_interrupt_before_the_prompt_is_read_drops_the_prompt_and_no_other_mail() -> None:
+    prompt = {"sender": "person", "cause": "person"}
+    life = Life.begun().mailed("go", **prompt).mailed("a report").turned("env_1").on(ev.Interrupted)
+    hooks = Operation("prompt-hooks")
+    assert step(life, running=frozenset({hooks})) == st.Cancel((hooks,))
+    dropped = step(life)
+    assert dropped == st.Drop(("env_1",), "its turn was interrupted before it was read")
+    life = life.on(ev.EnvelopesDropped, ids=("env_1",), why="interrupted")
+    assert step(life) == st.EndTurn("interrupted")
+    of_agent = Life.begun().mailed("a report").turned("env_1").on(ev.Interrupted)
+    assert step(of_agent) == st.EndTurn("interrupted"), "mail of agents is not lost"
+    stopped = Life.begun().mailed("go", **prompt).turned("env_1").on(ev.StopAsked, by="person")
+    assert step(stopped) == st.EndTurn("stopped"), "a stop leaves it to the dead letters"
+
+
 @pytest.mark.parametrize("what", ["call", "summary"])
 def test_an_interrupt_settles_a_model_call_and_a_summary_without_an_owner(what: str) -> None:
     life = prompted().asked() if what == "call" else summarising()

@@ -147,6 +147,25 @@ async def test_a_hook_that_hangs_at_the_end_holds_nobody_for_long() -> None:
     assert anyio.current_time() - before <= 5.5
 
 
+# Prompts
+
+
+async def test_an_interrupt_while_a_hook_looks_at_the_prompt_drops_it() -> None:
+    world = World(ScriptedModel({"lead": [say("the second")]}, end="never"))
+    heard = listen(world, "UserPromptSubmit", says=lambda event: anyio.sleep_forever() if event.text == "one" else None)
+    async with world.session() as team:
+        await team.prompt("one")
+        await told(heard)
+        await team.command("interrupt")
+        await team.quiet()
+        assert team.state("lead").turns.last_reason == "interrupted"
+        assert not world.model.requests
+        await team.prompt("two")
+        await team.quiet()
+        assert team.state("lead").turns.last_text == "the second"
+    assert [event.text for event in heard] == ["one", "two"], "no hook looks at a prompt twice"
+
+
 # Calls
 
 

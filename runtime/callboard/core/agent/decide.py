@@ -93,12 +93,27 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
     if state.calls:
         return st.Merge()
     if turn is not None:
+        if reason == "interrupted" and (unread := _unread_prompt(state)):
+            return st.Drop((unread,), "its turn was interrupted before it was read")
         if state.lifecycle.stop or reason != "limit":
             return st.EndTurn("stopped" if state.lifecycle.stop else "interrupted")
         return time_is_up(state, facts)
     if not state.lifecycle.stop:
         return None
     return leftover_commands(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
+
+
+def _unread_prompt(state: AgentState) -> str:
+    """Return the id of the prompt for which the turn began, if the turn has not read it; else empty.
+
+    The prompt would begin the next turn at once: the interrupt would change nothing, and hooks would run twice. Mail of
+    agents is never dropped for an interrupt.
+    """
+    turn = state.turn
+    if turn is None or turn.wakes or turn.steps:
+        return ""
+    unread = (envelope.id for envelope in state.inbox.mail if envelope.sender == "person")
+    return turn.cause if turn.cause in unread else ""
 
 
 def leftover_commands(state: AgentState, facts: Facts) -> st.Step | None:
