@@ -16,7 +16,7 @@ from callboard.core.approvals.requests import SCHEDULED_WAIT
 from callboard.core.budgets.tree import schedule_of
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
-from callboard.core.keys import request_envelope_id, request_key, short_id
+from callboard.core.keys import count_words, request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest
 from callboard.core.messaging.envelopes import injected, sending, with_attachments
 from callboard.core.recovery.retry_policy import without_advice
@@ -90,24 +90,27 @@ async def _deliver(agent: AgentRuntime, step: st.Deliver) -> None:
 
 
 async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
-    """Drop envelopes and inform the lead, so that nothing is lost silently.
+    """Drop envelopes and inform the lead and the agents that sent them, so that nothing is lost silently.
 
-    The lead itself reads of mail from agents in its next turn: a message that woke it would continue the chain that was
-    too long.
+    The lead itself reads of its own mail, and each sender of its message, in its next turn: a message that woke them
+    would continue the chain that was too long. A person needs no notice: the person interrupted the turn.
     """
-    lead = agent.host.board.agent("lead")
-    writes: list[Write] = []
     dropped = [envelope for envelope in agent.state.inbox.mail if envelope.id in step.ids]
-    from_agents = any(agent.host.board.agent(envelope.sender) for envelope in dropped)
-    if lead and (agent.name != "lead" or from_agents):
+    from_others = [envelope for envelope in dropped if envelope.sender != "person"]
+    senders = {envelope.sender for envelope in from_others} - {agent.name}
+    writes: list[Write] = []
+    for name in sorted({"lead", *senders}) if from_others else []:
+        found = agent.host.board.agent(name)
+        if found is None or found[0].kind == "subagent" or found[0].life == "stopped":
+            continue
         envelope = Envelope(
-            id=short_id("env", *step.ids, "dropped"),
+            id=short_id("env", *step.ids, "dropped", *([] if name == "lead" else [name])),
             sender="runtime",
-            recipient="lead",
-            incarnation=lead[0].incarnation,
+            recipient=name,
+            incarnation=found[0].incarnation,
             type="error",
-            mode="queue" if agent.name == "lead" else "wake",
-            content=f"{len(step.ids)} message(s) to {agent.name} were not delivered: {step.why}",
+            mode="wake" if name == "lead" and agent.name != "lead" else "queue",
+            content=f"{count_words(len(from_others), 'message')} to {agent.name} not delivered: {step.why}",
             caused_by=step.ids[0],
             cause=weakest(map(cause_of, dropped)),
             sent_at=_now(agent),

@@ -231,6 +231,10 @@ class Spawner(Protocol):
         """
         ...
 
+    def take_back(self, name: str) -> None:
+        """Uncount an agent whose creation failed after its grant. An existing agent stays counted."""
+        ...
+
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         """Return the row, spec and first envelope of a teammate, to be committed with the tool's result.
 

@@ -77,6 +77,7 @@ class MemorySpawner:
     """Specs of the subagents, by the call that started them."""
     full: BudgetReached | None = None
     """The exhausted budget; `None` if there is room."""
+    taken_back: list[str] = field(default_factory=list[str])
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
         if agent_type not in self.types:
@@ -85,6 +86,9 @@ class MemorySpawner:
 
     def grant(self, spec: AgentSpec, asked: Budget) -> AgentSpec | BudgetReached:
         return self.full or spec.model_copy(update={"budget": asked})
+
+    def take_back(self, name: str) -> None:
+        self.taken_back.append(name)
 
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         old = self.rows.agent(spec.name)

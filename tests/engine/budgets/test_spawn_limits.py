@@ -9,7 +9,8 @@ from tests.engine.team.team_world import TeamWorld, spawn, team_world
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer
 from callboard.testing import AllowAll, ScriptedModel, World, say, use
-from callboard.types.records import Json, Request
+from callboard.types.agent_spec import AgentSpec
+from callboard.types.records import Budget, Json, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +76,24 @@ async def test_a_subagent_of_a_teammate_stands_one_deeper_than_it() -> None:
         await team.quiet()
         assert "alice is 1 below the lead, and no agent may be deeper than 1" in result_of(world, "alice")
         assert sorted(row.name for row in team.team.host.board.agents()) == ["alice", "lead"]
+
+
+class Apart(TeamWorld):
+    """A world whose subagents work in a git worktree."""
+
+    def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
+        spec = super().spec_of(agent_type, name, parent)
+        return spec.model_copy(update={"isolation": "worktree"}) if spec.kind == "subagent" else spec
+
+
+async def test_an_agent_whose_worktree_cannot_be_made_does_not_count() -> None:
+    """The session has no git repository, so the subagent is refused, and the one agent of the budget is left."""
+    model = ScriptedModel({"lead": [use(*TASK), use(*spawn("bob")), say("ok")]}, end="done")
+    async with Apart(model, team_world(model).tools, budget=Budget(agents=1)).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert "works in a git worktree, and this session has none" in str(model.requests[1].messages[-1])
+        assert sorted(row.name for row in team.team.host.board.agents()) == ["bob", "lead"]
 
 
 class Once:

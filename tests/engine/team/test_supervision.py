@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 from tests.engine.agent.test_background import Commands, Starts
 from tests.engine.agent.test_one_agent import Echo
 from tests.engine.team.supervised import (
@@ -22,12 +23,13 @@ from tests.engine.team.supervised import (
 from tests.engine.team.team_world import spawn, team_world
 
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.core.keys import orders_key
+from callboard.core.keys import orders_key, task_key
 from callboard.engine.team.admin_orders import AdminOrder, give_order
 from callboard.ports.store import Append, Fence, Put, Write
-from callboard.testing import ScriptedModel, say, use
+from callboard.testing import HostedSession, ScriptedModel, say, use
 from callboard.types import events as ev
-from callboard.types.records import Json
+from callboard.types.errors import StoreDamaged
+from callboard.types.records import Json, Task
 
 
 @virtual
@@ -263,3 +265,68 @@ async def test_a_parking_that_loses_a_race_is_tried_again_on_fresh_rows() -> Non
         assert row(team, "alice").life == "crashed"
         assert [(one.status, one.owner) for one in team.team.host.board.tasks()] == [("pending", None)]
         assert (await team.journal("alice")).count("agent_crashed") == 4
+
+
+@virtual
+async def test_a_task_is_freed_that_is_reserved_for_an_agent_in_the_moment_of_its_end() -> None:
+    """Another process reserves it by what it knew, after the agent has freed its own tasks, or before a host looks."""
+    script = {"lead": [use(*spawn("alice")), use(*spawn("bob")), say("w")], "bob": [say("idle"), say("I take it")]}
+    world = team_world(ScriptedModel(script, end="ok"), Echo(name="write_file"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        await order(team, "kill", "alice")
+        await until(team, "alice", "stopped")
+        await team.quiet()
+        await reserve(team, "task_1", "alice")
+        await taken(team, "task_1", "bob")
+    await reserve(team, "task_2", "alice")
+    async with world.session(resume=True) as again:
+        await again.quiet()
+        assert (found := again.team.host.board.task("task_2")) is not None
+        assert found[0].reserved_for == ""
+
+
+async def reserve(team: HostedSession, task: str, agent: str) -> None:
+    made = Task(id=task, subject="the work", reserved_for=agent, created_by="lead", created_at=1.0, updated_at=1.0)
+    await team.world.store.commit(Put(task_key(team.id, task), made.encode(), expected=0))
+
+
+async def taken(team: HostedSession, task: str, agent: str) -> None:
+    with anyio.fail_after(600):
+        while (found := team.team.host.board.task(task)) is None or found[0].owner != agent:
+            await anyio.sleep(0.1)
+
+
+class EndsEarly(MemoryStore):
+    """Store of a host that ends after it has performed an order, before the agent's next record."""
+
+    performed: anyio.Event | None = None
+
+    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
+        if self.performed is not None:
+            if any(isinstance(one, Append) and b'"t":"agent_resumed"' in one.record for one in writes):
+                await self.performed.wait()
+                self.performed = None
+                raise StoreDamaged("the power is gone")
+            if any(one.key == orders_key("s1") for one in writes if isinstance(one, Put)):
+                self.performed.set()
+        return await super().commit(*writes, fence=fence)
+
+
+@virtual
+async def test_an_order_to_resume_survives_the_end_of_its_host() -> None:
+    store = EndsEarly()
+    world = team_world(ScriptedModel(at_work(say("I see"))), Echo(name="write_file"), judge=Breaks(4), store=store)
+    with pytest.RaisesGroup(StoreDamaged, flatten_subgroups=True):
+        async with world.session() as team:
+            await team.prompt("go")
+            await team.quiet()
+            assert row(team, "alice").life == "crashed"
+            store.performed = anyio.Event()
+            await order(team, "resume", "alice")
+            await anyio.sleep_forever()
+    async with world.session(resume=True) as team:
+        await team.quiet()
+        assert row(team, "alice").life != "crashed"
+        assert "agent_resumed" in await team.journal("alice")

@@ -24,7 +24,7 @@ from pydantic import Field
 from callboard.adapters.processes.launcher import find_process
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed, look_tool, store_tool
 from callboard.adapters.tools.task_rows import board_of, claim_outcome, find_task, holder_of, put_task
-from callboard.adapters.tools.team import GONE, envelope, team
+from callboard.adapters.tools.team import envelope, team
 from callboard.core.keys import short_id
 from callboard.core.messaging import authority
 from callboard.core.tasks import board as tasks
@@ -187,8 +187,8 @@ def _new_owner(name: str, context: CallContext) -> str:
     if name == NOBODY:
         return ""
     entry = context.board.agent(name)
-    if entry is None or entry[0].kind == "subagent" or entry[0].life in {"stopping", "stopped", "crashed"}:
-        names = [row.name for row in team(context) if row.life not in GONE]
+    if entry is None or not tasks.takes_tasks(entry[0]):
+        names = [row.name for row in team(context) if tasks.takes_tasks(row)]
         raise ToolRefused(f"owner: {name!r} takes no task: {choose([*names, repr(NOBODY)])}")
     return name
 

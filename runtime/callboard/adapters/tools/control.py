@@ -214,7 +214,11 @@ class SubagentTool:
         spec = granted(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
             return spec
-        spec = await context.spawner.isolated(spec, call=context.call)
+        try:
+            spec = await context.spawner.isolated(spec, call=context.call)
+        except BaseException:  # refused or cancelled: the budgets must not count an agent that does not exist
+            context.spawner.take_back(spec.name)
+            raise
         if read.run_in_background or spec.background:
             return _in_background(spec, read, context)
         ended = await context.spawner.attend(spec, read.prompt, call=context.call)

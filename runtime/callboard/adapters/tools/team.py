@@ -226,7 +226,11 @@ class _SpawnTool(StoreTool[_Spawn]):
         name = await worktree_for(read.worktree, read.name, context) if isolated or read.worktree else ""
         outcome = self.act(read.model_copy(update={"worktree": name}), context)
         if name and not outcome.is_error:
-            await make_worktree(name, read.name, context)
+            try:
+                await make_worktree(name, read.name, context)
+            except BaseException:  # refused or cancelled: the budgets must not count an agent that does not exist
+                context.spawner.take_back(read.name)
+                raise
         return outcome
 
 

@@ -27,7 +27,7 @@ from callboard.core.messaging.authority import weaker
 from callboard.core.tasks.file_claims import normal_paths
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Cause, Task
+from callboard.types.records import AgentRow, Cause, Task
 
 Tasks = Mapping[str, Task]
 """Board: every task of the session by id."""
@@ -121,6 +121,11 @@ def fits(task: Task, holder: Holder) -> bool:
     The task is not reserved for another agent, and this agent can run its check.
     """
     return task.reserved_for in {"", holder.name} and (holder.shell or not task.check)
+
+
+def takes_tasks(row: AgentRow) -> bool:
+    """Return True if a task may be reserved for the agent: no subagent, and none that ends, has ended, or is parked."""
+    return row.kind != "subagent" and row.life not in ("stopping", "stopped", "crashed")
 
 
 def held_by(board: Tasks, holder: Holder) -> list[Task]:

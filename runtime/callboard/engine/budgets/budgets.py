@@ -97,6 +97,16 @@ class Budgets:
         self.in_force = self.in_force or limited([node])
         return None
 
+    def unlist(self, name: str, incarnation: int) -> None:
+        """Uncount an agent that was counted and could not be created. Does nothing for one that lives."""
+        node = self.tree.get(_node(name, incarnation))
+        if node is None or (name, incarnation) in self._lives:
+            return
+        del self.tree[node.name]
+        self._put([replace(above, agents=above.agents - 1) for above in path(self.tree, *node.above)])
+        if self._newest.get(name) == node.name:
+            del self._newest[name]
+
     def join(self, state: AgentState) -> None:
         """Add a life that this process takes over, or reads at a resume, with the usage in its journal."""
         spec = state.me

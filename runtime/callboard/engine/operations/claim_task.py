@@ -23,6 +23,7 @@ from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder, by_id, held_by, offers
 from callboard.core.tasks.format import owner_words
 from callboard.engine.agent_runtime import AgentRuntime
+from callboard.engine.operations.cleanup import task_writes
 from callboard.engine.row_cache import RowCache
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Fence, Put, Row, Store, Write
@@ -98,6 +99,30 @@ async def free_at_start(host: SessionRuntime, resumed: Callable[[AgentRow], bool
     await free_abandoned(
         host.ports.store, host.session, host.board, own_fence=host.fence, now=host.clock.now(), resumed=goes_on
     )
+
+
+def is_stranded(board: RowCache, task: Task) -> bool:
+    """Return True if a pending task is reserved for an agent that has ended or is parked.
+
+    A lead that has ended gets it in its next life.
+    """
+    if task.status != "pending" or not task.reserved_for:
+        return False
+    row = board.agent(task.reserved_for)
+    return row is not None and row[0].kind != "lead" and row[0].life in ("stopped", "crashed")
+
+
+async def free_stranded(host: SessionRuntime) -> None:
+    """Let any agent claim the tasks reserved for agents that can claim nothing.
+
+    An agent's own end frees the tasks that it knows of. A task can be reserved in the same moment, in any process.
+    """
+    while stranded := [task for task in host.board.open_tasks() if is_stranded(host.board, task)]:
+        try:
+            await host.commit(*task_writes(host, (laws.assign(t, "", "lead", host.clock.now()) for t in stranded)))
+            return
+        except Conflict as lost:
+            await host.refresh(lost.what)
 
 
 async def take_up(agent: AgentRuntime) -> None:

@@ -73,6 +73,10 @@ class AgentSpawner:
         refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
         return spec if refused is None else reached(refused, host.clock.now())
 
+    def take_back(self, name: str) -> None:
+        row = self._agent.host.board.agent(name)
+        self._agent.host.budgets.unlist(name, row[0].incarnation + 1 if row else 1)
+
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         """Return the writes of row, spec and first envelope. A name whose life has ended gets a new incarnation."""
         self._refuse(spec)

@@ -27,7 +27,7 @@ from callboard.engine.budgets.spending import recall_budgets
 from callboard.engine.hooks.notify import HookNotifier, tend_hooks
 from callboard.engine.messaging.dead_letters import DeadLetters
 from callboard.engine.operations.background import end_with_run
-from callboard.engine.operations.claim_task import TaskOffers, free_at_start
+from callboard.engine.operations.claim_task import TaskOffers, free_at_start, free_stranded, is_stranded
 from callboard.engine.rate_limits.limiter import share
 from callboard.engine.runtime import Listeners, SessionRuntime
 from callboard.engine.scheduling.scheduler import SessionScheduler
@@ -126,6 +126,7 @@ class Team:
             # Before any agent runs, so that no agent claims a task that a crashed one still holds
             # (test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goes_on_with).
             await free_at_start(self.host, _keeps_tasks)
+            await free_stranded(self.host)
             for row in self.host.board.agents():
                 # A crashed teammate stays parked, because the lead is informed. Only the user who resumes can act for a
                 # crashed lead.
@@ -395,7 +396,11 @@ class Team:
             await self._kill(match[0], "person", order.why)
         elif match[0].life == "crashed":
             self.members.pop((order.name, order.life), None)
-            self._meet(match[0], resumed=True)
+            # In the store before the order counts as performed: this process may end before the agent's first record
+            # (test_an_order_to_resume_survives_the_end_of_its_host).
+            row = match[0].model_copy(update={"life": "starting", "since": self.host.clock.now()})
+            await self.host.commit(Put(agent_key(self.host.session, row.name), row.encode(), expected=match[1]))
+            self._meet(row, resumed=True)
 
     async def _kill(self, row: AgentRow, by: str, reason: str) -> None:
         """End a life, whatever it does. The lead's life ends only with its session."""
@@ -430,6 +435,8 @@ class Team:
                 self._meet(match[0])
             if match and self._group is not None:
                 self.deadlocks.handle_agent(match[0], self._group)
+            if match and match[0].life in ("stopped", "crashed"):
+                self._free_stranded()
         elif kind == "request":
             found_request = self.host.board.request(name)
             if found_request is not None:
@@ -439,10 +446,16 @@ class Team:
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.changed(name)
+            self._free_stranded()
         elif kind == "schedule":
             self.scheduler.handle_change()
         elif kind == "rule":
             self.broker.handle_rules()
+
+    def _free_stranded(self) -> None:
+        board = self.host.board
+        if any(is_stranded(board, task) for task in board.open_tasks()):
+            self._start_task(free_stranded, self.host)
 
     def _waiting(self, name: str) -> AgentState | None:
         agent = self.agent(name)

@@ -16,7 +16,7 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import one_by_id, short_id, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks import board as laws
-from callboard.core.tasks.board import PERSON, Tasks, by_id
+from callboard.core.tasks.board import PERSON, Tasks, by_id, takes_tasks
 from callboard.core.tasks.format import reassigned_text
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store, Write
@@ -132,10 +132,8 @@ class TaskInspector:
 
     def _agent(self, name: str) -> str:
         match = self._board.agent(name)
-        if match is None or match[0].kind == "subagent" or match[0].life in ("stopping", "stopped"):
-            names = [
-                agent.name for agent in self._board.agents() if agent.kind != "subagent" and agent.life != "stopped"
-            ]
+        if match is None or not takes_tasks(match[0]):
+            names = [row.name for row in self._board.agents() if takes_tasks(row)]
             raise UsageError(f"{name!r} takes no task in session {self._session}: {choose(names)}")
         return name
 
