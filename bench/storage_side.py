@@ -5,12 +5,15 @@
 KIND `ours`: agents of one process, each of which sends a message as the bus does: the envelope with its id, and
 the sender's journal. `bare`: threads with a connection each that insert the same bytes into two plain tables, and
 commit. `send`: one agent that sends `COUNT` messages at a pace of `RATE`, each with the time. `follow`: reads them, and
-prints the delays in ms.
+prints the delays in ms. `host`: hosts a session, and prints the delay in ms from each of `COUNT` prompts to the model
+call that has it. With `WRITERS` 1 it sends the prompts itself. `prompt`: sends them from another process.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import re
 import sys
 import threading
 import time
@@ -25,11 +28,17 @@ import psycopg
 from callboard.adapters.storage.postgres.address import parse_address
 from callboard.adapters.storage.postgres.store import open_store as open_postgres
 from callboard.adapters.storage.sqlite.store import open_store as open_sqlite
+from callboard.engine.commands import send_prompt
+from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.ports.store import Append, Store
+from callboard.testing import ScriptedModel, World, say
 
 ENVELOPE = b'{"v":1,"id":"msg_0123456789","kind":"message","sender":"lead","body":"' + b"All is well. " * 30 + b'"}'
 RECORD = b'{"v":1,"at":17957907.0,"t":"envelope_sent","id":"msg_0123456789"}' * 4
 RATE = 1_000
+SENT = re.compile(rb"sent at (\d+\.\d+) s")
+PAUSE = 0.05
+"""Mean seconds between two prompts."""
 
 
 async def opened(engine: str, place: str) -> Store:
@@ -131,6 +140,59 @@ async def follow(engine: str, place: str, _writers: int, count: int) -> list[flo
     return delays
 
 
+class Recipient(ScriptedModel):
+    """Model that notes how long each prompt took to its call, and answers at once."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__({})
+        self.delays: list[float] = []
+        self.complete_at = count
+        self.all_read = anyio.Event()
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
+        now = time.time()
+        self.delays += [(now - float(sent)) * 1_000 for sent in SENT.findall(request.messages[-1])]
+        if len(self.delays) >= self.complete_at:
+            self.all_read.set()
+        await anyio.lowlevel.checkpoint()
+        return say("I see.")
+
+
+async def host(engine: str, place: str, writers: int, count: int) -> list[float]:
+    store = await opened(engine, place)
+    model = Recipient(count)
+    async with World(model, {}, store=store).session(session_of(writers)) as team:
+        await team.prompt("begin")
+        await team.quiet()
+        begin()
+        if writers:
+            await send_prompts(store, session_of(writers), count)
+        await model.all_read.wait()
+    await store.aclose()
+    return model.delays
+
+
+async def prompt(engine: str, place: str, writers: int, count: int) -> int:
+    store = await opened(engine, place)
+    begin()
+    await send_prompts(store, session_of(writers), count)
+    await store.aclose()
+    return count
+
+
+def session_of(writers: int) -> str:
+    """Return the id of the session of a host, which tells the host that prompts itself from the other one."""
+    return f"s{writers}"
+
+
+async def send_prompts(store: Store, session: str, count: int) -> None:
+    chance = random.Random(1)
+    for number in range(count):
+        await anyio.sleep(chance.random() * 2 * PAUSE)
+        now = time.time()
+        await send_prompt(store, session, f"sent at {now:.6f} s", to="lead", now=now, nonce=f"{now} {number}")
+
+
 def begin() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -141,7 +203,7 @@ def main() -> None:
     if kind == "bare":
         print(json.dumps(bare(engine, place, int(writers), int(count))))
         return
-    work = {"ours": ours, "send": send, "follow": follow}[kind]
+    work = {"ours": ours, "send": send, "follow": follow, "host": host, "prompt": prompt}[kind]
     print(json.dumps(anyio.run(work, engine, place, int(writers), int(count))))
 
 

@@ -41,7 +41,7 @@ from callboard.types.errors import CallboardError, SessionUnreadable
 from callboard.types.events import BackgroundStarted, StopAsked
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
-from callboard.types.records import AgentRow, Request
+from callboard.types.records import AgentRow, Request, Task
 
 KEPT_WITHIN = 2.0
 """Most seconds for the last snapshots."""
@@ -436,7 +436,7 @@ class Team:
             if match and self._group is not None:
                 self.deadlocks.handle_agent(match[0], self._group)
             if match and match[0].life in ("stopped", "crashed"):
-                self._free_stranded()
+                self._free_stranded(self.host.board.open_tasks())
         elif kind == "request":
             found_request = self.host.board.request(name)
             if found_request is not None:
@@ -446,15 +446,16 @@ class Team:
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.changed(name)
-            self._free_stranded()
+            found_task = self.host.board.task(name)
+            self._free_stranded([found_task[0]] if found_task is not None else [])
         elif kind == "schedule":
             self.scheduler.handle_change()
         elif kind == "rule":
             self.broker.handle_rules()
 
-    def _free_stranded(self) -> None:
-        board = self.host.board
-        if any(is_stranded(board, task) for task in board.open_tasks()):
+    def _free_stranded(self, changed: Sequence[Task]) -> None:
+        """Free the tasks reserved for ended agents if one of these is."""
+        if any(is_stranded(self.host.board, task) for task in changed):
             self._start_task(free_stranded, self.host)
 
     def _waiting(self, name: str) -> AgentState | None:
