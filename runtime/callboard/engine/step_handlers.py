@@ -116,7 +116,8 @@ async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
             sent_at=_now(agent),
         )
         writes.append(sending(agent.host.session, envelope))
-    await agent.record(ev.EnvelopesDropped(at=_now(agent), ids=step.ids, why=step.why), writes=writes)
+    event = ev.EnvelopesDropped(at=_now(agent), ids=step.ids, why=step.why, refused=step.refused)
+    await agent.record(event, writes=writes)
 
 
 async def _skip(agent: AgentRuntime, step: st.Skip) -> None:
@@ -204,26 +205,23 @@ async def _continue(agent: AgentRuntime, step: st.Continue) -> None:
 
 async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
     """Write full texts to files, then record the edit that hides them."""
-    state = agent.state
-    transcript = ""
-    # Files before the record: after a crash in between, the edit is decided again. In the other order the record could
-    # name a file that was never written.
-    for path, text in persisted_texts(state.context.conversation, step.edits).items():
-        await agent.host.ports.archive.keep(path, text)
-    if step.transcript:
-        transcript = await transcripts.write(agent)
-    before = size(state.context.conversation)
-    event = ev.ContextEdited(
+    view = agent.state.context.conversation
+    edited = ev.ContextEdited(
         at=_now(agent),
         stage=step.stage,
         trigger=step.trigger,
-        revision=state.context.conversation.revision,
+        revision=view.revision,
         edits=step.edits,
-        tokens_before=before,
-        transcript=transcript,
+        tokens_before=size(view),
         why=step.why,
     )
-    await agent.record(transcripts.checked(agent, event))
+    event = transcripts.checked(agent, edited)
+    # Files before the record: after a crash in between, the edit is decided again. In the other order the record could
+    # name a file that was never written.
+    for path, text in persisted_texts(view, event.edits).items():
+        await agent.host.ports.archive.keep(path, text)
+    transcript = await transcripts.write(agent) if step.transcript else ""
+    await agent.record(event.model_copy(update={"transcript": transcript}))
 
 
 async def _notice_stuck(agent: AgentRuntime, step: st.NoticeStuck) -> None:

@@ -78,10 +78,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Remove these envelopes from the mail: they must not enter the conversation."""
+    """Remove these envelopes from the mail: they must not enter the conversation.
+
+    `refused`: the turn was begun for them, and ends with the reason.
+    """
 
     ids: tuple[str, ...]
     why: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

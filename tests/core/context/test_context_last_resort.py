@@ -15,11 +15,12 @@ from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.last_resort import LEFT_OUT, TOGETHER, blame
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import held, with_overhead
-from callboard.core.context.view.invariants import invariants
+from callboard.core.context.view.invariants import in_file, invariants
 from callboard.core.context.view.messages import is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, image_bytes
 from callboard.core.messaging.envelopes import envelope_block
 from callboard.types.agent_spec import ModelLimits
+from callboard.types.messages import Edit
 from callboard.types.records import Envelope, Json
 
 BUDGET = 10_000
@@ -239,3 +240,38 @@ def test_after_a_refusal_all_images_but_the_newest_may_go() -> None:
     session.edit(found.edits)
     shrunk(session)
     assert shown(session) == [2]
+
+
+@pytest.mark.parametrize("reminders", [0, 5])
+def test_a_refusal_hides_what_its_file_holds(reminders: int) -> None:
+    """Exchanges are removed as well, so that the newest message joins what is left of the first one."""
+    first = [
+        said(f"<system-reminder>\nreminder {number}\n</system-reminder>", "reminder") for number in range(reminders)
+    ]
+    session = Session().user(*first, said("The first instruction."))
+    session.reply(text("reply " * 50)).next_turn()
+    session.user(said("then test it"))
+    session.reply(text("reply " * 50)).next_turn()
+    session.user(said("The newest paste. " + "n" * 90_000))
+    found = react_stage(session.view, 18_000, here(summaries_failed=3))
+    assert found is not None
+    files = persisted_texts(session.view, found.edits)
+    assert [content[:17] for content in files.values()] == ["The newest paste."]
+    session.edit(found.edits)
+    shrunk(session)
+    hidden = [
+        block.data["text"] for message in session.view.messages for block in message.blocks if in_file(block.data)
+    ]
+    assert len(hidden) == 1
+    assert "The newest paste." in str(hidden[0])
+
+
+def test_files_are_read_from_the_view_that_each_edit_changes() -> None:
+    session = Session().user(said("one"), said("two")).reply(text("yes")).next_turn().user(said("the paste"))
+    first, reply, newest = session.view.messages
+    fold = Edit(kind="dropped", message=first.id, last=reply.id, blocks=(said("[gone]"),))
+    hide = Edit(kind="persisted", message=first.id, last=first.id, block=1, text="[in a file]", path="/out/a.txt")
+    nowhere = [hide.model_copy(update={"block": number}) for number in (-1, 7)]
+    assert persisted_texts(session.view, [fold, hide]) == {"/out/a.txt": "the paste"}
+    assert persisted_texts(session.view, [fold, *nowhere]) == {}
+    assert persisted_texts(session.view, [fold, hide.model_copy(update={"message": newest.id})]) == {}

@@ -159,3 +159,13 @@ def test_the_person_is_told_once_however_often_it_fails() -> None:
         cleared = clear_first(life.state.context.conversation, 1, 1.0, f"view {number}")
         life = life.on(ev.ContextEdited, stage="clear_old_results", revision=number, edits=cleared)
     assert [bool(one) for one in told] == [True, False, False]
+
+
+def test_a_block_is_not_named_after_an_edit_that_replaces_messages() -> None:
+    session = worked()
+    first, second = session.view.messages[0].id, session.view.messages[1].id
+    fold = Edit(kind="dropped", message=first, last=second, blocks=())
+    hide = Edit(kind="cleared", message=session.view.messages[2].id, last=session.view.messages[2].id, block=0, text="")
+    assert why(returning([fold, hide])) == (
+        "its 'cleared' edit names a block after an edit that replaces messages: put it before that one"
+    )

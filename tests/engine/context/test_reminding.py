@@ -127,7 +127,7 @@ async def test_the_lead_is_told_of_its_team_and_a_mate_is_not() -> None:
 
 
 async def test_a_look_that_hangs_does_not_keep_an_interrupt_out() -> None:
-    """The turn ends; the prompt, which it had not taken yet, begins the next one."""
+    """The turn ends with its prompt, which it had not read yet, and the next prompt is answered."""
     place = Place(slow=True)
     async with round_about(World(ScriptedModel({})), place).session() as session:
         await session.prompt("hello")
@@ -136,9 +136,12 @@ async def test_a_look_that_hangs_does_not_keep_an_interrupt_out() -> None:
         place.slow = False
         await session.command("interrupt")
         await session.quiet()
+        await session.prompt("again")
+        await session.quiet()
         events = await events_of(session.world.store, "j/s1/lead.1")
         assert [event.reason for event in events if isinstance(event, TurnEnded)] == ["interrupted", "end"]
-        assert texts(session)[-1] == "hello"
+        assert texts(session)[-1] == "again"
+        assert "hello" not in texts(session)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a hook runs in a thread, which virtual time does not wait for

@@ -94,9 +94,11 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
         return st.Merge()
     if turn is not None:
         if reason == "interrupted" and (unread := _unread_prompt(state)):
-            return st.Drop((unread,), "its turn was interrupted before it was read")
-        if state.lifecycle.stop or reason != "limit":
-            return st.EndTurn("stopped" if state.lifecycle.stop else "interrupted")
+            return st.Drop((unread,), "the prompt was not read before the interrupt: send it again", refused=True)
+        if state.lifecycle.stop:
+            return st.EndTurn("stopped")
+        if reason != "limit":
+            return st.EndTurn("interrupted", turn.refused)
         return time_is_up(state, facts)
     if not state.lifecycle.stop:
         return None

@@ -491,16 +491,27 @@ def _truncate(*, force: bool) -> StageSpec:
 
 
 def _without_summary(conv: Conversation, budget: int, situation: Situation) -> StageCall | None:
-    """Remove large results, answered results and the oldest exchanges, until a good part of the view is gone."""
-    view = conv
-    edits = list[Edit]()
-    stage = ""
+    """Remove large results, answered results and the oldest exchanges, until a good part of the view is gone.
+
+    The newest message is reduced only if the rest is not enough, and then before exchanges are removed: their removal
+    can join it with another message, and content that must stay is put back there. So no block has another number then
+    (test_a_refusal_hides_what_its_file_holds).
+    """
     enough = min(held(conv), budget) * _ENOUGH // 100
-    for spec in (_PERSIST_EACH, _CLEAR_ALL, _OLD_IMAGES, _truncate(force=True), _FORCED):
-        result = _ask(spec, view, budget, situation)
-        if result and not isinstance(result, SummaryWanted) and held(view) > enough:
-            view = edited(view, result)
-            stage = spec.stage
-            edits += result
-    dropped = any(edit.kind == "dropped" for edit in edits)
-    return StageCall(stage, edits=tuple(edits), transcript=dropped) if edits else None
+    rereads = (_PERSIST_EACH, _CLEAR_ALL, _OLD_IMAGES)
+    found: StageCall | None = None
+    for specs in ((*rereads, _truncate(force=True)), (*rereads, _FORCED, _truncate(force=True))):
+        view = conv
+        edits: list[Edit] = []
+        stage = ""
+        for spec in specs:
+            result = _ask(spec, view, budget, situation)
+            if result and not isinstance(result, SummaryWanted) and held(view) > enough:
+                view = edited(view, result)
+                stage = spec.stage
+                edits += result
+        dropped = any(edit.kind == "dropped" for edit in edits)
+        found = StageCall(stage, edits=tuple(edits), transcript=dropped) if edits else None
+        if held(view) <= enough:
+            break
+    return found

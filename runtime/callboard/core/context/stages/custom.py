@@ -62,9 +62,14 @@ def _are_edits(value: object) -> TypeGuard[Sequence[Edit]]:
 
 def _fault(view: Conversation, edits: Sequence[Edit], folder: str) -> str:
     """Return the error in these edits; empty if they are valid."""
+    folds = False
     for edit in edits:
         if edit.kind == "restored":
             return "only an undo restores"
+        rereads = edit.kind in ("cleared", "persisted")
+        if folds and rereads:
+            return f"its {edit.kind!r} edit names a block after an edit that replaces messages: put it before that one"
+        folds = folds or not rereads
         inside = edit.path.startswith(f"{folder}/") and ".." not in edit.path
         if edit.kind == "persisted" and not inside:
             return f"it may persist in {folder} only, not in {edit.path!r}"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.summary.folding import tail_start
-from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.context.view.conversation import Conversation, edited, held
 from callboard.core.context.view.messages import calls_of, is_plain, is_result, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
 from callboard.core.messaging.envelopes import defused, unwrapped
@@ -195,13 +195,18 @@ def persisted_mark(path: str, preview: str) -> str:
 
 
 def persisted_texts(view: Conversation, edits: Sequence[Edit]) -> dict[str, str]:
-    """Return the whole text for each path that these edits name, from the view before them."""
-    standing = {message.id: message for message in view.messages}
-    return {
-        edit.path: words_of(standing[edit.message].blocks[edit.block])
-        for edit in edits
-        if edit.kind == "persisted" and edit.block is not None and edit.message in standing
-    }
+    """Return the whole text for each path that these edits name, each from the view that its edit changes.
+
+    An edit before it can join messages, and so change their ids and the numbers of their blocks.
+    """
+    texts: dict[str, str] = {}
+    for edit in edits:
+        index = view.messages.find(edit.message) if edit.kind == "persisted" else None
+        blocks = view.messages[index].blocks if index is not None else ()
+        if edit.block is not None and 0 <= edit.block < len(blocks):
+            texts[edit.path] = words_of(blocks[edit.block])
+        view = edited(view, [edit])
+    return texts
 
 
 def _newest_exchange(view: Conversation) -> int:
