@@ -263,7 +263,7 @@ def test_the_window_that_a_service_states_is_not_that_of_the_long_suffix() -> No
 
 def test_a_model_that_cannot_think_is_sent_no_thinking() -> None:
     limits = SETTINGS.limits_of("claude-opus-4-8").model_copy(update={"thinking": False})
-    assert ThinkingChoice(kind="enabled", budget=2_000).wire(limits, 8_000) is None
+    assert ThinkingChoice(kind="enabled", budget=2_000).wire(limits, 8_000, 8_000) is None
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,8 @@ def test_a_model_that_cannot_think_is_sent_no_thinking() -> None:
         ),
         (ThinkingChoice(kind="enabled", budget=2_000), False, {"type": "enabled", "budget_tokens": 2_000}),
         (ThinkingChoice(kind="adaptive"), False, {"type": "enabled", "budget_tokens": 4_000}),
-        (ThinkingChoice(kind="enabled", budget=9_000), False, {"type": "enabled", "budget_tokens": 7_999}),
+        (ThinkingChoice(kind="enabled", budget=6_976), False, {"type": "enabled", "budget_tokens": 6_976}),
+        (ThinkingChoice(kind="enabled", budget=9_000), False, None),
         (ThinkingChoice(kind="enabled", budget=LEAST_THINKING - 1), False, None),
     ],
 )
@@ -286,7 +287,7 @@ def test_thinking_is_sent_in_the_form_that_the_model_accepts(
     choice: ThinkingChoice, adaptive: bool, expected: dict[str, object] | None
 ) -> None:
     limits = SETTINGS.limits_of("claude-opus-4-8").model_copy(update={"adaptive_thinking": adaptive})
-    assert choice.wire(limits, 8_000) == expected
+    assert choice.wire(limits, 8_000, 8_000) == expected
 
 
 def test_a_rule_that_is_no_mapping_is_refused() -> None:

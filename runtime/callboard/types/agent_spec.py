@@ -112,8 +112,19 @@ class ThinkingChoice(Value):
     display: Literal["", "summarized", "omitted"] = ""
     """Form in which the service returns the thinking; empty: its default."""
 
-    def wire(self, limits: ModelLimits, max_tokens: int) -> Json | None:
-        """Return the parameter of a call; None if the model accepts none, or has no room to think."""
+    def tokens(self, limits: ModelLimits, output: int) -> int:
+        """Return the tokens that each reply may think, 0 for none. `output`: tokens of a reply without a budget.
+
+        The same for all calls with a model: with another value, the service reads the whole conversation again.
+        """
+        if not limits.thinking or self.kind == "disabled":
+            return 0
+        least_answer = min(LEAST_ANSWER, limits.max_output // 2)
+        budget = min(self.budget or output // 2, limits.max_output - least_answer)
+        return budget if limits.adaptive_thinking or budget >= LEAST_THINKING else 0
+
+    def wire(self, limits: ModelLimits, max_tokens: int, output: int) -> Json | None:
+        """Return the parameter of a call; None if the model accepts none, or the call has no room to think."""
         if not limits.thinking:
             return None
         if self.kind == "disabled":
@@ -121,12 +132,15 @@ class ThinkingChoice(Value):
         display: Json = {"display": self.display} if self.display else {}
         if limits.adaptive_thinking:
             return {"type": "adaptive", **display}
-        budget = min(self.budget or max_tokens // 2, max_tokens - 1)
-        return {"type": "enabled", "budget_tokens": budget, **display} if budget >= LEAST_THINKING else None
+        budget = self.tokens(limits, output)
+        has_room = 0 < budget <= max_tokens - min(LEAST_ANSWER, max_tokens // 2)
+        return {"type": "enabled", "budget_tokens": budget, **display} if has_room else None
 
 
 LEAST_THINKING = 1_024
 """Smallest budget for thinking that the service accepts, in tokens."""
+LEAST_ANSWER = 1_024
+"""Fewest tokens that thinking leaves for the answer, unless the call has fewer than twice as many."""
 
 
 class ModelFacts(Value):
@@ -250,3 +264,21 @@ class AgentSpec(Value):
     def limits_of(self, model: str) -> ModelLimits:
         """Return the limits and prices of `model`, or the defaults of `ModelLimits` if none are stated."""
         return self.models.get(model) or ModelLimits()
+
+    def thinking_beside(self, limits: ModelLimits) -> int:
+        """Return the tokens that a stated budget for thinking adds to those of an answer; 0 without one."""
+        choice = self.thinking
+        if choice is None or choice.budget is None or limits.adaptive_thinking:
+            return 0
+        return choice.tokens(limits, self.output_tokens)
+
+    def thinking_tokens(self, model: str) -> int:
+        """Return the most tokens that a reply of `model` thinks; 0 if no thinking was chosen."""
+        limits = self.limits_of(model)
+        return 0 if self.thinking is None else self.thinking.tokens(limits, min(self.output_tokens, limits.max_output))
+
+    def thinking_wire(self, model: str, max_tokens: int) -> Json | None:
+        """Return the parameter for thinking of a call; None if the call has none."""
+        limits = self.limits_of(model)
+        output = min(self.output_tokens, limits.max_output)
+        return None if self.thinking is None else self.thinking.wire(limits, max_tokens, output)

@@ -18,7 +18,7 @@ from callboard.adapters.models.rehearsal.scenario import Scenario
 from callboard.ports.tool import Tool
 from callboard.testing import HostedSession, ScriptedModel, SteadyClock, World
 from callboard.types import events as ev
-from callboard.types.records import Json
+from callboard.types.records import Budget, Json
 
 Answer = Callable[[SimulatedRequest], SimulatedReply | ApiError]
 WORDS = "word " * 1_000
@@ -67,7 +67,12 @@ async def long_result(given: Json) -> str:
 
 @asynccontextmanager
 async def over_http(
-    talk: Talk, models_: Mapping[str, ModelSpec] | None = None, more: Mapping[str, Tool] | None = None, **spec: Any
+    talk: Callable[[SimulatedRequest], SimulatedReply | ApiError],
+    models_: Mapping[str, ModelSpec] | None = None,
+    more: Mapping[str, Tool] | None = None,
+    *,
+    budget: Budget | None = None,
+    **spec: Any,
 ) -> AsyncGenerator[tuple[World, HostedSession, Emulator]]:
     """The session, and the service that it speaks to. Compacts over 3,000 tokens."""
     known = models_ or {"rehearsal": ModelSpec("rehearsal", min_cache=256)}
@@ -88,6 +93,7 @@ async def over_http(
         {**tools(Echo(act=long_result)), **(more or {})},
         clock=JumpingClock(),
         spec={**base, **spec},
+        **({} if budget is None else {"budget": budget}),
     )
     try:
         async with world.session() as team:

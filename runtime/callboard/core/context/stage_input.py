@@ -38,6 +38,8 @@ class Situation:
     """Window and prices of the model in use."""
     small: ModelLimits | None = None
     """Window and prices of the model that makes summaries, if it is a different one."""
+    thinking: int = 0
+    """Most tokens that the model in use thinks before an answer."""
     cache: CacheState = CacheState()
     cycle: EditCycle = EditCycle()
     forgotten: RemovedContent = RemovedContent()

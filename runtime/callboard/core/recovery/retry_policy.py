@@ -160,15 +160,17 @@ def model_in_use(recovery: RecoveryState, spec: AgentSpec) -> str:
 
 
 def output_limit(recovery: RecoveryState, spec: AgentSpec) -> int:
-    """Return the output tokens to request now, never above the model's own limit."""
-    most = spec.limits_of(model_in_use(recovery, spec)).max_output
-    return min(recovery.output_limit or spec.output_tokens, most)
+    """Return the output tokens to request now, with those for thinking, never above the model's own limit."""
+    limits = spec.limits_of(model_in_use(recovery, spec))
+    return min((recovery.output_limit or spec.output_tokens) + spec.thinking_beside(limits), limits.max_output)
 
 
 def next_output_limit(recovery: RecoveryState, spec: AgentSpec) -> int | None:
     """Return the next limit after a reply was cut, None at the highest."""
-    now = output_limit(recovery, spec)
     most = spec.limits_of(model_in_use(recovery, spec)).max_output
+    if output_limit(recovery, spec) >= most:
+        return None
+    now = min(recovery.output_limit or spec.output_tokens, most)
     steps = [limit for limit in (spec.output_escalated, most) if now < limit <= most]
     return steps[0] if steps else None
 

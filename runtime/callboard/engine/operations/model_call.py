@@ -37,7 +37,9 @@ from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import Conflict
+from callboard.types.messages import ViewBlock, ViewMessage
 from callboard.types.records import Fault, Json, ToolCall, Usage
+from callboard.types.skills import Effort
 
 
 async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
@@ -199,8 +201,8 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         attempt=step.attempt,
         model=step.model,
         max_tokens=step.max_tokens,
-        effort=((state.turn.effort if state.turn else "") or state.me.effort) if limits.effort else "",
-        thinking=_thinking(state, limits, step.max_tokens),
+        effort=effort_of(state, step.model),
+        thinking=thinking_of(state, step.model, step.max_tokens),
         system=system,
         tools=tools,
         messages=anchored(state.context.conversation, state.costs.cycle, limits, reader_of(state.me, step.model)),
@@ -210,18 +212,38 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
     )
 
 
-def _thinking(state: AgentState, limits: ModelLimits, max_tokens: int) -> Json | None:
-    """Return the thinking to request. In a tool loop that began without thinking, a budget would be refused."""
-    choice = state.me.thinking
-    wire = None if choice is None else choice.wire(limits, max_tokens)
+def effort_of(state: AgentState, model: str) -> Effort:
+    """Return the effort to request; empty for the service's default."""
+    wanted = (state.turn.effort if state.turn else "") or state.me.effort
+    return wanted if state.me.limits_of(model).effort else ""
+
+
+def thinking_of(state: AgentState, model: str, max_tokens: int) -> Json | None:
+    """Return the thinking to request from a model; None for none.
+
+    A turn keeps the form in which it began: another one makes the service read the whole conversation again, and a
+    budget is refused if the loop's first reply, as this model gets it, does not begin with thinking (the service's page
+    on extended thinking, "Toggling thinking modes in conversations").
+    """
+    wire = state.me.thinking_wire(model, max_tokens)
     if wire is None or wire["type"] != "enabled":
         return wire
-    messages = state.context.conversation.messages
-    last = messages.last
-    if last is None or not any(map(is_result, last.blocks)):
-        return wire
-    before = messages[len(messages) - 2] if len(messages) > 1 else None
-    return wire if before is not None and is_thinking(before.blocks[0].data) else None
+    first = _first_of_loop(state.context.conversation.messages, reader_of(state.me, model))
+    return wire if not first or is_thinking(first[0].data) else None
+
+
+def _first_of_loop(messages: Sequence[ViewMessage], reader: str) -> tuple[ViewBlock, ...]:
+    """Return the blocks that `reader` gets of the first reply in the tool loop at the end; empty outside of a loop."""
+    first: tuple[ViewBlock, ...] = ()
+    for message in reversed(messages):
+        if message.role == "assistant":
+            sent = tuple(block for block in message.blocks if block.by in ("", reader))
+            if sent and is_thinking(sent[0].data):
+                return sent  # this loop had thinking before, so its first reply has it, too
+            first = sent or first
+        elif not any(map(is_result, message.blocks)):
+            break
+    return first
 
 
 async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -> None:

@@ -56,7 +56,14 @@ from callboard.core.recovery.retry_policy import fault_line, learnable, model_in
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.operations.model_call import call_failed, complete, learn_limits, priced
+from callboard.engine.operations.model_call import (
+    call_failed,
+    complete,
+    effort_of,
+    learn_limits,
+    priced,
+    thinking_of,
+)
 from callboard.engine.operations.skills import carry_skills
 from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.types import events as ev
@@ -177,9 +184,11 @@ class _Asking:
         """Return the summary. Raises `_NoSummary`."""
         state = self._state
         spec = self._state.me
-        own = spec.limits_of(model_in_use(state.model.recovery, spec))
+        model = model_in_use(state.model.recovery, spec)
+        own = spec.limits_of(model)
         small = spec.limits_of(spec.small_model) if spec.small_model else None
-        choice = SharingFacts(own, small, state.costs.cache, self._agent.host.clock.now())
+        now = self._agent.host.clock.now()
+        choice = SharingFacts(own, small, state.costs.cache, now, spec.thinking_tokens(model))
         if rides(state.context.conversation, self._wanted, choice):
             text = await self._riding()
             if text is not None:
@@ -199,7 +208,16 @@ class _Asking:
         messages = riding(
             state.context.conversation, riding_text(summary, replies_kept=replies), reader_of(state.me, model)
         )
-        request = replace(self._request(model, messages), system=system, tools=tools)
+        # The service caches messages separately for each form of thinking and effort.
+        most = summary.max_tokens + state.me.thinking_tokens(model)
+        request = replace(
+            self._request(model, messages),
+            system=system,
+            tools=tools,
+            max_tokens=most,
+            thinking=thinking_of(state, model, most),
+            effort=effort_of(state, model),
+        )
         answer = await self._ask(request, SummaryAttempts(0, rides=True, models_left=bool(self._models)))
         return answer if isinstance(answer, str) else None
 

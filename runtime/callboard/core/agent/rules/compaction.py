@@ -130,6 +130,7 @@ def _situation(state: AgentState, facts: Facts) -> Situation:
         state=facts.known,
         limits=spec.limits_of(rec.model_in_use(state.model.recovery, spec)),
         small=spec.limits_of(spec.small_model) if spec.small_model else None,
+        thinking=spec.thinking_tokens(rec.model_in_use(state.model.recovery, spec)),
         cache=state.costs.cache,
         batch=state.compaction.batch,
         cycle=state.costs.cycle,

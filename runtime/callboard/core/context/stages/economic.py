@@ -312,7 +312,7 @@ class Moment:
 
     def _asking(self, request: SummaryWanted) -> float:
         situation = self.situation
-        choice = SharingFacts(situation.limits, situation.small, situation.cache, situation.now)
+        choice = SharingFacts(situation.limits, situation.small, situation.cache, situation.now, situation.thinking)
         plain = plain_price(self.view, request, choice)
         return min(plain, riding_price(self.view, request, choice)) if may_ride(self.view, request, choice) else plain
 

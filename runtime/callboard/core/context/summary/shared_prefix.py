@@ -3,7 +3,7 @@
 The agent's own model can be called after its own tools, system prompt and messages: their cached part is read at a
 tenth of the price. A small model is cheaper by itself, but must read everything again. The cheaper way is chosen.
 `tool_choice` is not sent, although it would forbid calls: the service caches messages separately for each of its
-values.
+values. Thinking and effort are those of the agent's calls, for the same reason.
 
 The summary cannot use the cached prefix if its request could not equal the newest call: after an edit, once the cache
 is cold, when the prompt was refused as too long, or for a part of the conversation.
@@ -43,6 +43,8 @@ class SharingFacts:
     cache: CacheState
     now: float
     """Time in Unix seconds."""
+    thinking: int = 0
+    """Most tokens that the agent's model thinks before its answer, as it does in the agent's own calls."""
 
 
 def rides(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> bool:
@@ -61,7 +63,10 @@ def may_ride(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -
         return False
     if cache.revision != conv.revision or not is_warm(cache.used_at, choice.now, own.cache_ttl):
         return False
-    return cached(cache) >= max(1, own.cache_minimum) and size(conv) + ASKING + request.max_tokens <= own.window
+    return (
+        cached(cache) >= max(1, own.cache_minimum)
+        and size(conv) + ASKING + choice.thinking + request.max_tokens <= own.window
+    )
 
 
 def replies_behind(conv: Conversation, last: int) -> int:
@@ -79,7 +84,7 @@ def riding_price(conv: Conversation, request: SummaryWanted, choice: SharingFact
     """Return the price of the call that uses the cached prefix, with an answer of full length."""
     record = size(conv) + ASKING
     read = min(cached(choice.cache), record)
-    return summary_price(prices_of(choice.own), record, request.max_tokens, cached=read)
+    return summary_price(prices_of(choice.own), record, choice.thinking + request.max_tokens, cached=read)
 
 
 def plain_price(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> float:
