@@ -23,13 +23,10 @@ from callboard.core.context.view.conversation import (
     usage_seen,
 )
 from callboard.core.context.view.tokens import (
-    BASE64,
     IMAGE_MOST,
-    SIDE,
     estimate_block,
     estimate_json,
     estimate_text,
-    fitting,
     image_size,
     refusal,
 )
@@ -156,15 +153,6 @@ def test_an_image_that_is_a_url_counts_as_the_largest() -> None:
     url: Json = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     assert estimate_block(url) == 4 + IMAGE_MOST
     assert refusal(url) == ""
-
-
-def test_what_no_request_could_carry_is_replaced_by_words_that_say_so() -> None:
-    fine, wide, heavy = image(png(SIDE, SIDE)), image(png(SIDE + 1, 10)), image(png(10, 10) + b"\0" * BASE64)
-    assert fitting([text("a"), fine]) == (text("a"), fine)
-    left = fitting([fine, wide, heavy])
-    assert left[0] is fine
-    assert left[1]["text"].startswith("[Image left out: it is 8001 x 10 pixels, and 8000 a side may be sent.")
-    assert "characters in base64" in left[2]["text"]
 
 
 # Calibration

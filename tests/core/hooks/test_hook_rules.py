@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from tests.core.context.test_context_tokens import image, png
 
 from callboard.core.hooks.merge import (
     MOST_CHARACTERS,
@@ -230,8 +231,8 @@ def test_rewrites_follow_each_other() -> None:
 def test_an_empty_result_and_blocks_may_be_written() -> None:
     assert understood("PostToolUse", Rewrite(content="")) == (Rewrite(content=()),)
     assert understood("PostToolUse", Rewrite(is_error=False)) == (Rewrite(is_error=False),)
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
-    assert understood("PostToolUse", Rewrite(content=[image])) == (Rewrite(content=(image,)),)
+    picture = image(png(2, 2))
+    assert understood("PostToolUse", Rewrite(content=[picture])) == (Rewrite(content=(picture,)),)
     assert understood("PreToolUse", None) == ()
     assert understood("Stop", GoOn("x")) == (GoOn("x"),)
     assert understood("PreToolUse", AddContext("x")) == (AddContext("x"),)

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from callboard.cli.views.events import text_of
 from callboard.core.agent.state import BackgroundCommand
+from callboard.core.context.view.sendable import image_block, sendable
 from callboard.core.hooks.payloads import FIELDS, compatible_name, to_compatible, tool_use_result
 from callboard.core.mcp.tool_names import may_have
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
@@ -527,9 +528,10 @@ def client_prompt(message: Json) -> ClientPrompt:
     blocks = cast("list[Json]", content)
     if other := sorted({str(item.get("type")) for item in blocks} - {"text", *_ATTACHED}):
         return ClientPrompt(wrong=f"blocks of type {', '.join(other)} are refused: send text, images, and documents")
-    attached = tuple(item for item in blocks if item.get("type") in _ATTACHED)
-    if wrong := next((reason for item in attached if (reason := _unusable(item))), ""):
+    given = [item for item in blocks if item.get("type") in _ATTACHED]
+    if wrong := next((reason for item in given if (reason := _unusable(item))), ""):
         return ClientPrompt(wrong=wrong)
+    attached = sendable(given)
     text = "\n\n".join(str(item.get("text") or "") for item in blocks if item.get("type") == "text")
     if not text.strip() and not attached:
         return ClientPrompt(wrong="the message is empty: say what to do")
@@ -549,9 +551,9 @@ def _unusable(block: Json) -> str:
         url = str(source.get("url") or "")
         return "" if url.startswith(("https://", "http://")) else f"the {kind}'s URL {url!r} is not http or https"
     if how == "text" and kind == "document":
-        return "" if isinstance(source.get("data"), str) else "the document's `data` is not a text"
+        return "" if str(source.get("data") or "").strip() else "the document's `data` is not a text"
     if how == "content" and kind == "document":
-        return "" if source.get("content") else "the document's `content` is empty"
+        return "" if sendable([block])[0]["type"] == kind else "the document's `content` is empty"
     if how != "base64":
         return f"the {kind}'s source of type {how!r} is not supported: send base64 or a URL"
     media = source.get("media_type")
@@ -563,4 +565,7 @@ def _unusable(block: Json) -> str:
         decoded = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
     except (binascii.Error, ValueError):
         decoded = b""
-    return "" if decoded else f"the {kind}'s `data` is not base64"
+    if not decoded:
+        return f"the {kind}'s `data` is not base64"
+    found = image_block(str(data)) if kind == "image" else ""
+    return f"the image cannot be sent: {found}" if isinstance(found, str) and found else ""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
+from callboard.core.context.view.sendable import sendable
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
 from callboard.core.utf8 import storable
 from callboard.types.hook_answers import (
@@ -213,20 +214,20 @@ def blocks_of(content: object) -> tuple[Json, ...]:
     """
     if isinstance(content, str):
         text = storable(content)
-        return ({"type": "text", "text": text},) if text else ()
+        return ({"type": "text", "text": text},) if text.strip() else ()
     if not isinstance(content, list | tuple):
         raise InvalidHook("a result is a text or a list of blocks")
     blocks = cast("list[object]", plain_json(list(cast("Sequence[object]", content))))
     for block in blocks:
         fields = cast("Json", block) if isinstance(block, dict) else {}
         fits = (
-            isinstance(fields.get("text"), str) and fields["text"]
+            isinstance(fields.get("text"), str) and fields["text"].strip()
             if fields.get("type") == "text"
             else fields.get("source")
         )
         if fields.get("type") not in ("text", "image") or not fits:
             raise InvalidHook("a result's block is a text that is not empty, or an image")
-    return tuple(cast("list[Json]", blocks))
+    return sendable(cast("list[Json]", blocks))
 
 
 # All hooks of one event

@@ -9,13 +9,11 @@ servers are cut and cleaned before a person or a model sees them.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from callboard.core.context.view.tokens import image_size, refusal
+from callboard.core.context.view.sendable import image_block
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
@@ -28,12 +26,6 @@ MOST_OF_ITS_OWN = 500_000
 MOST_BLOCKS = 200
 MOST_IMAGES = 20
 EMPTY = "(no output)"
-_KINDS = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,27 +126,10 @@ def _link(content: Json) -> Json:
 
 def _image(data: object, called: object) -> Json:
     """Return an image block, or a text with the reason why it is not one."""
-    text = "".join(data.split()) if isinstance(data, str) else ""
-    media_type = _kind_of(text)
-    if not media_type:
-        return _text(f"[Image left out: {_size(data)} called {one_line(called, 80)} are no PNG, JPEG, GIF or WebP.]")
-    block: Json = {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": text}}
-    reason = refusal(block) or ("" if image_size(block) else f"its size cannot be read ({media_type})")
-    return _text(f"[Image left out: {reason}.]") if reason else block
-
-
-def _kind_of(text: str) -> str:
-    """Return the media type of an image by its first bytes.
-
-    Empty if the API does not accept it, or it is not base64.
-    """
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return ""
-    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for mark, kind in _KINDS if raw.startswith(mark)), "")
+    found = image_block(data if isinstance(data, str) else "")
+    if isinstance(found, dict):
+        return found
+    return _text(f"[Image left out: {_size(data)} called {one_line(called, 80)}: {found}.]")
 
 
 def _size(data: object) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from callboard.core.context.view.tokens import fitting
+from callboard.core.context.view.sendable import sendable
 from callboard.core.keys import mailbox
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -85,7 +85,7 @@ def with_attachments(envelope: Envelope, block: Placed | None) -> tuple[Placed, 
     A prompt without text has only these.
     """
     blocks = cast("list[Json]", envelope.metadata.get("attachments") or [])
-    attachments = tuple(Placed(data=data, source="person") for data in fitting(blocks))
+    attachments = tuple(Placed(data=data, source="person") for data in sendable(blocks))
     if block is None or (attachments and not envelope.content.strip()):
         return attachments
     return (block, *attachments)

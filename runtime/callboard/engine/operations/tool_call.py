@@ -18,7 +18,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from callboard.core.agent.open_calls import CallState
-from callboard.core.context.view.tokens import fitting
+from callboard.core.context.view.sendable import sendable
 from callboard.core.keys import request_key, task_key
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
@@ -169,7 +169,7 @@ def _has_result_hooks(agent: AgentRuntime) -> bool:
 def _content(content: str | Sequence[Json]) -> tuple[Json, ...]:
     if isinstance(content, str):
         return ({"type": "text", "text": content},) if content.strip() else ()
-    return fitting(content)  # an image that no request can carry would end the session, not only the call
+    return sendable(content)
 
 
 async def repair(agent: AgentRuntime, step: st.Repair) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
 from typing import cast
 
 from callboard.types.late_pattern import late_pattern
@@ -57,20 +56,6 @@ def refusal(block: Json) -> str:
     if size is not None and max(size) > SIDE:
         return f"it is {size[0]} x {size[1]} pixels, and {SIDE} a side may be sent"
     return ""
-
-
-def fitting(content: Sequence[Json]) -> tuple[Json, ...]:
-    """Return the blocks of a result or a prompt, with a text in place of each image that no request could contain."""
-    if not any(block.get("type") == "image" for block in content):
-        return tuple(content)
-    return tuple(_or_text(block) for block in content)
-
-
-def _or_text(block: Json) -> Json:
-    reason = refusal(block) if block.get("type") == "image" else ""
-    if not reason:
-        return block
-    return {"type": "text", "text": f"[Image left out: {reason}. Make it smaller to show it.]"}
 
 
 def _dimensions(text: str) -> tuple[int, int] | None:
