@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
-from tests.core.context.context_histories import Session, call, result, said, text
+from tests.core.context.context_histories import Session, call, png, result, said, text
 
 from callboard.core.context.pipeline import next_stage, react_stage
 from callboard.core.context.stage_input import Situation
-from callboard.core.context.stages.last_resort import LEFT_OUT, TOGETHER, blame
+from callboard.core.context.stages.last_resort import LEFT_OUT, TOGETHER, blame, drop_old_images
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import held, with_overhead
 from callboard.core.context.view.invariants import in_file, invariants
@@ -20,7 +20,7 @@ from callboard.core.context.view.messages import is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, image_bytes
 from callboard.core.messaging.envelopes import envelope_block
 from callboard.types.agent_spec import ModelLimits
-from callboard.types.messages import Edit
+from callboard.types.messages import Edit, Placed
 from callboard.types.records import Envelope, Json
 
 BUDGET = 10_000
@@ -275,3 +275,17 @@ def test_files_are_read_from_the_view_that_each_edit_changes() -> None:
     assert persisted_texts(session.view, [fold, hide]) == {"/out/a.txt": "the paste"}
     assert persisted_texts(session.view, [fold, *nowhere]) == {}
     assert persisted_texts(session.view, [fold, hide.model_copy(update={"message": newest.id})]) == {}
+
+
+def test_a_model_with_a_smaller_window_gets_no_more_images_than_it_takes() -> None:
+    session = Session()
+    picture = Placed(data=png(400, 400), source="person")
+    for _ in range(4):
+        session.user(said("look"), *[picture] * 40).reply(text("seen")).next_turn()
+    session.user(said("and now?"))
+    assert session.view.messages.images == 160
+    assert drop_old_images(session.view, BUDGET, here(limits=ModelLimits(window=1_000_000)), {}) is None
+    session.edit(drop_old_images(session.view, BUDGET, here(limits=ModelLimits(window=200_000)), {}) or [])
+    shrunk(session)
+    assert session.view.messages.images == 75
+    assert drop_old_images(session.view, BUDGET, here(limits=ModelLimits(window=200_000)), {}) is None

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.context.context_histories import STEPS, Session, played, said, text
+from tests.core.context.context_histories import STEPS, Session, played, png, said, text
 
 from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.stage_input import Situation
+from callboard.core.context.stages.last_resort import drop_old_images
 from callboard.core.context.view.conversation import render
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.messages import Messages
+from callboard.core.context.view.tokens import MOST
 from callboard.core.context.view.undo import standing, take_back
 from callboard.types.events import ContextEdited, decode_event
-from callboard.types.messages import Edit
+from callboard.types.messages import Edit, Placed
 
 SOAK = int(os.environ.get("SOAK", "1"))
 ROOM = 10_000_000
@@ -42,7 +45,7 @@ class Journalled(Session):
 
     def undo(self, *wanted: int, budget: int = ROOM) -> str:
         """Take edits back; what was said against it."""
-        found = take_back(self.view, self.past.messages, self.journal, positions=wanted, budget=budget)
+        found = take_back(self.view, self.past.messages, self.journal, positions=wanted, budget=budget, images=MOST)
         if isinstance(found, str):
             self.kept((), wanted)
             return found
@@ -229,6 +232,31 @@ def test_an_undo_that_would_break_a_law_is_refused() -> None:
     session = begun()
     session.step("x" * 4_000).step("y" * 4_000).step("z").run("summarize_all", 10, at_least=0.0)
     history = [message for message in session.past.messages if message.id != 3]
-    found = take_back(session.view, history, session.journal, positions=(10,), budget=ROOM)
+    found = take_back(session.view, history, session.journal, positions=(10,), budget=ROOM, images=MOST)
     assert isinstance(found, str)
     assert "could not be sent: a call without its result: toolu_1_0" in found
+
+
+def test_an_undo_that_a_later_edit_of_a_block_would_not_fit_is_refused() -> None:
+    session = Journalled()
+    session.user(said("build it"), said("and the colour is blue")).reply(text("reply " * 500)).next_turn()
+    first, reply = session.view.messages
+    session.edit([Edit(kind="summarised", message=first.id, last=reply.id, blocks=(said("a summary", "compactor"),))])
+    session.user(said("look at this")).reply(text("seen")).next_turn()
+    session.edit([Edit(kind="cleared", message=first.id, last=first.id, block=1, text="[gone]")])
+    assert session.undo(10) == "#11 changed a block of the message that #10 made: undo #11 as well"
+    assert session.undo(10, 11) == ""
+    assert [block.data["text"] for block in session.view.messages[0].blocks] == ["build it", "and the colour is blue"]
+
+
+def test_an_undo_that_would_bring_back_more_images_than_a_request_may_have_is_refused() -> None:
+    session = Journalled()
+    picture = Placed(data=png(10, 10), source="person")
+    for _ in range(3):
+        session.user(said("look"), *[picture] * 40).reply(text("seen")).next_turn()
+    session.user(said("and this"), picture)
+    dropped = drop_old_images(session.view, ROOM, Situation(now=0.0, folder="/out"), {})
+    assert dropped
+    session.edit(dropped)
+    assert session.view.messages.images <= MOST
+    assert session.undo(10) == "it does not fit: there would be 121 images, and a request may have 100"

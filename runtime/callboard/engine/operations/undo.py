@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from callboard.core.agent.apply import fold
 from callboard.core.agent.rules.compaction import room, spared, undoing
 from callboard.core.agent.state import AgentState, Facts
+from callboard.core.context.stages.last_resort import most_images
 from callboard.core.context.view.undo import take_back, undo_positions
 from callboard.core.decoding import read_envelope, read_event
 from callboard.core.frozen import replace
 from callboard.core.keys import journal, mailbox
+from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.context import UNDO
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.receive import admit
@@ -79,7 +81,8 @@ async def _answer(store: Store, state: AgentState, positions: tuple[int, ...], n
     conv = state.context.conversation
     events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     edits = [(seq, event) for seq, event in events if isinstance(event, ContextEdited)]
-    restored = take_back(conv, unedited(events), edits, positions=positions, budget=room(state))
+    images = most_images(state.me.limits_of(model_in_use(state.model.recovery, state.me)))
+    restored = take_back(conv, unedited(events), edits, positions=positions, budget=room(state), images=images)
     refused = isinstance(restored, str)
     stages = dict(edits)
     named = ", ".join(f"#{seq} ({stages[seq].stage})" for seq in positions if seq in stages)

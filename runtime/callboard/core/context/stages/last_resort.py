@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from callboard.core.context.oversize import file_of
 from callboard.core.context.stage_input import Situation
@@ -19,10 +19,11 @@ from callboard.core.context.stages.results import PERSISTED, persisted_mark, wor
 from callboard.core.context.summary.folding import tail_start
 from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.invariants import pins
-from callboard.core.context.view.messages import calls_of, is_result, result_text
+from callboard.core.context.view.messages import calls_of, images_of, is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, SIDE_OF_MANY, estimate_block, image_bytes, image_size
 from callboard.core.keys import count_words
 from callboard.core.messaging.envelopes import KEPT, file_reference
+from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit, ViewBlock, ViewMessage
 from callboard.types.records import Json
 
@@ -66,24 +67,32 @@ def persist_newest(view: Conversation, budget: int, situation: Situation, params
     return edits or None
 
 
+def most_images(limits: ModelLimits) -> int:
+    """Return the images that a request to a model may have."""
+    return MOST if limits.window <= _LARGE else _MOST_OF_LARGE
+
+
 def drop_old_images(view: Conversation, budget: int, situation: Situation, params: Json) -> list[Edit] | None:
     """Drop images that are too many, too large for their number, or too large together, oldest first.
 
-    Only a view whose newest message added an image is checked: no other view can exceed these limits for the first
-    time. `force`: drop all but the newest message's.
+    A view is checked if its newest message added an image, or if it has too many for the model in use: no other view
+    can exceed these limits for the first time. `force`: drop all but the newest message's.
     """
     newest = view.messages[-1] if view.messages else None
     force = bool(params.get("force"))
-    if newest is None or not (force or any(True for block in newest.blocks for _ in _images(block))):
+    most = most_images(situation.limits)
+    if newest is None:
+        return None
+    added = any(True for block in newest.blocks for _ in images_of(block))
+    if not (force or added or view.messages.images > most):
         return None
     parts = [
         _Part(message, place, block)
         for message in view.messages
         if message.role == "user"
         for place, block in enumerate(message.blocks)
-        if any(True for _ in _images(block))
+        if any(True for _ in images_of(block))
     ]
-    most = MOST if situation.limits.window <= _LARGE else _MOST_OF_LARGE
     gone = [part for part in parts if part.message is not newest] if force else _too_many(parts, newest, most)
     return [_without_images(part) for part in gone] or None
 
@@ -174,7 +183,7 @@ def _to_file(part: _Part, preview: int, folder: str) -> tuple[Edit, Json]:
     if is_result(part.block):
         path = f"{folder}/{file_of(str(data.get('tool_use_id')))}"
         text = persisted_mark(path, result_text(part.block)[:preview])
-        stays = list(_images(part.block))
+        stays = list(images_of(part.block))
         content: Any = [{"type": "text", "text": text}, *stays] if stays else text
         return _edit(part, "persisted", text, path), {**data, "content": content}
     full_text = words_of(part.block)
@@ -189,15 +198,6 @@ def _edit(part: _Part, kind: Any, text: str, path: str = "") -> Edit:
 
 
 # Images
-
-
-def _images(block: ViewBlock) -> Iterator[Json]:
-    """Yield the image blocks in this block, or the block itself."""
-    if block.data.get("type") == "image":
-        yield block.data
-    content = block.data.get("content")
-    parts = cast("list[Json]", content) if isinstance(content, list) else []
-    yield from (part for part in parts if part.get("type") == "image")
 
 
 def _too_many(parts: Sequence[_Part], newest: ViewMessage, most: int) -> list[_Part]:
@@ -218,11 +218,11 @@ def _too_many(parts: Sequence[_Part], newest: ViewMessage, most: int) -> list[_P
 
 
 def _count(parts: Sequence[_Part]) -> int:
-    return sum(1 for part in parts for _ in _images(part.block))
+    return sum(1 for part in parts for _ in images_of(part.block))
 
 
 def _bytes(parts: Sequence[_Part]) -> int:
-    return sum(image_bytes(image) for part in parts for image in _images(part.block))
+    return sum(image_bytes(image) for part in parts for image in images_of(part.block))
 
 
 def _is_big(part: _Part) -> bool:
@@ -230,7 +230,7 @@ def _is_big(part: _Part) -> bool:
 
     An image of unknown size counts as too large.
     """
-    sizes = [image_size(image) for image in _images(part.block)]
+    sizes = [image_size(image) for image in images_of(part.block)]
     return any(size is None or max(size) > SIDE_OF_MANY for size in sizes)
 
 

@@ -53,6 +53,15 @@ def is_call(block: ViewBlock) -> bool:
     return block.data.get("type") == "tool_use"
 
 
+def images_of(block: ViewBlock) -> Iterator[Json]:
+    """Yield the images in this block, or the block itself."""
+    if block.data.get("type") == "image":
+        yield block.data
+    content = block.data.get("content")
+    parts = cast("list[Json]", content) if isinstance(content, list) else []
+    yield from (part for part in parts if part.get("type") == "image")
+
+
 def is_private(block: ViewBlock) -> bool:
     """Return True if the block is not sent to every model (`wire_for`)."""
     return bool(block.by) or is_service_call(block)
@@ -170,11 +179,20 @@ SMALL = 40
 
 
 class _Sums(NamedTuple):
-    """Sums over some messages: tokens, tokens of results, and tokens of results with more than `SMALL`."""
+    """Sums over some messages: tokens, tokens of results, those of results with more than `SMALL`, and images."""
 
     tokens: int = 0
     results: int = 0
     bulk: int = 0
+    images: int = 0
+
+    def plus(self, other: _Sums) -> _Sums:
+        return _Sums(
+            self.tokens + other.tokens,
+            self.results + other.results,
+            self.bulk + other.bulk,
+            self.images + other.images,
+        )
 
 
 _NONE = _Sums()
@@ -271,6 +289,11 @@ class Messages(Sequence[ViewMessage]):
         `bulky` lists the messages.
         """
         return self._all().bulk
+
+    @property
+    def images(self) -> int:
+        """Return the number of images."""
+        return self._all().images
 
     @property
     def last(self) -> ViewMessage | None:
@@ -476,12 +499,14 @@ class Messages(Sequence[ViewMessage]):
 
 
 def _plus(sums: _Sums, message: ViewMessage) -> _Sums:
-    results = bulk = 0
+    results = bulk = images = 0
     for block in message.blocks:
         if is_result(block):
             results += block.tokens
             bulk += block.tokens if block.tokens > SMALL else 0
-    return _Sums(sums.tokens + message.tokens, sums.results + results, sums.bulk + bulk)
+        if block.data["type"] != "text":
+            images += sum(1 for _ in images_of(block))
+    return sums.plus(_Sums(message.tokens, results, bulk, images))
 
 
 def _bulky(messages: Sequence[ViewMessage]) -> tuple[int, ...]:
@@ -515,10 +540,7 @@ def _cut(messages: Sequence[ViewMessage]) -> tuple[_Chunk, ...]:
 
 def _whole(chunks: tuple[_Chunk, ...], tail: tuple[ViewMessage, ...]) -> Messages:
     starts = tuple(accumulate((len(chunk.messages) for chunk in chunks), initial=0))
-    sums = [chunk.sums for chunk in chunks]
-    old = _Sums(
-        sum(total.tokens for total in sums), sum(total.results for total in sums), sum(total.bulk for total in sums)
-    )
+    old = reduce(_Sums.plus, (chunk.sums for chunk in chunks), _NONE)
     return Messages(chunks, starts, tail, reduce(_plus, tail[:-1], old))
 
 

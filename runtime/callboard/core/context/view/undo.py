@@ -43,14 +43,21 @@ def standing(edits: Edits, without: Collection[int] = ()) -> list[Edit]:
 
 
 def take_back(
-    view: Conversation, history: Sequence[ViewMessage], edits: Edits, *, positions: Sequence[int], budget: int
+    view: Conversation,
+    history: Sequence[ViewMessage],
+    edits: Edits,
+    *,
+    positions: Sequence[int],
+    budget: int,
+    images: int,
 ) -> Edit | str:
     """Return the edit that makes the view what it would be without the edits at `positions`.
 
     Return the reason if that is impossible.
 
-    `view` is the current conversation, `history` the same without any edits, `budget` the tokens for the messages. The
-    edit restores the smallest range that differs. It is valid only for this view: record it before the view changes.
+    `view` is the current conversation, `history` the same without any edits, `budget` the tokens for the messages, and
+    `images` the most images of a request. The edit restores the smallest range that differs. It is valid only for this
+    view: record it before the view changes.
     """
     refused = _refused(edits, positions)
     if refused:
@@ -62,6 +69,8 @@ def take_back(
     after = edited(view, [edit])
     if held(after) > budget:
         return f"it does not fit: the messages would be {held(after):,} tokens, and there is room for {budget:,}"
+    if after.messages.images > max(images, view.messages.images):
+        return f"it does not fit: there would be {after.messages.images} images, and a request may have {images}"
     sent = bool(history) and history[-1].role == "user"
     faults = [*invariants(after.messages, sent=sent), *edit_faults(view, after, history)]
     return f"the conversation could not be sent: {faults[0]}" if faults else edit
@@ -87,7 +96,24 @@ def _refused(edits: Edits, positions: Sequence[int]) -> str:
             return f"#{seq} is no edit"
         if seq in off:
             return f"#{seq} was undone already"
-    return "" if positions else "no edit is named"
+    return _later_block_edit(edits, positions, off) if positions else "no edit is named"
+
+
+def _later_block_edit(edits: Edits, positions: Sequence[int], off: Collection[int]) -> str:
+    """Return the refusal of an undo if a later edit changed a block of a message that the undone edit made.
+
+    The numbers of its blocks belong to that message: in the restored one they are those of other blocks.
+    """
+    folds = {
+        edit.message: seq for seq, event in edits if seq in positions for edit in event.edits if edit.kind in _FOLDS
+    }
+    for seq, event in edits:
+        if seq in off or seq in positions:
+            continue
+        for edit in event.edits:
+            if edit.block is not None and folds.get(edit.message, seq) < seq:
+                return f"#{seq} changed a block of the message that #{folds[edit.message]} made: undo #{seq} as well"
+    return ""
 
 
 def _restoring(view: Messages, target: Messages) -> Edit | None:
