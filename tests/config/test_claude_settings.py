@@ -13,7 +13,7 @@ from callboard.adapters.extensions.trust import read_claims
 from callboard.config.hooks import fill_registry, hook_notes
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.types.errors import SettingsError
+from callboard.types.errors import SettingsError, UsageError
 from callboard.types.hook_events import Caller, PreToolUse, Stop
 from callboard.types.records import ToolCall
 
@@ -102,7 +102,7 @@ def test_no_file_of_theirs_brings_bypass_and_that_is_told(name: str, folders: Se
 def test_bypass_that_is_switched_off_is_off_for_flags_too_trusted_or_not(folders: SettingsFolders) -> None:
     permissions(folders.project, disableBypassPermissionsMode="disable")
     for trusted in (True, False):
-        with pytest.raises(SettingsError, match=r"switched off by .*settings\.json:3"):
+        with pytest.raises(UsageError, match=r"switched off by .*settings\.json:3"):
             folders.load(trusted=trusted, mode="bypassPermissions")
 
 

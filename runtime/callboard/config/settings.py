@@ -32,7 +32,7 @@ from callboard.core.permissions.rules import parse_rule
 from callboard.core.trust.claims import WorkspaceClaims
 from callboard.types.agent_spec import StageSpec
 from callboard.types.choices import unknown
-from callboard.types.errors import SettingsError
+from callboard.types.errors import SettingsError, UsageError
 from callboard.types.hook_answers import HookSource
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.model_names import FAMILIES
@@ -61,6 +61,8 @@ _PERSONS_ONLY = (
 """Settings that a workspace may not set: the targets of the key and the conversation, the sandbox of its commands, the
 command that searches, the server that gets everything, the ways to reach the person, and the remote that gets all
 changes."""
+_FLAG = "flag for "
+"""Beginning of the location of a value that an option sets."""
 _TIGHTEN = ("ask", "deny", "never", "always_ask")
 _LARGEST = 1_000_000
 
@@ -215,10 +217,16 @@ def _with_model_ids(settings: Settings) -> Settings:
 
 
 def _check_bypass(values: Tree, origins: Mapping[Address, str], off: str) -> None:
-    """Raise `SettingsError` if `bypassPermissions` is set though a file (`off`: its location) disables it."""
+    """Raise `SettingsError` if `bypassPermissions` is set though a file (`off`: its location) disables it.
+
+    Raises `UsageError` if an option sets it.
+    """
     for address, value in parts(values.get("permission"), ("permission",)) if off else ():
         if address[-1] == "mode" and value == "bypassPermissions":
-            raise SettingsError(f"bypassPermissions is switched off by {off}", where(origins, address))
+            message = f"bypassPermissions is switched off by {off}"
+            place = where(origins, address)
+            # Several options set the mode, so the name of the setting would mislead.
+            raise UsageError(message) if place.startswith(_FLAG) else SettingsError(message, place)
 
 
 def _read_otherwise(values: Tree, origins: Mapping[Address, str]) -> Iterator[str]:
@@ -279,7 +287,7 @@ def _flag_layer(flags: Mapping[str, object]) -> Layer:
     for name, value in flags.items():
         if value is not None:
             address = tuple(name.split("."))
-            places[address] = f"flag for {name}"
+            places[address] = f"{_FLAG}{name}"
             _put(values, address, list(cast("tuple[object]", value)) if isinstance(value, tuple) else value, name)
     return Layer(values, places)
 

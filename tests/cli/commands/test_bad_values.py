@@ -40,6 +40,28 @@ def test_a_number_that_is_none_is_refused_with_its_option(command: Command, word
     assert "bug" not in ran.err
 
 
+@pytest.mark.parametrize("option", ["--allowed-tools", "--disallowed-tools"])
+@pytest.mark.parametrize("words", [("run", "x"), ("mcp", "serve")])
+def test_a_rule_that_is_none_is_refused_with_its_option(command: Command, words: tuple[str, ...], option: str) -> None:
+    ran = command.run_inline(*words, option, "Bash(ls) Edit(")
+    assert ran.code == 2
+    assert f"'{option}'" in ran.err
+    assert "'Edit(' is not a rule: write Tool or Tool(specifier)" in ran.err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--permission-mode", "bypassPermissions"), ("--dangerously-skip-permissions",)],
+    ids=lambda words: words[0],
+)
+def test_a_mode_that_a_file_switches_off_is_refused_as_an_option(command: Command, option: tuple[str, ...]) -> None:
+    file = Path(command.env["HOME"]) / ".claude" / "settings.json"
+    file.parent.mkdir()
+    file.write_text('{"permissions": {"disableBypassPermissionsMode": "disable"}}')
+    ran = command.run_inline("run", "x", *option, "--model", command.scenario(SAYING))
+    assert (ran.code, ran.err.startswith("callboard: bypassPermissions is switched off by")) == (2, True), ran.err
+
+
 def test_a_very_high_limit_of_the_settings_is_a_limit(command: Command) -> None:
     settings = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "settings.yaml"
     settings.parent.mkdir(parents=True, exist_ok=True)

@@ -152,7 +152,7 @@ def test_where_bypass_is_switched_off_nobody_has_it_trusted_or_not(command: Comm
     ran = command.run_inline(
         "run", "--model", command.scenario(SCENARIO), "--permission-mode", "bypassPermissions", "go"
     )
-    assert ran.code == 3
+    assert ran.code == 2
     assert "bypassPermissions is switched off by" in ran.err
 
 

@@ -117,6 +117,7 @@ def permission_options(command: Command) -> Command:
         *("--disallowed-tools", "--disallowedTools", "deny"),
         multiple=True,
         metavar="RULE",
+        callback=_checked_rules,
         help="Refuse calls that match.",
     )
     return _MODE(_allowing("--allowed-tools", "--allowedTools")(deny(command)))
@@ -129,7 +130,20 @@ def permission_grants(command: Command) -> Command:
 
 def _allowing(*names: str) -> Callable[[Command], Command]:
     text = "Allow calls that match without asking."
-    return click.option(*names, "allow", multiple=True, metavar="RULE", help=text)
+    return click.option(*names, "allow", multiple=True, metavar="RULE", callback=_checked_rules, help=text)
+
+
+def _checked_rules(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the rules. Raises `click.BadParameter`, because the settings would name themselves, not the option."""
+    if value:
+        from callboard.core.permissions.rules import parse_rule  # noqa: PLC0415 - it would slow down `--help`
+
+        for rule in split_list(value):
+            try:
+                parse_rule(rule)
+            except ValueError as error:
+                raise click.BadParameter(str(error), context, option) from error
+    return value
 
 
 def with_output_format(command: Command) -> Command:
