@@ -51,6 +51,7 @@ def test_a_note_is_made_shown_changed_and_deleted_each_change_shown_first(comman
     assert {"-Run make ship.", "+Run make ship twice.", "the note is written"} <= set(changed.out.splitlines())
     assert "How the service is shipped" in command.run_inline("memory").out
     assert "Run make ship twice." in command.run_inline("memory", "show", "ship").out
+    assert command.run_inline("memory", "list", "--place", "person").out == "no notes of the place person\n"
     (shown,) = json.loads(command.run_inline("memory", "list", "--json").out)
     assert (shown["place"], shown["name"], shown["type"]) == ("project", "ship", "project")
     gone = command.run_inline("memory", "forget", "ship", "--yes", "--json")

@@ -91,6 +91,7 @@ def test_one_agent_and_only_what_was_denied(command: Command) -> None:
         ("subagent", "cat secret.txt"),
         ("subagent", "sudo ls"),
     ]
+    assert command.run_inline("policy", "log", "--agent", "alice", "--denied").out == "no decision fits\n"
     assert command.run_inline("policy", "log", "--agent", "bob").code == 2
 
 

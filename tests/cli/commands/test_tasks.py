@@ -51,6 +51,7 @@ def test_a_person_adds_gives_takes_back_cancels_and_reads_tasks(command: Command
     added = command.run_inline("tasks", "add", "Write the parser", "--file", "./src/*.py", "--check", "make test")
     assert added.code == 0
     assert " ready " in added.out
+    assert command.run_inline("tasks", "--status", "failed").out == "no task has the status failed\n"
     (first,) = tasks_of(command)
     assert (first["created_by"], first["cause"], first["check_by"], first["files"]) == (
         "person",

@@ -324,7 +324,7 @@ def test_always_is_asked_once_listed_taken_back_and_no_tool_may_do_it(screen: Sc
     assert (rule["rule"], rule["request_id"], rule["agent"]) == ("Bash(make one)", request, "")
     assert command.run_inline("policy", "revoke", rule["id"], CALLBOARD_TOOL="1").code == 2
     assert command.run_inline("policy", "revoke", rule["id"]).code == 0
-    assert "no session rules" in command.run_inline("policy", "rules").out
+    assert "no session rule is in force" in command.run_inline("policy", "rules").out
     assert "revoked" in command.run_inline("policy", "rules", "--all").out
     screen.type("make it", "Enter")
     screen.wait(rf"─ (?!{request})req_[a-z0-9]{{12}}$")  # the request is repeated

@@ -64,7 +64,7 @@ def _list(invocation: Invocation, request: NoteSelection, *, json_: bool) -> Non
         if json_:
             terminal.record(json_of(notes))
             return
-        terminal.rows(notes_table(notes))
+        terminal.rows(notes_table(notes, request.place))
         terminal.rows(Block(tuple(Line(problem, "warn") for problem in problems)))
 
 

@@ -54,11 +54,13 @@ from callboard.types.records import SessionRule
 def rules(invocation: Invocation, /, session: str | None, all_: bool, json_: bool) -> None:
     """List the session rules: permissions granted with "always", and rules of a client."""
 
-    async def read(handle: SessionHandle) -> Sequence[SessionRule]:
-        return handle.rules.all() if all_ else handle.rules.standing()
+    async def read(handle: SessionHandle) -> tuple[Sequence[SessionRule], bool]:
+        every = handle.rules.all()
+        return (every if all_ else handle.rules.standing()), bool(every)
 
     now = time.time()
-    print_rows(invocation, with_handle(invocation, session, read), lambda rows: rules_table(rows, now), json_=json_)
+    rows, any_rules = with_handle(invocation, session, read)
+    print_rows(invocation, rows, lambda rows: rules_table(rows, now, ended=any_rules), json_=json_)
 
 
 @click.command()
@@ -181,9 +183,11 @@ def log(invocation: Invocation, /, *, agent: str | None, denied: bool, session: 
     """
 
     async def read(handle: SessionHandle) -> Sequence[Decision]:
-        return [decision for decision in await handle.decisions(agent) if not denied or decision.runs is False]
+        return await handle.decisions(agent)
 
-    print_rows(invocation, with_handle(invocation, session, read), log_table, json_=json_)
+    decisions = with_handle(invocation, session, read)
+    rows = [decision for decision in decisions if not denied or decision.runs is False]
+    print_rows(invocation, rows, lambda rows: log_table(rows, total=len(decisions)), json_=json_)
 
 
 def _explain(

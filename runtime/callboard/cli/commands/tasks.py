@@ -58,7 +58,7 @@ def tasks(context: click.Context, /, *, watch: bool, status: str | None, session
         if json_:
             terminal.record(json.dumps(TASKS.records([BoardTask(task, board) for task in visible]), indent=2))
         else:
-            terminal.rows(tasks_table(visible, board))
+            terminal.rows(tasks_table(visible, board, status or ""))
 
 
 @tasks.command()
@@ -198,7 +198,7 @@ async def _paint(invocation: Invocation, handle: SessionHandle, status: str) -> 
     def page(width: int, height: int | None) -> Sequence[Line]:
         board = handle.board.tasks()
         visible = [task for task in board.values() if matches_status(task, status, board)]
-        return tasks_table(visible, board).lines[:height]
+        return tasks_table(visible, board, status).lines[:height]
 
     with painted(page, color=wants_color(invocation.color, sys.stdout, os.environ)) as paint:
         async with anyio.create_task_group() as group:

@@ -13,9 +13,9 @@ from callboard.sessions.inspect.resources import NOTES
 _CHANGED: Mapping[str, Style] = {"+": "good", "-": "bad"}
 
 
-def notes_table(notes: Sequence[NoteLine]) -> Block:
-    """Return all notes, one line each."""
-    return listing(NOTES, notes)
+def notes_table(notes: Sequence[NoteLine], place: str = "") -> Block:
+    """Return the notes, one line each. `place`: the only place whose notes these are."""
+    return listing(NOTES, notes, nothing=f"no notes of the place {place}" if place else "")
 
 
 def note_block(note: NoteLine) -> Block:

@@ -109,8 +109,11 @@ def lint_block(findings: Sequence[LintFinding]) -> Block:
     return Block((*lines, Line(text, "warn" if wrong else "good")))
 
 
-def log_table(decisions: Sequence[Decision]) -> Block:
-    """Return a table of decisions: time, agent, call, decision, its origin, mode, and the answer to a question."""
+def log_table(decisions: Sequence[Decision], *, total: int) -> Block:
+    """Return a table of decisions: time, agent, call, decision, its origin, mode, and the answer to a question.
+
+    `total`: the number of decisions of the session, of which these are a part.
+    """
     cells = [
         [
             f"{datetime.fromtimestamp(decision.at).astimezone():%Y-%m-%d %H:%M:%S}",
@@ -127,7 +130,7 @@ def log_table(decisions: Sequence[Decision]) -> Block:
         for decision in decisions
     ]
     heads = ["AT", "AGENT", "CALL", "VERDICT", "BY", "MODE", "ANSWER", "INPUT"]
-    return table(heads, cells, "no decisions yet")
+    return table(heads, cells, "no decision fits" if total else "no decisions yet")
 
 
 def answer_words(decision: Decision) -> str:
@@ -167,9 +170,13 @@ def revoked_words(rule: SessionRule) -> str:
     return f"{rule.id} revoked: {rule.rule} {after}"
 
 
-def rules_table(rows: Sequence[SessionRule], now: float) -> Block:
-    """Return the id, text, scope, start, and end or expiry of each rule. `now`: Unix seconds."""
-    return listing(RULES, [RuleStatus(rule, now) for rule in rows])
+def rules_table(rows: Sequence[SessionRule], now: float, *, ended: bool = False) -> Block:
+    """Return the id, text, scope, start, and end or expiry of each rule.
+
+    `now`: Unix seconds. `ended`: True if the session also has rules that are no longer in force.
+    """
+    nothing = "no session rule is in force: `callboard policy rules --all` lists the others" if ended else ""
+    return listing(RULES, [RuleStatus(rule, now) for rule in rows], nothing=nothing)
 
 
 def permissions_block(

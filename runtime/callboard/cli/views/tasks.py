@@ -21,13 +21,14 @@ def matches_status(task: Task, status: str, board: Tasks) -> bool:
     return is_ready(task, board) if status == "ready" else status in ("", task.status)
 
 
-def tasks_table(rows: Sequence[Task], board: Tasks | None = None) -> Block:
+def tasks_table(rows: Sequence[Task], board: Tasks | None = None, status: str = "") -> Block:
     """Return the id, state, owner, open dependencies, files and subject of each task.
 
-    The agents that work on the same files follow. `board`: all tasks, if `rows` are only some of them.
+    The agents that work on the same files follow. `board`: all tasks, if `rows` are only those of `status`.
     """
     board = by_id(rows) if board is None else board
-    listed = listing(TASKS, [BoardTask(row, board) for row in rows])
+    nothing = f"no task has the status {status}" if board else ""
+    listed = listing(TASKS, [BoardTask(row, board) for row in rows], nothing=nothing)
     met = [Line(text, "warn") for text in _meetings(rows, board)]
     return Block((*listed.lines, *met))
 
