@@ -50,6 +50,27 @@ def test_a_run_ends_with_the_code_of_the_table(code: int, scenario: str, args: l
     assert (len(ran.err.splitlines()) > 0) is True, "it gives the reason, or its usage"
 
 
+@pytest.mark.parametrize(
+    "listing",
+    ["sessions", "worktrees", "cron list", "cron history", "cron stats", "workflow list", "memory list", "rate"],
+)
+def test_a_listing_of_a_workspace_without_a_session_is_empty(command: Command, listing: str) -> None:
+    ran = command.run_inline(*listing.split(), "--json")
+    assert (ran.code, ran.out) == (0, "[]\n"), ran.err
+    plain = command.run_inline(*listing.split())
+    assert (plain.code, plain.out.startswith("no ")) == (0, True), plain.err
+
+
+@pytest.mark.parametrize(
+    "listing", ["team", "tasks", "plans", "inbox", "cost", "context", "policy log", "policy rules", "cron history x"]
+)
+def test_a_listing_of_one_session_is_an_error_without_a_session(command: Command, listing: str) -> None:
+    for form in ((), ("--json",)):
+        ran = command.run_inline(*listing.split(), *form)
+        assert (ran.code, ran.out) == (2, "")
+        assert "there is no session in" in ran.err
+
+
 BUG = """
 import sys
 from callboard.__main__ import main

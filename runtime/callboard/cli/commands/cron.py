@@ -38,6 +38,7 @@ from callboard.core.scheduling.fields import InvalidField
 from callboard.core.scheduling.history import FireStats, newest_first
 from callboard.ports.store import Store
 from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus
+from callboard.sessions.inspect.schedule_files import faults_of, files_now
 from callboard.sessions.inspect.schedules import (
     AllSchedules,
     NoSession,
@@ -79,13 +80,12 @@ def history(
     missed (too late by its rules), replaced, lost (cut off with its process). Waiting and running fires have not ended.
     """
 
-    async def read() -> tuple[Sequence[Fire], Mapping[str, str]]:
-        async with open_schedules(invocation.workspace, session, notice=notice_of(invocation)) as every:
-            inspectors = [every.inspector_of(schedule_id)] if schedule_id else every.inspectors
-            fires = [fire for inspector in inspectors for fire in await inspector.history(schedule_id)]
-            return newest_first(fires)[:limit], {entry.schedule.id: entry.schedule.name for entry in every.entries()}
+    async def read(every: AllSchedules) -> tuple[Sequence[Fire], Mapping[str, str]]:
+        inspectors = [every.inspector_of(schedule_id)] if schedule_id else every.inspectors
+        fires = [fire for inspector in inspectors for fire in await inspector.history(schedule_id)]
+        return newest_first(fires)[:limit], {entry.schedule.id: entry.schedule.name for entry in every.entries()}
 
-    fires, names = anyio.run(read)
+    fires, names = _listed(invocation, session, read, lambda: ((), {}), named=bool(schedule_id))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps([fire_json(fire, names) for fire in fires], indent=2))
@@ -105,12 +105,11 @@ def stats(invocation: Invocation, /, schedule_id: str | None, session: str | Non
     The success rate is the share of done among those that ran to an end: done, failed, timed_out, lost.
     """
 
-    async def read() -> Sequence[FireStats]:
-        async with open_schedules(invocation.workspace, session, notice=notice_of(invocation)) as every:
-            inspectors = [every.inspector_of(schedule_id)] if schedule_id else every.inspectors
-            return [row for inspector in inspectors for row in await inspector.stats(schedule_id)]
+    async def read(every: AllSchedules) -> Sequence[FireStats]:
+        inspectors = [every.inspector_of(schedule_id)] if schedule_id else every.inspectors
+        return [row for inspector in inspectors for row in await inspector.stats(schedule_id)]
 
-    rows = anyio.run(read)
+    rows = _listed(invocation, session, read, list, named=bool(schedule_id))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json_of(rows))
@@ -118,6 +117,7 @@ def stats(invocation: Invocation, /, schedule_id: str | None, session: str | Non
             terminal.rows(stats_table(rows))
 
 
+Found = TypeVar("Found")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KINDS = "cost_usd, tokens, steps or seconds"
@@ -267,8 +267,6 @@ def _change(
         terminal.rows(block(message, "good"))
 
 
-Found = TypeVar("Found")
-
 DRY = "dry run: nothing was changed"
 
 
@@ -373,7 +371,10 @@ def list_(invocation: Invocation, /, session: str | None, json_: bool) -> None:
     async def read(every: AllSchedules) -> tuple[list[SessionSchedule], dict[str, str], tuple[str, ...]]:
         return every.entries(), await every.fired_by(), await every.faults()
 
-    rows, fired_by, faults = at_schedules(invocation, session, read)
+    def none() -> tuple[list[SessionSchedule], dict[str, str], tuple[str, ...]]:
+        return [], {}, faults_of(files_now(find_places(invocation.workspace, writable=False)), ())
+
+    rows, fired_by, faults = _listed(invocation, session, read, none)
     now = time.time()
     schedules = [ScheduleStatus(row.schedule, row.session, now, fired_by.get(row.session, "")) for row in rows]
     with terminal_of(invocation) as terminal:
@@ -431,6 +432,26 @@ def at_schedules(
             return await work(every)
 
     return anyio.run(working)
+
+
+def _listed(
+    invocation: Invocation,
+    session: str | None,
+    work: Callable[[AllSchedules], Awaitable[Found]],
+    none: Callable[[], Found],
+    *,
+    named: bool = False,
+) -> Found:
+    """Return the result of `work`, or that of `none` in a workspace without a session.
+
+    `named`: the user named a schedule. Raises as `open_schedules` does for a named session or schedule.
+    """
+    try:
+        return at_schedules(invocation, session, work)
+    except NoSession:
+        if session is not None or named:
+            raise
+        return none()
 
 
 def _made(invocation: Invocation, model: str | None) -> Callable[[Store], Awaitable[str]]:

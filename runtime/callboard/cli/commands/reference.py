@@ -23,6 +23,10 @@ Completion: `eval "$(callboard completion bash)"`, the same with `zsh`; for fish
 `-C`, `-q`, `-v`, `--debug`, `--color`, `--version` and `-h` may come before or after the name of any command.
 `callboard help NAME` is the same as `callboard NAME --help`.
 
+In a workspace without a session, listings of the workspace (`sessions`, `hosts`, `worktrees`, `cron list`, `cron
+history`, `cron stats`, `workflow list`, `memory list`, `rate`) are empty, also with `--json`, and exit with 0. Listings
+of one session (`team`, `tasks`, `plans`, `inbox`, `cost`, `context`, `policy log`, `policy rules`) exit with 2.
+
 | exit code | meaning |
 | --- | --- |
 | 0 | done |

@@ -17,7 +17,9 @@ from callboard.cli.commands.output import notice_of, print_rows, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.worktrees import merged_words, worktrees_table
 from callboard.ports.worktrees import MergeEnd, Removed
-from callboard.sessions.inspect.worktrees import WorktreeInspector, open_worktrees
+from callboard.sessions.inspect.worktrees import WorktreeInspector, WorktreeLine, open_worktrees, worktrees_in
+from callboard.sessions.places import find_places
+from callboard.sessions.stores import existing_store
 from callboard.types.errors import UsageError
 
 Found = TypeVar("Found")
@@ -35,7 +37,8 @@ def worktrees(ctx: click.Context, /, json_: bool) -> None:
     """
     if ctx.invoked_subcommand is None:
         invocation = ctx.ensure_object(Invocation)
-        print_rows(invocation, _at(invocation, WorktreeInspector.lines), worktrees_table, json_=json_)
+        rows = anyio.run(_listed, invocation)
+        print_rows(invocation, rows, worktrees_table, json_=json_)
 
 
 @worktrees.command()
@@ -94,6 +97,13 @@ def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
     lines += [f"  {task} is no longer bound to it" for task in removed.tasks]
     with terminal_of(invocation) as terminal:
         terminal.rows(block("\n".join(lines), "good"))
+
+
+async def _listed(invocation: Invocation) -> Sequence[WorktreeLine]:
+    """Return all worktrees; none in a workspace without a session."""
+    places = find_places(invocation.workspace, writable=False)
+    async with existing_store(places, notice_of(invocation)) as store:
+        return () if store is None else await worktrees_in(places, store).lines()
 
 
 def _at(invocation: Invocation, work: Callable[[WorktreeInspector], Awaitable[Found]]) -> Found:
