@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
@@ -343,6 +345,40 @@ async def test_as_a_process_it_refuses_a_bad_scenario_with_its_place(tmp_path: P
     _, errors = await process.communicate()
     assert process.returncode == 3
     assert "s.yaml:1: agents.lead[0].replay: is not a field here" in errors.decode()
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "message"),
+    [
+        ("--state", '{"session": "s"}\n', ":1: is not a record of a reply"),
+        ("--state", "\n", ":1: is not a record of a reply"),
+        ("--state", None, ": cannot be written: No such file or directory"),
+        ("--log", None, ": cannot be written: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_at_the_start(
+    option: str, content: str | None, message: str, tmp_path: Path
+) -> None:
+    scenario, file = tmp_path / "s.yaml", tmp_path / "file"
+    scenario.write_text("agents: {lead: [{reply: one}]}\n")
+    if content is None:
+        file = tmp_path / "missing" / "file"
+    else:
+        file.write_text(content)
+    command = [sys.executable, "-m", "callboard", "rehearse", "serve", str(scenario), option, str(file)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr.startswith(f"callboard: {file}{message}")) == (3, True), ran.stderr
+
+
+def test_ctrl_c_ends_it_like_other_commands(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("agents: {lead: [{reply: one}]}\n")
+    command = [sys.executable, "-m", "callboard", "rehearse", "serve", str(tmp_path / "s.yaml")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
 
 
 async def test_over_its_rate_a_client_is_told_when_to_come_back() -> None:

@@ -1,21 +1,22 @@
 """Emulator as a process: `python -m callboard.adapters.models.rehearsal SCENARIO` runs until it is interrupted.
 
 Writes one line to stdout once it accepts requests: `listening on URL`. Mistakes in the file go to stderr, with exit
-code 3.
+code 3. Ctrl-C ends it with exit code 130, as it ends other commands.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import sys
 from pathlib import Path
 
 from callboard.adapters.models.rehearsal.chaos import Chaos
 from callboard.adapters.models.rehearsal.emulator import EmulatorOptions, run_server
 from callboard.adapters.models.rehearsal.scenario_file import load_scenario
-from callboard.types.errors import CallboardError
+from callboard.types.errors import CallboardError, SettingsError
+
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -36,15 +37,29 @@ def main() -> int:
     )
     try:
         scenario = load_scenario(arguments.scenario)
-        with contextlib.suppress(KeyboardInterrupt):  # the usual end
-            asyncio.run(run_server(scenario, _announce, host=arguments.host, port=arguments.port, options=options))
+        for file in (arguments.state, arguments.log):
+            _check_writable(file)
+        asyncio.run(run_server(scenario, _announce, host=arguments.host, port=arguments.port, options=options))
     except CallboardError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"callboard: {error}\n")
         return error.exit_code
     except OSError as error:
-        sys.stderr.write(f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror or error}\n")
+        reason = error.strerror or error
+        sys.stderr.write(f"callboard: cannot listen on {arguments.host}:{arguments.port}: {reason}\n")
         return 3
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
+
+
+def _check_writable(file: Path | None) -> None:
+    """Raise `SettingsError` for a file that cannot be written, because the first request would fail otherwise."""
+    if file is None:
+        return
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise SettingsError(f"cannot be written: {error.strerror}", str(file)) from error
 
 
 def _announce(url: str) -> None:

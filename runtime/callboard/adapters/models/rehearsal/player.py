@@ -29,6 +29,7 @@ from callboard.adapters.models.rehearsal.replies import (
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario, Step
 from callboard.adapters.models.rehearsal.strict import calls_digest, thinking_marks
+from callboard.types.errors import SettingsError
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
@@ -220,13 +221,18 @@ class Player:
             memory.issued[model, digest] = marks | {thinking_marks(blocks)}
 
     def _recall(self, state: Path) -> None:
+        """Read the replies of a state file. Raises `SettingsError` with the line that is none, and `OSError`."""
         with state.open("rb+") as file:
             whole = 0
-            for raw in file:
+            for number, raw in enumerate(file, 1):
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
-                self._recall_line(json.loads(raw))
+                try:
+                    self._recall_line(json.loads(raw))
+                except (ValueError, LookupError, TypeError, AttributeError) as error:
+                    text = "is not a record of a reply: name another file, or remove it to begin anew"
+                    raise SettingsError(text, f"{state}:{number}") from error
             file.truncate(whole)
 
     def _recall_line(self, line: Json) -> None:
