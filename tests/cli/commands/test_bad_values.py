@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -60,6 +61,29 @@ def test_a_mode_that_a_file_switches_off_is_refused_as_an_option(command: Comman
     file.write_text('{"permissions": {"disableBypassPermissionsMode": "disable"}}')
     ran = command.run_inline("run", "x", *option, "--model", command.scenario(SAYING))
     assert (ran.code, ran.err.startswith("callboard: bypassPermissions is switched off by")) == (2, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "subject"),
+    [
+        (("mcp", "add-json", "x"), '{"command": "npx", "args": ["\\ud83d"]}', "the entry"),
+        (("mcp", "add-json", "x"), '{"command": "npx", "env": {"\\ud83d": ""}}', "the entry"),
+        (("run", "x", "--agents"), '{"a": {"description": "\\ud83d", "prompt": "x"}}', "--agents"),
+        (("run", "x", "--json-schema"), '{"title": "\\ud83d"}', "--json-schema"),
+        (("run", "x", "--settings"), '{"permissions": {"allow": ["Bash(\\ud83d)"]}}', "--settings"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused(command: Command, words: tuple[str, ...], text: str, subject: str) -> None:
+    ran = command.run_inline(*words, text)
+    assert (ran.code, f"{subject} contains \\ud83d, half of a surrogate pair" in ran.err) == (2, True), ran.err
+    assert command.run_inline("mcp", "list", "--json").out == "[]\n"
+
+
+def test_a_whole_surrogate_pair_is_a_character(command: Command) -> None:
+    ran = command.run_inline("mcp", "add-json", "x", '{"command": "npx", "args": ["\\ud83d\\ude00"]}')
+    assert ran.code == 0, ran.err
+    file = Path(command.env["XDG_CONFIG_HOME"]) / "callboard" / "mcp.json"
+    assert json.loads(file.read_text("utf-8"))["mcpServers"]["x"]["args"] == ["\U0001f600"]
 
 
 def test_a_very_high_limit_of_the_settings_is_a_limit(command: Command) -> None:

@@ -292,4 +292,16 @@ def json_object(text: str, subject: str) -> dict[str, Any]:
         raise UsageError(f"{subject} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{subject} must be a JSON object (`{{ ... }}`)")
+    refuse_half_characters(cast("dict[str, Any]", value), subject)
     return cast("dict[str, Any]", value)
+
+
+def refuse_half_characters(value: object, subject: str) -> None:
+    """Raise `UsageError` for JSON with half of a surrogate pair, which no file and no record can contain."""
+    import json  # noqa: PLC0415 - it would slow down `--help`
+
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise UsageError(f"{subject} contains {half}, half of a surrogate pair: write the whole character") from error

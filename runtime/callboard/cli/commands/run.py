@@ -20,7 +20,14 @@ from callboard.adapters.extensions.claude_settings import ClaudeSettings, read_c
 from callboard.adapters.extensions.hook_fields import HookOrigin
 from callboard.adapters.extensions.hooks import HookEntry, load_hooks
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.client_options import RunCommand, client_options, ignored_options, is_for_run, json_object
+from callboard.cli.commands.client_options import (
+    RunCommand,
+    client_options,
+    ignored_options,
+    is_for_run,
+    json_object,
+    refuse_half_characters,
+)
 from callboard.cli.commands.options import (
     FiniteRange,
     Invocation,
@@ -492,6 +499,7 @@ def _with_settings(text: str, options: SessionOptions) -> tuple[SessionOptions, 
         flags.setdefault(".".join(address), value)
     if read.bypass_off and flags.get("permission.mode") == BYPASS:
         raise UsageError(f"bypassPermissions is switched off by {read.bypass_off}")
+    refuse_half_characters([flags, dict(read.variables)], path)
     hooks, hook_notes = _hooks_of(read, raw, path, options)
     flags = {name: value for name, value in flags.items() if value not in (None, [])}
     extended = replace(
