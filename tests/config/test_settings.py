@@ -90,7 +90,7 @@ def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(fold
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
-        ("limits:\n  steps: many\n", "2: limits.steps", "valid integer"),
+        ("limits:\n  steps: many\n", "2: limits.steps", "limits.steps: must be a whole number"),
         ("limits:\n  steps: -1\n", "2: limits.steps", "greater than or equal to 0"),
         ("recovery: {max_wait: .inf}\n", "1: recovery.max_wait", "number"),
         ("permission:\n  mode: yolo\n", "2: permission.mode", "'default'"),
@@ -115,9 +115,16 @@ def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(fold
             "unknown preset 'nice': choose",
         ),
         ("context:\n  pipelines: {lead: [{stage: react}]}\n", "2: context.pipelines.lead[0]", "stands behind"),
-        ("context:\n  pipelines: micro\n", "2: context.pipelines", "dictionary"),
-        ("limits: 5\n", "1: limits", "dictionary"),
-        ("hooks: [a]\n", "1: hooks", "dictionary"),
+        ("context:\n  pipelines: micro\n", "2: context.pipelines", "must be an object"),
+        ("context:\n  pipeline: 3\n", "2: context.pipeline: ", "must be text or a list"),
+        ("context:\n  pipeline: [{stag: x}]\n", "2: context.pipeline[0]: ", "stage is missing"),
+        ("limits: 5\n", "1: limits", "must be an object"),
+        ("hooks: [a]\n", "1: hooks", "must be an object"),
+        ("permission:\n  allow: Bash(ls)\n", "2: permission.allow: ", "must be a list"),
+        ("permission:\n  allow:\n    Bash: ls\n", "3: permission.allow: ", "must be a list"),
+        ("permission:\n  allow: [[Bash]]\n", "2: permission.allow[0]: ", "must be text"),
+        ("permission:\n  examples: [{decision: ask}]\n", "2: permission.examples[0]: ", "call is missing"),
+        ("notify: {targets: [ntfy]}\n", "1: notify.targets[0]: ", "must be an object"),
         ("- a\n", "", "mapping"),
         ("a: 1\na: 2\n", "2: a", "twice"),
     ],
@@ -140,7 +147,7 @@ def test_a_wrong_rule_is_told_in_the_file_that_holds_it(folders: SettingsFolders
 @pytest.mark.parametrize(
     ("variable", "value", "what"),
     [
-        ("CALLBOARD_LIMITS__STEPS", "many", "valid integer"),
+        ("CALLBOARD_LIMITS__STEPS", "many", "must be a whole number"),
         ("CALLBOARD_LIMITS__STEP", "5", "choose steps"),
         ("CALLBOARD_MODLE", "x", "choose CALLBOARD_MODEL"),
         ("CALLBOARD_FALLBACK_MODELS", "[a, ", "not valid YAML"),

@@ -30,6 +30,7 @@ from callboard.core.context.stages.custom import is_own
 from callboard.core.permissions.rule_check import Kind, rule_note
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.trust.claims import WorkspaceClaims
+from callboard.core.validation import fault_words
 from callboard.types.agent_spec import StageSpec
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
@@ -340,9 +341,8 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        address: Address = first["loc"]
-        raise SettingsError(_fault_text(first["type"], first["msg"], address), where(origins, address)) from None
+        address, text = _first_fault(error)
+        raise SettingsError(text, where(origins, address)) from None
     _check_pipelines(settings, origins)
     _check_remote(settings, origins)
     for address, rule in rules_of(settings):
@@ -403,10 +403,30 @@ def pipeline_of(settings: Settings, agent_type: str = "") -> tuple[StageSpec, ..
     return PRESETS[chosen] if isinstance(chosen, str) else chosen
 
 
+def _first_fault(error: ValidationError) -> tuple[Address, str]:
+    """Return the address and the text of the first fault.
+
+    Of a value with several types, the address is that of the type that fits the longest part of it.
+    """
+    faults = [(_written(fault["loc"]), fault) for fault in error.errors(include_url=False, include_input=False)]
+    start = faults[0][0]
+    inside = [(address, fault) for address, fault in faults if address[: len(start)] == start]
+    deepest = max((address for address, _ in inside), key=len)
+    texts = [_fault_text(fault["type"], fault["msg"], at) for at, fault in inside if at == deepest]
+    return deepest, " or ".join([texts[0], *(text.removeprefix("must be ") for text in texts[1:])])
+
+
+def _written(address: Address) -> Address:
+    """Return the address without the names of types that pydantic adds to that of a value with several types."""
+    return tuple(part for part in address if isinstance(part, int) or not (part == "str" or "[" in part))
+
+
 def _fault_text(kind: str, message: str, address: Address) -> str:
-    if kind != "extra_forbidden":
-        return message[0].lower() + message[1:]
-    return unknown_setting(str(address[-1]), names_in(address[:-1]))
+    if kind == "extra_forbidden":
+        return unknown_setting(str(address[-1]), names_in(address[:-1]))
+    if kind == "missing":
+        return f"{address[-1]} is missing"
+    return fault_words(kind, message)
 
 
 def _leaves(value: object, address: Address = ()) -> Iterator[tuple[Address, object]]:
@@ -572,6 +592,8 @@ def where(origins: Mapping[Address, str], address: Address) -> str:
     """Return the location of an invalid value. Pydantic's addresses continue into unions; the written part counts."""
     place = origin(origins, address)
     if not place:  # a section that should be a mapping, or whose parts have separate places
-        inside = [place for path, place in origins.items() if path[: len(address)] == address]
-        place = inside[0] if inside else ""
+        inside = [(path, place) for path, place in origins.items() if path[: len(address)] == address]
+        path, place = inside[0] if inside else ((), "")
+        if place.endswith(dotted(path)):  # the line of the first part, with the name of the whole
+            place = place.removesuffix(dotted(path)) + dotted(address)
     return place or dotted(address)

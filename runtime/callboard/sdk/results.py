@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from callboard.core.team.open_work import OpenWork
+from callboard.core.validation import faults_of
 from callboard.sdk.errors import RunFailed
-from callboard.sdk.signatures import adapter_of, faults_of, schema_of
+from callboard.sdk.signatures import adapter_of, schema_of
 from callboard.sessions.result import AgentSummary, RunEnd
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Usage

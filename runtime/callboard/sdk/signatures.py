@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
+from callboard.core.validation import faults_of
 from callboard.sdk.errors import NotTyped
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -104,15 +105,6 @@ class FunctionParameters:
         elif self.special:
             values[self.special] = special
         return args, values
-
-
-def faults_of(error: ValidationError, where: str = "") -> list[str]:
-    """Return the faults of a value, one line for each field."""
-    lines: list[str] = []
-    for fault in error.errors(include_url=False, include_input=False, include_context=False):
-        place = ".".join(str(part) for part in ([where] if where else []) + list(fault["loc"]))
-        lines.append(f"{place}: {fault['msg']}" if place else fault["msg"])
-    return lines
 
 
 def parameters_of(function: Callable[..., Any], subject: str, special: type | None = None) -> FunctionParameters:

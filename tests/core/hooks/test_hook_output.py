@@ -135,6 +135,15 @@ def test_a_json_object_of_a_wrong_form_is_a_fault(output: object) -> None:
     assert not said("PreToolUse", 0, output).answers
 
 
+def test_the_fault_of_a_form_is_in_words_for_people() -> None:
+    assert said("PreToolUse", 0, {"reason": ["a"]}).fault == "in its output: reason: must be text"
+    listed = specific(permissionDecision="allow", updatedInput=["a"])
+    assert said("PreToolUse", 0, listed).fault == (
+        "in its output: hookSpecificOutput.updatedInput: must be an object of names and values"
+    )
+    assert said("PreToolUse", 0, {"continue": 1}).fault == "in its output: continue: must be true or false"
+
+
 @pytest.mark.parametrize(
     ("output", "answers"),
     [

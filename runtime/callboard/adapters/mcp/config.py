@@ -135,7 +135,9 @@ class _Reading:
                 where = "" if path == "--mcp-config" else f" {path}"
                 raise UsageError(f"--mcp-config:{where} is not valid JSON: {error}") from None
             if not any(name == "mcpServers" and member.members is not None for name, member in node.members or ()):
-                raise UsageError("--mcp-config has an object `mcpServers`: the name of each server -> its entry")
+                raise UsageError(
+                    "--mcp-config must contain an object `mcpServers`: the name of each server -> its entry"
+                )
             self.take(read_document(node, path, "run"), path)
 
     def claude_file(self) -> YamlNode | None:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from callboard import __version__
 from callboard.adapters.mcp.transports import ConnectionObservations, Streams
 from callboard.core.mcp.results import cut, one_line
+from callboard.core.validation import faults_of
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import Elicitation, ElicitationAnswer
@@ -124,7 +125,8 @@ async def handshake(
         except MCPError as error:
             raise failed(error, seen) from None
         except (ValidationError, RuntimeError) as error:
-            raise ServerFailed(f"its answer to `initialize` is invalid: {one_line(str(error))}") from None
+            reason = "; ".join(faults_of(error)) if isinstance(error, ValidationError) else str(error)
+            raise ServerFailed(f"its answer to `initialize` is invalid: {one_line(reason)}") from None
         yield McpSession(dispatcher, seen, result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError
 
 from callboard.core.json_schema import check_input
+from callboard.core.validation import faults_of
 from callboard.ports.tool import CallContext, Concurrency, Effect, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
@@ -97,8 +98,7 @@ def read_input(kind: type[InputT], tool_input: Json) -> InputT:
     try:
         return kind.model_validate(tool_input)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-        raise ToolRefused("; ".join(faults)) from error
+        raise ToolRefused("; ".join(faults_of(error))) from error
 
 
 def aliases_of(kind: type[ToolInput]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from callboard.core.hooks.merge import InvalidHook, capped
 from callboard.core.utf8 import storable
+from callboard.core.validation import faults_of
 from callboard.types.hook_answers import (
     FITTING,
     AddContext,
@@ -151,8 +152,7 @@ def _read(event: str, stdout: str) -> _Output | None:
     try:
         output = _Output.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidHook(f"{'.'.join(map(str, first['loc']))} in its output: {first['msg']}") from error
+        raise InvalidHook(f"in its output: {faults_of(error)[0]}") from error
     if output.specific is not None and output.specific.hook_event_name != event:
         raise InvalidHook(f"its hookSpecificOutput is for {output.specific.hook_event_name!r}, and this is {event}")
     return output

@@ -27,9 +27,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from callboard.core.decoding import read_value
 from callboard.core.keys import by_beginning, host_lease, workflow_key
+from callboard.core.validation import faults_of
 from callboard.ports.store import Append, Put, Store, Write
 from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChanged
-from callboard.sdk.signatures import adapter_of, faults_of
+from callboard.sdk.signatures import adapter_of
 from callboard.sessions.places import Notice, find_places
 from callboard.sessions.stores import existing_store
 from callboard.types.choices import unknown
@@ -285,7 +286,8 @@ def _dumped(value: Any, kind: Any, where: str) -> Any:
     except NotTyped:
         return value_of(value, None, where)
     except (ValidationError, PydanticSerializationError) as error:
-        raise UsageError(f"step {where}: the returned value does not match its declared type: {error}") from error
+        reason = "; ".join(faults_of(error)) if isinstance(error, ValidationError) else str(error)
+        raise UsageError(f"step {where}: the returned value does not match its declared type: {reason}") from error
 
 
 def stored_value(plain: Any, kind: Any, where: str) -> Any:

@@ -50,6 +50,7 @@ from callboard.core.permissions.modes import inherited, within
 from callboard.core.permissions.rule_check import Kind
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import HardRules, Mode, Rule, Verdict
+from callboard.core.validation import fault_words
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.sessions.compose import all_tools
 from callboard.sessions.places import WorkspacePaths, find_places
@@ -287,7 +288,7 @@ def _of_file(document: YamlDocument) -> Iterator[Example]:
             yield _example(ExampleSetting.model_validate(each), document.place(at))
         except ValidationError as wrong:
             first = wrong.errors(include_url=False, include_input=False)[0]
-            raise document.error(f"{first['msg'][0].lower()}{first['msg'][1:]}", (*at, *first["loc"][:1])) from wrong
+            raise document.error(fault_words(first["type"], first["msg"]), (*at, *first["loc"][:1])) from wrong
 
 
 def _example(setting: ExampleSetting, place: str) -> Example:
