@@ -95,6 +95,8 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
         raise UsageError("a replay is a new session: omit --continue and --resume")
     if replay is not None:
         return _for_replay(options, replace(places, data=replay.data), loaded, trust, replay=replay, stack=stack)
+    if options.model.live_tools:
+        raise UsageError("--live-tools requires --model cassette:FILE: with any other model the tools always run")
     if not options.hosting.persistent:
         return await _in_memory(options, places, loaded, trust, stack=stack)
     if options.hosting.shared is not None:

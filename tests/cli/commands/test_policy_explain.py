@@ -86,6 +86,7 @@ def test_what_always_would_allow_is_said(command: Command) -> None:
 def test_other_tools_take_json_or_a_path(command: Command) -> None:
     told = explanation(command, "--tool", "Write", '{"file_path": "../x", "content": ""}')
     assert (told["tool"], told["decision"], told["by"]) == ("write_file", "ask", "O")
+    (command.workspace / "sub").mkdir()
     assert explanation(command, "--tool", "Read", "a.txt", "--folder", "sub")["parts"][0]["touches"][0][
         "resolved"
     ] == str(command.workspace / "sub" / "a.txt")

@@ -274,6 +274,8 @@ def ignored_options(values: Mapping[str, Any]) -> Iterator[str]:
     ):
         if values.get(_key(name)) and not client:
             yield f"{name} is ignored: it requires --input-format stream-json"
+    if values.get("fork_session") and not (values.get("continue_") or values.get("resumed")):
+        yield "--fork-session is ignored: it requires -c or -r"
     if values.get("include_partial_messages") and values.get("output_format") != "stream-json":
         yield "--include-partial-messages is ignored: it requires --output-format stream-json"
 

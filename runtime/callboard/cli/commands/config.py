@@ -13,7 +13,7 @@ import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.known_names import KnownNamesGroup
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_idle
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import as_json as json_of
@@ -45,6 +45,8 @@ def config() -> None:
 @click.pass_obj
 def get(invocation: Invocation, /, *, key: str, global_: bool, json_: bool, trust: bool) -> int:
     """Show the value of KEY that is in force. The exit code is 1 if it has no value."""
+    if global_:
+        refuse_idle(("trust",), "with --global, which shows the value in your own file")
     setting = SettingsEditor(invocation.workspace, own=global_, trust=trust).get(key)
     with terminal_of(invocation) as terminal:
         if json_:
@@ -118,6 +120,8 @@ def list_(invocation: Invocation, /, *, global_: bool, json_: bool, trust: bool,
 
     --json lists all of them. Of an untrusted workspace, only settings that tighten permissions apply.
     """
+    if global_:
+        refuse_idle(("all_",), "with --global, which lists only what your own file sets")
     _print_settings(invocation, json_=json_, trust=trust, all_=all_, own=global_)
 
 

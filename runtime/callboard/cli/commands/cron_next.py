@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_idle
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.core.scheduling.cron import CronInvalid, zone_named
@@ -201,6 +201,7 @@ def next_(
     if stdin:
         if wanted:
             raise UsageError("with --stdin the expressions are read from stdin: omit EXPR")
+        refuse_idle(("timezone", "base", "count", "session", "json_"), "with --stdin: each line has its own question")
         _answer_lines()
         return
     if not wanted:

@@ -9,7 +9,7 @@ import anyio
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, block
 from callboard.cli.views.listings import listing
@@ -30,6 +30,7 @@ def hosts(context: click.Context, /, json_: bool) -> None:
     replace it.
     """
     if context.invoked_subcommand is not None:
+        refuse_before_command(context)
         return
     invocation: Invocation = context.obj
     seen = anyio.run(list_hosts, invocation.workspace, notice_of(invocation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, everywhere, of_session
+from callboard.cli.commands.options import Invocation, everywhere, of_session, refuse_idle
 from callboard.cli.commands.output import terminal_of, with_handle
 from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import block
@@ -47,6 +47,7 @@ def link(
     if seconds is None:
         raise UsageError(f"--for {time_}: give a time such as 30m, 2h or 1d")
     if revoke:
+        refuse_idle(("time_", "user", "qr"), "with --revoke, which ends all links to the request")
         ended = with_handle(invocation, session, lambda handle: _revoked(handle, request_id))
         with terminal_of(invocation) as terminal:
             terminal.rows(block(f"{count_words(ended, 'link')} revoked", "good"))

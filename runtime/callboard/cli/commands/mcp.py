@@ -24,6 +24,7 @@ from callboard.cli.commands.options import (
     everywhere,
     flags_of,
     permission_options,
+    refuse_idle,
     with_plugins,
 )
 from callboard.cli.commands.output import notice_of, terminal_of
@@ -207,6 +208,8 @@ def test(invocation: Invocation, /, *, name: str, tool: str | None, input_: str,
     The exit code is 1 if it cannot be reached or the tool reports an error, 3 if it is untrusted or off.
     """
     refuse_inside_tool("Testing a server")
+    if tool is None:
+        refuse_idle(("input_",), "without --call TOOL")
     servers = _servers(invocation, values)
     servers.entry(name)
     state, reason = servers.state_of(name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from callboard import __version__
 from callboard.types.lazy_dataclass import dataclass
@@ -62,6 +63,35 @@ def everywhere(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def is_resumed(values: Mapping[str, Any]) -> bool:
+    """Return True if the options continue a session. Raises `click.UsageError` if they name two."""
+    if values["continue_"] and values["resumed"] is not None:
+        text = "--continue is the current session, and --resume names one: give one of the two"
+        raise click.UsageError(text, click.get_current_context())
+    return bool(values["continue_"] or values["resumed"])
+
+
+def refuse_idle(names: Iterable[str], reason: str) -> None:
+    """Raise `click.UsageError` for the first of these parameters on the command line: it has no effect.
+
+    `names`: of parameters of this command. `reason`: why it has none, and what to do.
+    """
+    context = click.get_current_context()
+    parameters = {parameter.name: parameter for parameter in context.command.params}
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            parameter = parameters[name]
+            label = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise click.UsageError(f"{label} has no effect {reason}", context)
+
+
+def refuse_before_command(context: click.Context) -> None:
+    """Raise `click.UsageError` for an option of a group before one of its commands, which does not get its value."""
+    names = [parameter.name for parameter in context.command.params if parameter.name not in EVERYWHERE]
+    command = context.invoked_subcommand
+    refuse_idle(filter(None, names), f"before `{command}`: omit it, or write it after `{command}`")
 
 
 def as_json(command: Command) -> Command:

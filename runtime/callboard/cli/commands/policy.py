@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_idle
 from callboard.cli.commands.output import print_rows, terminal_of, with_handle
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.policy import (
@@ -124,10 +124,14 @@ def explain(
     "by"}, until the input ends. Only the rules in the call and the built-in rules apply.
     """
     if stdin:
+        idle = ("call", "tool", "mode", "agent_type", "folder", "trust", "json_")
+        refuse_idle(idle, "with --stdin: each line has its own call, rules and folder")
         _answer_lines(WorkspaceJudge(invocation.workspace))
         return
     if call is None:
         raise UsageError("give a call to explain, or --stdin for many")
+    if values["folder"] and not (invocation.workspace / values["folder"]).is_dir():
+        raise UsageError(f"--folder {values['folder']}: there is no such folder in {invocation.workspace.resolve()}")
     _explain(invocation, in_force(invocation.workspace, trust=trust), call, values, json_=json_)
 
 

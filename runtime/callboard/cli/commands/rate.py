@@ -12,7 +12,7 @@ import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.rate import in_force, rate_block, rate_json
@@ -33,6 +33,7 @@ def rate(context: click.Context, /, json_: bool) -> None:
     and your next prompt tries it at once.
     """
     if context.invoked_subcommand is not None:
+        refuse_before_command(context)
         return
     invocation: Invocation = context.obj
     notices = anyio.run(_notices, invocation, False)

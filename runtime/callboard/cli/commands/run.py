@@ -35,7 +35,9 @@ from callboard.cli.commands.options import (
     everywhere,
     flags_of,
     in_worktree,
+    is_resumed,
     permission_options,
+    refuse_idle,
     split_list,
     taking_over,
     with_output_format,
@@ -128,13 +130,16 @@ def run(invocation: Invocation, /, **values: Any) -> int:
         return importlib.import_module("callboard.cli.commands.talk").talk(invocation, **values)
     if values["resumed"] == "":
         raise UsageError("--resume requires the id or the name of a session: `callboard sessions` lists them")
-    goes_on = bool(values["continue_"] or values["resumed"])
+    goes_on = is_resumed(values)
     if values["carry"] and not goes_on:
         raise UsageError("--carry requires -c or -r: a new session has nothing to carry over")
+    if goes_on and not values["fork_session"]:
+        refuse_idle(("placement",), "on a session that goes on: it keeps the labels with which it began")
     _refuse_policy(values)
     options = session_options(invocation, values, resume=goes_on, session=values["resumed"])
     options, notes = with_client_flags(values, options)
     if values["input_format"] == "stream-json":
+        refuse_idle(("detach", "yes"), "with --input-format stream-json: the client drives the session, and answers")
         wishes = wishes_of(values, options, mode_of(values, options))
         with terminal_of(invocation) as terminal:
             print_notes(notes, terminal)
@@ -176,7 +181,8 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
     """Finish the unfinished work of SESSION (the current one).
 
     It continues after a crash or a Ctrl-C, and ends as a run does. If another process hosts the session, this one
-    follows it to its end, like `callboard attach`, unless --take-over is given.
+    follows it to its end, like `callboard attach`, and refuses options that only a host can apply, such as --max-turns.
+    With --take-over it becomes the host.
 
     To continue the conversation instead: `callboard --resume SESSION`. To give it another prompt: `callboard run
     --resume SESSION`.
@@ -188,6 +194,7 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
         or options.workspace.trust
         or options.model.max_cost_usd is not None
         or options.identity.take_over is not None
+        or bool(options.workspace.flags or options.extensions.plugins or options.mcp.config or options.mcp.strict)
     )
     return _headless(invocation, values, options, None, attach="never" if for_a_host else "if hosted")
 
@@ -372,7 +379,9 @@ def _sources(values: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[str]) -> SessionOptions:
-    """Add the lead's prompt and tools, and the session id."""
+    """Add the lead's prompt and tools, and the session id. Raises `UsageError`."""
+    if values.get("system_prompt") and values.get("system_prompt_file"):
+        raise UsageError("--system-prompt and --system-prompt-file are two prompts of the lead: give one of the two")
     system = values.get("system_prompt") or _text_of(values.get("system_prompt_file"), "--system-prompt-file")
     appended = [options.lead.appended, _text_of(values.get("append_system_prompt_file"), "--append-system-prompt-file")]
     if values.get("json_schema"):

@@ -19,7 +19,7 @@ import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.open_files import raise_limit
-from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere
+from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere, refuse_idle
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.hangup import HANGUP
 from callboard.cli.terminal.page_process import page_beside
@@ -80,6 +80,10 @@ def serve(invocation: Invocation, /, json_: bool, dry_run: bool, **values: Any) 
     port: int | None = values["port"]
     if port is not None and not values["web_"]:
         raise UsageError("--port is that of the web page: add --web")
+    if dry_run:
+        refuse_idle(("once", "web_", "handing_over"), "with --dry-run, which serves nothing")
+    if values["once"]:
+        refuse_idle(("handing_over",), "with --once, which ends by itself")
     serving = Serving(
         invocation.workspace,
         trust=bool(values["trust"]),

@@ -25,7 +25,7 @@ from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.installation import this_installation
-from callboard.cli.commands.options import Invocation, as_json, everywhere, with_plugins
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_idle, with_plugins
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import as_json as json_of
@@ -113,6 +113,7 @@ def doctor(invocation: Invocation, /, *, json_: bool, compat: bool, trust: bool,
     """
     if compat:
         return _print_compatible(invocation, json_=json_, trust=trust, plugins=plugins)
+    refuse_idle(("trust", "plugins"), "without --compat")
     findings = _examine(invocation.workspace, notice_of(invocation))
     with terminal_of(invocation) as terminal:
         if json_:

@@ -12,7 +12,7 @@ import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.storage.durable import DurableStore
-from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere
+from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.sessions_removed import removal_json, removal_lines
@@ -34,6 +34,8 @@ def store(context: click.Context, /, json_: bool) -> None:
     """Show where sessions are stored, check that, and copy them to another store."""
     if context.invoked_subcommand is None:
         _show(context.obj, json_=json_)
+    else:
+        refuse_before_command(context)
 
 
 @store.command()

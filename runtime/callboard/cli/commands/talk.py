@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation
+from callboard.cli.commands.options import Invocation, is_resumed
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.run import print_notes, session_options, with_client_flags
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
@@ -29,9 +29,10 @@ def talk(invocation: Invocation, /, **values: Any) -> int:
     refuse_inside_tool("Talking to the lead")
     if not (person_is_there() and sys.stdout.isatty()):
         raise UsageError('the prompt line needs a terminal. For scripts: callboard run "what to do"')
+    is_resumed(values)
     if values["resumed"] == "":  # `--resume` without a value
         values["resumed"] = _chosen_session(invocation)
-    goes_on = bool(values["continue_"] or values["resumed"])
+    goes_on = is_resumed(values)
     options = session_options(invocation, values, resume=goes_on, session=values["resumed"])
     options, notes = with_client_flags(values, options)
     # prompt_toolkit takes 100 ms to import, and a headless run does not need it.

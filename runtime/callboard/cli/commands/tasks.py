@@ -15,7 +15,7 @@ import anyio
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of, with_handle
 from callboard.cli.terminal.live_page import can_paint
 from callboard.cli.terminal.terminal import Line, styled, wants_color
@@ -42,6 +42,7 @@ def tasks(context: click.Context, /, *, watch: bool, status: str | None, session
     --json an object for each.
     """
     if context.invoked_subcommand is not None:
+        refuse_before_command(context)
         return
     invocation: Invocation = context.obj
     if watch:

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import anyio
 import click
 
-from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
+from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_before_command
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
 from callboard.cli.terminal.live_page import can_paint
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, styled, wants_color
@@ -70,6 +70,7 @@ def team(context: click.Context, /, watch: bool, session: str | None, json_: boo
     lists them. Without a terminal --watch prints a line for each change; with --json an object for each.
     """
     if context.invoked_subcommand is not None:
+        refuse_before_command(context)
         return
     invocation: Invocation = context.obj
     if watch:

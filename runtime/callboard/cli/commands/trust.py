@@ -15,7 +15,7 @@ import click
 
 from callboard.adapters.extensions.trust_store import TrustFile
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import terminal_of
 from callboard.cli.terminal.keyboard import PersonGate, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
@@ -38,6 +38,7 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
     None of them is used before you trust exactly this content.
     """
     if ctx.invoked_subcommand is not None:
+        refuse_before_command(ctx)
         return
     invocation = ctx.ensure_object(Invocation)
     refuse_inside_tool("Trusting a workspace")

@@ -21,7 +21,7 @@ import anyio.to_thread
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, everywhere
+from callboard.cli.commands.options import Invocation, everywhere, refuse_idle
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import Terminal, block, plain
@@ -64,8 +64,10 @@ def web(invocation: Invocation, /, *, port: int, bind: str, **values: Any) -> in
     refuse_inside_tool("Serving the page")
     with terminal_of(invocation) as terminal:
         if values["add_user"]:
+            refuse_idle(("new_proxy_secret", "open_", "qr", "port", "bind"), "with --add-user, which serves no page")
             return _add_user(terminal, values["add_user"])
         if values["new_proxy_secret"]:
+            refuse_idle(("open_", "qr", "port", "bind"), "with --new-proxy-secret, which serves no page")
             return _make_proxy_secret(terminal)
         options = PageOptions(_address(bind), port, own_settings().web)
         running = _Web(invocation, terminal, **{name: values[name] for name in ("open_", "qr", "with_parent")})

@@ -12,7 +12,7 @@ import anyio
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.cli.commands.options import Invocation, as_json, everywhere
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.worktrees import merged_words, worktrees_table
@@ -35,10 +35,12 @@ def worktrees(ctx: click.Context, /, json_: bool) -> None:
     Without a command: lists the worktrees of all sessions of this workspace, with branch, agents, tasks, commits ahead
     of and behind the workspace's branch, uncommitted files, and size.
     """
-    if ctx.invoked_subcommand is None:
-        invocation = ctx.ensure_object(Invocation)
-        rows = anyio.run(_listed, invocation)
-        print_rows(invocation, rows, worktrees_table, json_=json_)
+    if ctx.invoked_subcommand is not None:
+        refuse_before_command(ctx)
+        return
+    invocation = ctx.ensure_object(Invocation)
+    rows = anyio.run(_listed, invocation)
+    print_rows(invocation, rows, worktrees_table, json_=json_)
 
 
 @worktrees.command()
