@@ -90,7 +90,7 @@ def test_steps_of_a_turn_are_limited_by_the_kind_of_an_agent_and_by_its_file(fol
 
 
 def test_a_type_that_is_not_there_is_told_with_its_place(folders: SettingsFolders) -> None:
-    with pytest.raises(SettingsError, match=r"settings.yaml:3: permission.agents.explorer.mode: unknown agent type"):
+    with pytest.raises(SettingsError, match=r"settings.yaml:3: permission.agents.explorer: unknown agent type"):
         folders.types("permission:\n  agents:\n    explorer: {mode: plan}\n")
 
 

@@ -72,7 +72,7 @@ def events(command: Command, session: str) -> list[str]:
 def test_a_detached_session_waits_for_a_host_and_each_new_prompt_gets_one(
     command: Command, hosts: list[Running]
 ) -> None:
-    ran = command.run("run", "--model", command.scenario(SCENARIO.format(latency=0)), "--detach", "Hello.")
+    ran = command.run("run", "--model", command.scenario(SCENARIO.format(latency=1_000)), "--detach", "Hello.")
     session = ran.out.strip()
     assert "start one with `callboard serve`" in ran.err
     assert "waits for a host" in command.run_inline("team").out
