@@ -20,8 +20,12 @@ import structlog
 from pydantic import BaseModel
 
 from callboard import Agent, Deny, Request, Session, ToolContext, ToolError, hook, schedule, tool
+from callboard.core.keys import journal, session_key
+from callboard.ports.store_reading import records_of
 from callboard.sdk import events
 from callboard.sdk.errors import RunFailed, SessionClosed, UsageError, WrongResult
+from callboard.sessions.hosted import HostedSession
+from callboard.types.errors import ValueDamaged
 from callboard.types.hook_answers import PreToolUse
 
 SCENARIO = """\
@@ -265,6 +269,56 @@ def test_a_run_in_another_task_ends_when_the_session_is_closed(place: Path) -> N
         await session.__aexit__(None, None, None)
         with pytest.raises(SessionClosed):
             await running
+
+    asyncio.run(go())
+
+
+def test_prompts_at_the_same_time_all_arrive_and_rest(place: Path) -> None:
+    async def go() -> None:
+        async with Session(place) as session:
+            await asyncio.gather(session.say("one"), session.say("two"), session.say("three"))
+            assert (await session.rest()).ok
+            runs = await asyncio.gather(*(session.run(f"again {number}") for number in range(4)), session.rest())
+            assert all(result.ok for result in runs)
+            streams = await asyncio.gather(events_of(session, "left"), events_of(session, "right"))
+            assert [type(stream[-1]) for stream in streams] == [events.Rested] * 2
+            assert (await session.run("next")).ok
+            assert isinstance(session.runtime, HostedSession)
+            records = await records_of(session.runtime.store, journal(session.id, "lead", 1))
+            prompts = "".join(map(str, records))
+            for prompt in ("one", "two", "three", *(f"again {number}" for number in range(4)), "left", "right"):
+                assert f'"{prompt}"' in prompts
+
+    asyncio.run(go())
+
+
+def test_a_session_that_cannot_be_named_still_gets_the_prompt(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(session: HostedSession, text: str) -> None:
+        raise ValueDamaged(text, session_key(session.id))
+
+    async def go() -> None:
+        monkeypatch.setattr(HostedSession, "name_session", fails)
+        async with Session(place) as session:
+            assert (await session.run("Hello")).text == "Done."
+
+    asyncio.run(go())
+
+
+def test_an_error_while_a_stream_waits_for_the_rest_is_raised_by_that_stream(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(session: HostedSession, code: int) -> None:
+        raise ZeroDivisionError
+
+    async def go() -> None:
+        async with Session(place) as session:
+            with monkeypatch.context() as broken:
+                broken.setattr(HostedSession, "mark_ended", fails)
+                stream = session.stream("Hello")
+                with pytest.raises(ZeroDivisionError):
+                    _ = [event async for event in stream]
+                assert [event async for event in stream] == [], "it is closed"
+            assert (await session.run("next")).ok
 
     asyncio.run(go())
 

@@ -318,9 +318,3 @@ async def _recipient(store: Store, session: str, name: str) -> AgentRow:
         team = [agent_row.key.rsplit("/", 1)[1] for agent_row in await rows_of(store, agent_key(session, ""))]
         raise UsageError(unknown("agent", name, team, where=f"in session {session}"))
     return read_value(AgentRow, row.value, row.key)
-
-
-def mark_ended(row: SessionRow, revision: int, now: float, exit_code: int) -> Write:
-    """Return the write that marks the end of a run in the session's row. The session can still be resumed."""
-    ended = row.model_copy(update={"ended_at": now, "exit_code": exit_code})
-    return Put(session_key(row.id), ended.encode(), expected=revision)

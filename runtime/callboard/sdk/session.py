@@ -223,8 +223,10 @@ class Session:
         return stream
 
     async def _until_rest(self, stream: Stream) -> None:
-        result = await self.rest()
-        stream.push(Rested("lead", result))
+        try:
+            stream.push(Rested("lead", await self.rest()))
+        except Exception as error:  # noqa: BLE001 - raised again in the reader; other uses of the session continue
+            stream.fail(error)
         stream.close()
 
     # Workflows

@@ -34,6 +34,7 @@ class Stream:
         self._waiting = deque[say.Event]()
         self._changed = Notifier()
         self._closed = False
+        self._error: Exception | None = None
 
     def __aiter__(self) -> Stream:
         return self
@@ -43,9 +44,10 @@ class Stream:
         if begin is not None:
             await begin(self)
         await self._changed.until(lambda: bool(self._waiting) or self._closed)
-        if not self._waiting:
-            raise StopAsyncIteration
-        return self._waiting.popleft()
+        if self._waiting:
+            return self._waiting.popleft()
+        error, self._error = self._error, None
+        raise error or StopAsyncIteration
 
     def push(self, event: say.Event) -> None:
         """Add an event. Unread parts of one text are joined."""
@@ -57,6 +59,12 @@ class Stream:
         else:
             self._waiting.append(event)
         self._changed.notify()
+
+    def fail(self, error: Exception) -> None:
+        """Close the stream. The reader gets the error after the waiting events."""
+        if not self._closed:
+            self._error = error
+            self.close()
 
     def close(self) -> None:
         """Add no more events. Waiting events can still be read."""

@@ -15,6 +15,7 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
+import structlog
 
 from callboard.adapters.extensions.output_styles import Voice
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
@@ -25,7 +26,7 @@ from callboard.core.keys import session_key, subagent_suffix
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.core.team.open_work import DeniedCall, StoppedCommand
 from callboard.core.tool_access import tools_for
-from callboard.engine.commands import mark_ended, model_command, named
+from callboard.engine.commands import model_command, named
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.operations.worktree import unmerged
 from callboard.engine.recall import recall
@@ -50,7 +51,7 @@ from callboard.sessions.result import (
     outcome_of,
 )
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import LimitReached, ToolRefused, UsageError
+from callboard.types.errors import CallboardError, Conflict, LimitReached, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode, SessionRow
 from callboard.types.schedules import Schedule
@@ -61,6 +62,8 @@ BEGINS_WITHIN = 10.0
 """Time limit, in seconds, for the lead's life to begin."""
 GO_ON = "Go on where you stopped."
 """Prompt that `callboard resume` sends, on behalf of the person, to a lead whose last turn was cut short."""
+
+log = structlog.get_logger("callboard.session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,10 @@ class HostedSession(OpenSession):
         return self._rules
 
     async def say(self, text: str, to: str = "lead", extras: PromptExtras = PLAIN_PROMPT) -> None:
-        await self.name_session(text)
+        try:
+            await self.name_session(text)
+        except CallboardError:  # the name is only for lists: the message is sent without it
+            log.exception("session could not be named", session=self.id)
         nonce = self._wiring.nonce(secrets.token_hex(8))
         await say_as_person(self._store, self.id, text, to=to, now=self._now, nonce=nonce, hosted=True, extras=extras)
 
@@ -387,20 +393,34 @@ class HostedSession(OpenSession):
 
         The first name stays, unless `again`.
         """
-        row = await self._store.get(session_key(self.id))
-        if row is not None and row.value is not None:
-            now = read_value(SessionRow, row.value, row.key)
-            if again or not now.prompt:
-                renamed = named(now.model_copy(update={"prompt": ""}), text)
-                await self._store.commit(Put(row.key, renamed.encode(), expected=row.revision), fence=self._fence)
-                self.row = self.row.model_copy(update={"prompt": renamed.prompt})
+        row = await self._change_row(
+            lambda row: named(row.model_copy(update={"prompt": ""}), text) if again else named(row, text)
+        )
+        if row is not None:
+            self.row = self.row.model_copy(update={"prompt": row.prompt})
 
     async def mark_ended(self, code: int) -> None:
-        """Record in the session's row how this run ended."""
-        row = await self._store.get(session_key(self.id))
-        if row is not None and row.value is not None:
-            now = read_value(SessionRow, row.value, row.key)
-            await self._store.commit(mark_ended(now, row.revision, self._now, code), fence=self._fence)
+        """Record in the session's row how this run ended. The session can still be resumed."""
+        await self._change_row(lambda row: row.model_copy(update={"ended_at": self._now, "exit_code": code}))
+
+    async def _change_row(self, change: Callable[[SessionRow], SessionRow]) -> SessionRow | None:
+        """Write the result of `change` to the session's row, and return it; None if the row does not exist."""
+        while True:
+            stored = await self._store.get(session_key(self.id))
+            if stored is None or stored.value is None:
+                return None
+            row = read_value(SessionRow, stored.value, stored.key)
+            changed = change(row)
+            if changed == row:
+                return row
+            try:
+                put = Put(stored.key, changed.encode(), expected=stored.revision)
+                await self._store.commit(put, fence=self._fence)
+            except Conflict:
+                # Tasks of a program that prompt and rest at the same time change the row at the same time
+                # (test_prompts_at_the_same_time_all_arrive_and_rest).
+                continue
+            return changed
 
     @property
     def servers(self) -> Servers | None:
