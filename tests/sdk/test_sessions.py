@@ -323,6 +323,23 @@ def test_an_error_while_a_stream_waits_for_the_rest_is_raised_by_that_stream(
     asyncio.run(go())
 
 
+def test_a_stream_whose_first_read_is_cancelled_goes_on_with_the_next(place: Path) -> None:
+    async def go() -> None:
+        async with Session(place) as session:
+            stream = session.stream("Hello")
+            with anyio.move_on_after(0) as scope:
+                await anext(stream)
+            assert scope.cancelled_caught
+            told = [type(event) async for event in stream]
+            assert (told[0], told[-1]) == (events.TurnBegan, events.Rested)
+            unread = session.stream("Too late")
+        for _ in range(2):
+            with pytest.raises(SessionClosed):
+                await anext(unread)
+
+    asyncio.run(go())
+
+
 def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> None:
     async def booking(**options: Any) -> bool:
         booked.clear()

@@ -40,7 +40,7 @@ from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.open import Attach, opened
-from callboard.sessions.result import AgentSummary, RunEnd
+from callboard.sessions.result import AgentSummary
 from callboard.types.choices import unknown
 from callboard.types.errors import Conflict, heart_of
 from callboard.types.records import Json, Request, Task, Usage
@@ -126,7 +126,7 @@ class Session:
         inner = opened(self._attach, request.options, (self._relay, *request.observers), approvers)
         opened_session = await stack.enter_async_context(inner)
         self._group = await stack.enter_async_context(_tending())
-        stack.callback(self._relay.close)
+        stack.callback(self._close_streams)
         await self._add_schedules(opened_session)
         return opened_session
 
@@ -190,10 +190,7 @@ class Session:
         current = self._current
         if isinstance(current, AttachedSession):
             raise UsageError("another process hosts this session: use session.say() and session.events()")
-        end = await self._guarded(current.finished())
-        if isinstance(current, HostedSession):
-            await current.mark_ended(end.of_run().exit_code)
-        return self._result(end)
+        return await self._guarded(self._rested(current))
 
     def stream(self, prompt: str, *, raw: bool = False) -> Stream:
         """Send a prompt like `run`, and yield events: `async for event in session.stream("...")`.
@@ -202,29 +199,33 @@ class Session:
         journals, as `Raw`.
         """
 
-        async def begin(stream: Stream) -> None:
+        def begin(stream: Stream) -> None:
+            current = self._current  # raises if the session is not open any more
+            if self._group is None:
+                raise SessionClosed("the session is being closed")
             self._relay.add(stream)
-            await self.say(prompt)
-            if self._group is not None and not isinstance(self._open, AttachedSession):
-                self._group.start_soon(self._until_rest, stream)
+            self._group.start_soon(self._until_rest, stream, prompt, current)
 
         _ = self._current  # raises if the session is not open
         return Stream(begin, raw=raw)
 
     def events(self, *, raw: bool = False) -> Stream:
         """Return a stream of all events from now until the session is closed."""
-
-        async def begin(stream: Stream) -> None:
-            """Do nothing: the stream is already registered, so that no event is missed before the first read."""
-
-        stream = Stream(begin, raw=raw)
+        stream = Stream(raw=raw)
         _ = self._current  # raises if the session is not open
-        self._relay.add(stream)
+        self._relay.add(stream)  # now, so that no event is missed before the first read
         return stream
 
-    async def _until_rest(self, stream: Stream) -> None:
+    async def _until_rest(self, stream: Stream, prompt: str, current: OpenSession) -> None:
+        """Send the prompt of a stream and close the stream at the rest.
+
+        A task of the session does this, so that a reader that stops waiting for the next event cuts nothing off.
+        """
         try:
-            stream.push(Rested("lead", await self.rest()))
+            await self.say(prompt)
+            if isinstance(current, AttachedSession):
+                return
+            stream.push(Rested("lead", await self._rested(current)))
         except Exception as error:  # noqa: BLE001 - raised again in the reader; other uses of the session continue
             stream.fail(error)
         stream.close()
@@ -365,8 +366,15 @@ class Session:
     def _notify(self, text: str) -> None:
         self._relay.on_delta("workflow", Delta("notice", text))
 
-    def _result(self, end: RunEnd) -> Result[None]:
-        return result_of(end, self.id, None)
+    async def _rested(self, current: OpenSession) -> Result[None]:
+        end = await current.finished()
+        if isinstance(current, HostedSession):
+            await current.mark_ended(end.of_run().exit_code)
+        return result_of(end, current.id, None)
+
+    def _close_streams(self) -> None:
+        self._group = None  # it ends now, and starts nothing any more
+        self._relay.close()
 
     async def _add_schedules(self, current: OpenSession) -> None:
         for schedule in self._asked.schedules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakSet
@@ -28,9 +28,9 @@ class Stream:
     A slow reader loses no event. Leaving the loop does not affect the session. A stream has one reader at a time.
     """
 
-    def __init__(self, begin: Callable[[Stream], Awaitable[None]], *, raw: bool) -> None:
+    def __init__(self, begin: Callable[[Stream], None] | None = None, *, raw: bool) -> None:
         self.raw = raw
-        self._begin: Callable[[Stream], Awaitable[None]] | None = begin
+        self._begin = begin
         self._waiting = deque[say.Event]()
         self._changed = Notifier()
         self._closed = False
@@ -40,9 +40,9 @@ class Stream:
         return self
 
     async def __anext__(self) -> say.Event:
-        begin, self._begin = self._begin, None
-        if begin is not None:
-            await begin(self)
+        if self._begin is not None:
+            self._begin(self)
+            self._begin = None
         await self._changed.until(lambda: bool(self._waiting) or self._closed)
         if self._waiting:
             return self._waiting.popleft()
