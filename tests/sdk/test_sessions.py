@@ -340,6 +340,40 @@ def test_a_stream_whose_first_read_is_cancelled_goes_on_with_the_next(place: Pat
     asyncio.run(go())
 
 
+def test_a_session_can_be_closed_as_soon_as_the_prompt_of_a_stream_is_sent(place: Path) -> None:
+    sent = asyncio.Event()
+
+    class Noting(Session):
+        async def say(self, text: str, to: str = "lead") -> None:
+            await super().say(text, to)
+            sent.set()
+
+    async def go() -> None:
+        async with Noting(place) as session:
+            reading = asyncio.create_task(events_of(session, "Hello"))
+            await sent.wait()
+        assert not any(isinstance(event, events.Rested) for event in await reading)
+        async with Session.resume(place) as again:
+            assert (await again.rest()).text == "Done."
+
+    asyncio.run(go())
+
+
+def test_a_session_that_is_closed_while_it_is_opened_is_not_open(place: Path) -> None:
+    async def go() -> None:
+        session = Session(place)
+        opening = asyncio.create_task(session.__aenter__())
+        await asyncio.sleep(0)
+        await session.__aexit__(None, None, None)
+        with pytest.raises(SessionClosed):
+            await opening
+        with pytest.raises(SessionClosed):
+            session.team()
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    asyncio.run(go())
+
+
 def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> None:
     async def booking(**options: Any) -> bool:
         booked.clear()

@@ -108,8 +108,11 @@ class Session:
         if self._asked.approvers:
             refuse_inside_tool("Answering requests by an approver")
         _refuse_other_loops()
-        self._keeper = ContextTask(self._enter)
-        self._open = await self._keeper.open()
+        keeper = self._keeper = ContextTask(self._enter)
+        opened_session = await keeper.open()
+        if self._keeper is not keeper:
+            raise SessionClosed("the session was closed while it was being opened")
+        self._open = opened_session
         return self
 
     async def __aexit__(
