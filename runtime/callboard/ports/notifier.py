@@ -1,6 +1,6 @@
 """Notifier for every layer that waits until something changes.
 
-It is the only class in this package that is no contract.
+It and `foreign_code.py` are the only code in this package that is no contract.
 """
 
 from __future__ import annotations

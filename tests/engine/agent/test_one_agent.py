@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -107,6 +108,18 @@ async def test_a_tool_that_raises_becomes_an_error_result() -> None:
         await team.prompt("go")
         await team.quiet()
         assert "ZeroDivisionError: by nought" in texts(world)
+
+
+async def test_a_tool_that_awaits_something_cancelled_becomes_an_error_result() -> None:
+    async def cancelled(given: Json) -> str:
+        raise asyncio.CancelledError
+
+    world = World(ScriptedModel({"lead": [use("echo"), say("saw it")]}), tools(Echo(act=cancelled)))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert "AwaitedTaskCancelled: a task that it awaited was cancelled" in texts(world)
+        assert team.state("lead").turns.last_text == "saw it"
 
 
 async def test_transient_faults_are_retried_and_final_ones_end_the_turn() -> None:

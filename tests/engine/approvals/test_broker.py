@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import anyio
@@ -92,3 +93,17 @@ async def test_a_changed_content_is_asked_anew_and_an_answered_one_no_more() -> 
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
     assert len(person.seen) == 2
+
+
+async def test_an_approver_that_awaits_something_cancelled_fails() -> None:
+    class Fails:
+        async def answer(self, request: Request) -> Answer | None:
+            raise asyncio.CancelledError
+
+    async def give(request: Request, answer: Answer) -> str | None:
+        return None
+
+    question = open_request(Request(id="req_1", kind="question", asked_by="alice", may_answer=("person",)))
+    with pytest.raises(ExceptionGroup) as failed:
+        await ApproverBroker(Rows(question), [Fails()], give).run()
+    assert "the approver failed at req_1" in str(failed.value.exceptions[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import time
@@ -82,7 +83,9 @@ async def test_a_guard_that_returns_anything_else_denies(value: object) -> None:
     assert verdict.by == "hook <lambda> (person)"
 
 
-@pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(1), KeyError("x"), StopIteration()])
+@pytest.mark.parametrize(
+    "error", [ValueError("boom"), SystemExit(1), KeyError("x"), StopIteration(), asyncio.CancelledError()]
+)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_guard_that_raises_denies_and_ends_nothing(error: BaseException, kind: str) -> None:
     def plain(_: PreToolUse) -> None:

@@ -20,6 +20,7 @@ from callboard.core.keys import request_key
 from callboard.engine.approvals.requests import NOBODY_WAITS, answer_request, overdue_request
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Approver
+from callboard.ports.foreign_code import AwaitedTaskCancelled, result_of_foreign
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Request
 
@@ -106,14 +107,14 @@ class ApproverBroker:
         self._group.start_soon(_within, scope, work)
 
     async def _ask(self, approver: Approver, request: Request, open_request: _Open) -> None:
-        answer = await approver.answer(request)
+        answer = await _answer_of(approver, request)
         while answer is None:
             match = self._board.request(request.id)
             if match is None or _escalations(match[0]) == _escalations(request):
                 open_request.passed.append(approver)
                 return
             request = match[0]  # the request was put to another approver meanwhile
-            answer = await approver.answer(request)
+            answer = await _answer_of(approver, request)
         await self._deliver(request, replace(answer, word=replace(answer.word, seen=request.digest)))
 
     async def _deliver(self, request: Request, answer: Answer) -> None:
@@ -121,6 +122,13 @@ class ApproverBroker:
             lost = await self._give(request, answer)
             if lost is not None:
                 answer.refused(lost)
+
+
+async def _answer_of(approver: Approver, request: Request) -> Answer | None:
+    try:
+        return await result_of_foreign(approver.answer(request))
+    except AwaitedTaskCancelled as failed:
+        raise AwaitedTaskCancelled(f"the approver failed at {request.id}: {failed}") from failed
 
 
 class HostBroker(ApproverBroker):

@@ -41,6 +41,7 @@ from callboard.core.hooks.merge import (
     understood,
 )
 from callboard.core.hooks.payloads import event_json, in_our_fields, reaches_handlers
+from callboard.ports.foreign_code import result_of_foreign
 from callboard.ports.hooks import HookHandler, HookTerms, LateHookOutput
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
@@ -339,7 +340,7 @@ class HookRegistry:
         result = HandlerResult(fault=f"no answer within {timeout:g} s")
         with anyio.move_on_after(timeout + self._grace):
             try:
-                result = await handler.run(event_json(event), timeout)
+                result = await result_of_foreign(handler.run(event_json(event), timeout))
             except Exception as error:  # noqa: BLE001 - a handler that raises has failed, and the loop continues
                 result = HandlerResult(fault=_described(error))
         by = registration.by
@@ -390,7 +391,7 @@ async def _called(function: Callable[[Any], object], event: HookEvent) -> tuple[
     if fault or not inspect.isawaitable(made):
         return made, fault
     try:
-        return await cast("Awaitable[object]", made), ""
+        return await result_of_foreign(cast("Awaitable[object]", made)), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception of a hook is a fault of that hook
         return None, _described(error)
 
@@ -468,7 +469,7 @@ class _Begun:
 
     async def result(self) -> HandlerResult:
         try:
-            return await self.handler.run(event_json(self.event), self.timeout)
+            return await result_of_foreign(self.handler.run(event_json(self.event), self.timeout))
         except Exception as error:  # noqa: BLE001 - as in the registry: any exception is a fault of the hook
             return HandlerResult(fault=f"{type(error).__name__}: {error}")
 

@@ -25,6 +25,7 @@ from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.elicit import ask, elicit
 from callboard.engine.operations.skills import use_skill
 from callboard.engine.operations.tool_context import tool_context
+from callboard.ports.foreign_code import result_of_foreign
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types import events as ev
@@ -102,7 +103,7 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
     Refusals and bugs of the tool are outcomes; damage and a full disk raise.
     """
     try:
-        return await work
+        return await result_of_foreign(work)
     # A full disk or a damaged store is no result for the model.
     except NobodyCanAct:
         raise
