@@ -374,6 +374,26 @@ def test_a_session_that_is_closed_while_it_is_opened_is_not_open(place: Path) ->
     asyncio.run(go())
 
 
+def test_a_session_whose_lead_was_ended_says_so(place: Path) -> None:
+    async def go() -> None:
+        async with Session(place) as session:
+            assert (await session.run("Hello")).ok
+            await session.stop("lead")
+            ended = await session.rest()
+            assert (ended.ok, ended.exit_code) == (False, 1)
+            assert "start a new session" in ended.why
+            with pytest.raises(UsageError, match="start a new session"):
+                await session.run("Hello again")
+            with pytest.raises(UsageError, match="start a new session"):
+                await events_of(session, "Hello again")
+        async with Session.resume(place) as session:
+            with pytest.raises(UsageError, match="start a new session"):
+                await session.run("Hello again")
+            assert not (await session.rest()).ok
+
+    asyncio.run(go())
+
+
 def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> None:
     async def booking(**options: Any) -> bool:
         booked.clear()

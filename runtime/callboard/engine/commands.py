@@ -21,7 +21,7 @@ from callboard.core.keys import (
     short_id,
 )
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
-from callboard.engine.recall import spec_digest, spec_key
+from callboard.engine.recall import recall, spec_digest, spec_key
 from callboard.ports.store import Commit, Fence, Put, Row, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
 from callboard.types.agent_spec import AgentSpec, ModelChoice, ModelLimits
@@ -39,6 +39,8 @@ DETACHED = "detached"
 """Key in `SessionRow.settings` that is true for a session that serving hosts run whenever it has work."""
 PLACEMENT = "placement"
 """Key in `SessionRow.settings` of the labels that a serving host of the session must have."""
+LEAD_ENDED = "the lead of this session has ended: start a new session"
+"""Reason why the session takes no more prompts."""
 Action = Literal[
     "interrupt", "stop", "compact", "undo", "new", "budget", "model", "mode", "asking", "limits", "thinking"
 ]
@@ -207,9 +209,15 @@ async def send_prompt(
 ) -> str:
     """Send a prompt of the user to an agent and return the id of the envelope.
 
-    `nonce`: unique for each prompt. `commit`: that of the caller, if not the store's.
+    `nonce`: unique for each prompt. `commit`: that of the caller, if not the store's. Raises `UsageError` for an
+    unknown agent, and for a lead that has ended for good.
     """
     row = await _recipient(store, session, to)
+    # The next life of a lead that begins a fresh conversation reads the mail of the one that ends.
+    if row.kind == "lead" and row.life == "stopped":
+        state = await recall(store, session, row.name, row.incarnation)
+        if not state.lifecycle.renew:
+            raise UsageError(LEAD_ENDED)
     # To an agent at work the prompt is about that work, not a new piece of work that would need its own plan.
     assigns = row.kind != "lead" and row.life not in ("starting", "working", "waiting")
     metadata: Json = {**extras.metadata(), **({"assignment": True} if assigns else {})}

@@ -26,7 +26,7 @@ from callboard.core.keys import session_key, subagent_suffix
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.core.team.open_work import DeniedCall, StoppedCommand
 from callboard.core.tool_access import tools_for
-from callboard.engine.commands import model_command, named
+from callboard.engine.commands import LEAD_ENDED, model_command, named
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.operations.worktree import unmerged
 from callboard.engine.recall import recall
@@ -217,7 +217,7 @@ class HostedSession(OpenSession):
         Returns (outcome, final text). The same `call` finds the same agent. Raises `UsageError`, `LimitReached`.
         """
         if await self.begun() is None:
-            raise UsageError("the lead of this session has ended: start a new session")
+            raise UsageError(LEAD_ENDED)
         return await work(self._team, task)
 
     async def commit(self, *writes: Write) -> None:
@@ -476,7 +476,7 @@ async def work(team: Team, task: WorkItem) -> tuple[str, str]:
     """
     lead = team.agent("lead")
     if lead is None or lead.spawner is None:
-        raise UsageError("the lead of this session has ended: start a new session")
+        raise UsageError(LEAD_ENDED)
     try:
         spec = _spec(lead.spawner.spec_for(task.agent_type, task.agent, lead.state.me, "subagent"), task)
         granted = lead.spawner.grant(spec, task.budget)

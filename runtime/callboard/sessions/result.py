@@ -14,6 +14,7 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key
 from callboard.core.reports.metrics import Metrics, metrics_from, metrics_of
 from callboard.core.team.open_work import DeniedCall, OpenWork
+from callboard.engine.commands import LEAD_ENDED
 from callboard.engine.recall import recall
 from callboard.ports.model import Delta
 from callboard.ports.store import Store
@@ -193,7 +194,7 @@ def outcome_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence
     if row is not None and row.life == "crashed":
         return RunOutcome(BUG, "the lead crashed repeatedly: a bug in Callboard; the session's log has the details")
     if lead is None:
-        return RunOutcome(FAILED, "the lead of this session was stopped: start a new session")
+        return RunOutcome(FAILED, LEAD_ENDED)
     # An expired shutdown request is not open: the runtime ends the teammate anyway.
     unanswered = [request for request in requests if request.status == "expired" and request.kind != "shutdown"]
     match lead.turns.last_reason:
@@ -211,6 +212,9 @@ def outcome_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence
             return RunOutcome(INTERRUPTED, "interrupted")
         case "refused" | "stopped" | "blocked":
             return RunOutcome(FAILED, lead.turns.last_why or lead.turns.last_reason)
+        case _ if row is not None and row.life == "stopped" and not lead.lifecycle.renew:
+            # It may have ended before it read the prompt of this run: the last text answers an earlier one.
+            return RunOutcome(FAILED, LEAD_ENDED)
         case _:
             return RunOutcome(NO_ANSWER, unanswered_words(unanswered)) if unanswered else RunOutcome(DONE)
 
