@@ -21,12 +21,15 @@ from pydantic import BaseModel
 
 from callboard import Agent, Deny, Request, Session, ToolContext, ToolError, hook, schedule, tool
 from callboard.core.keys import journal, session_key
+from callboard.ports.model import Delta
 from callboard.ports.store_reading import records_of
 from callboard.sdk import events
 from callboard.sdk.errors import RunFailed, SessionClosed, UsageError, WrongResult
 from callboard.sessions.hosted import HostedSession
 from callboard.types.errors import ValueDamaged
+from callboard.types.events import Event
 from callboard.types.hook_answers import PreToolUse
+from callboard.types.records import Envelope
 
 SCENARIO = """\
 agents:
@@ -392,6 +395,32 @@ def test_a_session_whose_lead_was_ended_says_so(place: Path) -> None:
             assert not (await session.rest()).ok
 
     asyncio.run(go())
+
+
+def test_an_observer_of_the_program_that_raises_is_logged_and_stops_nothing(place: Path) -> None:
+    calls = set[str]()
+
+    class Fails:
+        def on_event(self, agent: str, seq: int, event: Event) -> None:
+            calls.add("event")
+            raise ValueError("an event")
+
+        def on_delta(self, agent: str, delta: Delta) -> None:
+            calls.add("delta")
+            raise ValueError("a delta")
+
+        def on_mail(self, envelope: Envelope) -> None:
+            calls.add("mail")
+            raise ValueError("mail")
+
+    async def go() -> None:
+        async with Session(place, observers=[Fails()]) as session:
+            assert (await session.run("Hello")).text == "Done."
+
+    asyncio.run(go())
+    assert calls >= {"event", "delta"}
+    logged = "".join(path.read_text() for path in (place.parent / "STATE").rglob("*.jsonl"))
+    assert "ValueError: a delta" in logged
 
 
 def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> None:

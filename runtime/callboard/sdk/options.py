@@ -14,6 +14,7 @@ from callboard.sdk.agents import Agent, agent_files, tools_of
 from callboard.sdk.approvers import ApproverFunction, approver_of
 from callboard.sdk.errors import UsageError
 from callboard.sdk.function_tool import THREADS, InProcessTool
+from callboard.sdk.streams import ProgramObserver
 from callboard.sdk.tools import AnyTool, FunctionTool
 from callboard.sessions.options import (
     ExtensionOptions,
@@ -157,7 +158,8 @@ def session_request(
         ),
     )
     approvers = () if approver is None else (approver_of(approver),)
-    return SessionRequest(options, approvers, tuple(chosen.get("observers", ())), tuple(chosen.get("schedules", ())))
+    observers = tuple(ProgramObserver(observer) for observer in chosen.get("observers", ()))
+    return SessionRequest(options, approvers, observers, tuple(chosen.get("schedules", ())))
 
 
 def _servers(servers: Mapping[str, Mapping[str, object]] | Sequence[str | Path]) -> tuple[str, ...]:

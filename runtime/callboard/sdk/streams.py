@@ -1,14 +1,17 @@
-"""Conversion of the engine's observations into the events that a program reads, and the streams that hold them."""
+"""The engine's observations as the events and streams that a program reads, and for the program's own observers."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakSet
 
-from callboard.ports.environment import Answer
+import structlog
+
+from callboard.ports.environment import Answer, Observer
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.sdk import events as say
@@ -18,6 +21,8 @@ from callboard.types.records import Envelope, Json, Request
 REMEMBERED = 10_000
 """Number of envelopes, and of calls, to remember as already reported."""
 V = TypeVar("V")
+
+log = structlog.get_logger("callboard.observers")
 
 _QUIET_MAIL = frozenset({"command", "prompt"})
 
@@ -182,6 +187,39 @@ class Relay:
         if event.kind == "permission" and (event.status != "approved" or event.void):
             reason = f"Permission denied: {event.void or event.reason or event.by or event.status}"
             yield from self._ended(say.ToolEnded(agent, call, "", reason, True))
+
+
+class ProgramObserver:
+    """Observer of the program whose exceptions go to the log.
+
+    An observer decides nothing. The engine reports a record after its commit, so that an exception would crash the
+    agent at each record, also after a restart.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def on_event(self, agent: str, seq: int, event: ev.Event) -> None:
+        """Forward a record of a journal."""
+        with self._logged():
+            self._observer.on_event(agent, seq, event)
+
+    def on_delta(self, agent: str, delta: Delta) -> None:
+        """Forward a part of a reply, or a notice."""
+        with self._logged():
+            self._observer.on_delta(agent, delta)
+
+    def on_mail(self, envelope: Envelope) -> None:
+        """Forward an envelope."""
+        with self._logged():
+            self._observer.on_mail(envelope)
+
+    @contextmanager
+    def _logged(self) -> Generator[None]:
+        try:
+            yield
+        except Exception:  # any exception of the program's code
+            log.exception("observer failed", observer=type(self._observer).__name__)
 
 
 def _text(blocks: tuple[Json, ...]) -> str:
