@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import anyio
@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from callboard import Agent, Deny, Request, Session, ToolContext, ToolError, hook, schedule, tool
 from callboard.core.keys import journal, session_key
+from callboard.ports.environment import Answer
 from callboard.ports.model import Delta
 from callboard.ports.store_reading import records_of
 from callboard.sdk import events
@@ -421,6 +422,40 @@ def test_an_observer_of_the_program_that_raises_is_logged_and_stops_nothing(plac
     assert calls >= {"event", "delta"}
     logged = "".join(path.read_text() for path in (place.parent / "STATE").rglob("*.jsonl"))
     assert "ValueError: a delta" in logged
+
+
+@pytest.mark.parametrize(
+    ("prompt", "value", "reason"),
+    [
+        ("book it", Answer("answered", "person", "x"), "is a permission: an answer is approved or rejected"),
+        ("book it", Answer(cast("Any", "bogus"), "person"), "not 'bogus'"),
+        ("book it", Answer("approved", "person", cast("Any", None)), "a wrong `reason`: None"),
+        ("book it", "yes", "answer it with True or False, not with 'yes'"),
+        ("ask it", {"a": 1}, "answer it with a text, not with {'a': 1}"),
+        ("ask it", True, "answer it with a text, not with True"),
+        ("ask it", Answer("approved", "person"), "an answer is answered, not 'approved'"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["function", "object"])
+def test_a_value_that_does_not_answer_the_request_refuses_it(
+    place: Path, prompt: str, value: object, reason: str, kind: str
+) -> None:
+    class Fixed:
+        async def answer(self, request: Request) -> Any:
+            return value
+
+    async def go() -> None:
+        booked.clear()
+        approver = Fixed() if kind == "object" else Fixed().answer
+        async with Session(place, tools=[book], approver=approver) as session:
+            assert (await session.run(prompt)).ok
+            (request,) = session.runtime.requests(pending_only=False)
+            assert request.status == ("rejected" if prompt == "book it" else "answered")
+            assert "the approver did not answer" in request.reason
+            assert reason in request.reason
+        assert booked == []
+
+    asyncio.run(go())
 
 
 def test_tools_of_the_program_stay_when_the_runtimes_are_chosen(place: Path) -> None:

@@ -34,12 +34,13 @@ class AnswerRefusal:
     text: str
 
 
-_ANSWERS: dict[RequestKind, frozenset[RequestStatus]] = {
+ANSWERS: dict[RequestKind, frozenset[RequestStatus]] = {
     "plan": frozenset({"approved", "rejected"}),
     "permission": frozenset({"approved", "rejected"}),
     "shutdown": frozenset({"approved", "rejected"}),
     "question": frozenset({"answered"}),
 }
+"""Statuses that an answer may give a request, by its kind."""
 _NO_AGENT = frozenset({"person", "policy"})
 CHAIN: tuple[Literal["lead", "person", "policy"], ...] = ("lead", "person", "policy")
 """Order of escalation at deadlines. After the last one the request is rejected."""
@@ -118,8 +119,8 @@ def answer(
     """
     if kind != request.kind:
         return AnswerRefusal("kind", f"{request.id} is a {request.kind} request, not a {kind} request")
-    if status not in _ANSWERS[kind]:
-        return AnswerRefusal("status", f"a {kind} request is {' or '.join(sorted(_ANSWERS[kind]))}, not {status}")
+    if status not in ANSWERS[kind]:
+        return AnswerRefusal("status", f"a {kind} request is {' or '.join(sorted(ANSWERS[kind]))}, not {status}")
     if refusal := may_answer(request, by):
         return refusal
     if refusal := _refuse_closed(request):
