@@ -190,6 +190,35 @@ def test_what_a_tool_raises_and_one_that_takes_too_long_are_error_results(place:
     asyncio.run(go())
 
 
+def test_texts_of_a_program_that_are_not_utf_8_end_no_session(place: Path) -> None:
+    name = "caf\udce9"  # as `os.listdir` returns a name that is not UTF-8
+    calls: list[str] = []
+
+    @tool
+    def fail() -> str:
+        """Fails."""
+        calls.append(name)
+        raise ToolError(f"cannot read {name}")
+
+    @tool(reads=True)
+    def slow() -> str:
+        """Fails in another way."""
+        raise FileNotFoundError(f"no {name}")
+
+    async def go() -> None:
+        answers = iter([True, name])
+        async with Session(place, tools=[fail, slow], approver=lambda _: next(answers)) as session:
+            failed = tool_end(await events_of(session, f"fail it: {name}"), "fail")
+            assert (failed.is_error, failed.text, len(calls)) == (True, "cannot read caf?", 1)
+            failed = tool_end(await events_of(session, "slow it"), "slow")
+            assert (failed.is_error, failed.text) == (True, "FileNotFoundError: no caf?")
+            assert (await session.run("ask it")).ok
+            assert [row.reason for row in session.runtime.requests(pending_only=False)] == ["", "caf?"]
+            assert (await session.run(f"and {name}")).ok
+
+    asyncio.run(go())
+
+
 def test_cancelling_loses_nothing_and_what_is_raised_inside_leaves_as_itself(place: Path) -> None:
     began, go_on = anyio.Event, anyio.Event
 

@@ -214,6 +214,24 @@ def test_results_of_every_kind_become_blocks_and_data() -> None:
         outcome_of(socket.SocketKind)
 
 
+class Named(BaseModel):
+    name: str
+
+
+def test_results_of_every_kind_can_be_recorded() -> None:
+    name = "caf\udce9"  # as `os.listdir` returns a name that is not UTF-8
+    assert outcome_of(name).content == "caf?"
+    assert outcome_of({name: [name, float("nan"), Named(name=name)]}).data == {"caf?": ["caf?", None, {"name": "caf?"}]}
+    both = outcome_of(ToolResult([name], data={name: Named(name=name)}))
+    assert (both.content, both.data) == ([{"type": "text", "text": "caf?"}], {"caf?": {"name": "caf?"}})
+    assert outcome_of(ToolResult(name)).content == "caf?"
+    endless: list[object] = []
+    endless.append(endless)
+    for value in (ToolResult("x", data={"k": object()}), ToolResult("x", data={"k": endless}), endless):
+        with pytest.raises(ToolRefused, match="not JSON"):
+            outcome_of(value)
+
+
 def test_a_tool_is_still_its_function() -> None:
     @tool(reads=True, timeout=3)
     def double(number: int) -> int:

@@ -21,6 +21,7 @@ from callboard.core.keys import (
     short_id,
 )
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
+from callboard.core.utf8 import storable
 from callboard.engine.recall import recall, spec_digest, spec_key
 from callboard.ports.store import Commit, Fence, Put, Row, Store, Write
 from callboard.ports.store_reading import records_of, rows_of
@@ -256,7 +257,7 @@ def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envel
         recipient="lead",
         incarnation=1,
         type="prompt",
-        content=text,
+        content=storable(text),
         cause="person",
         sent_at=now,
     )
@@ -264,7 +265,7 @@ def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envel
 
 def named(row: SessionRow, text: str) -> SessionRow:
     """Return the session's row with the beginning of the user's first prompt, for lists."""
-    return row if row.prompt else row.model_copy(update={"prompt": " ".join(text.split())[:_LONGEST_NAME]})
+    return row if row.prompt else row.model_copy(update={"prompt": storable(" ".join(text.split())[:_LONGEST_NAME])})
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ async def send_command(
         recipient=command.to,
         incarnation=row.incarnation,
         type="command",
-        content=command.text,
+        content=storable(command.text),
         cause="person",
         metadata={"action": command.action},
         sent_at=now,

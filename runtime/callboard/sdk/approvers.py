@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import NoneType
 from typing import Any, Literal, cast
@@ -16,6 +17,7 @@ from callboard.core.approvals.plans import AnswerDetails
 from callboard.core.approvals.requests import ANSWERS
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.mcp.elicitation import question_in
+from callboard.core.utf8 import storable
 from callboard.ports.environment import Answer, Approver
 from callboard.sdk.errors import UsageError
 from callboard.types.records import Request
@@ -48,14 +50,14 @@ def answer_of(request: Request, value: object, reason: str = "") -> Answer | Non
         return None
     if isinstance(value, Answer):
         _check(request, value)
-        return value
+        return replace(value, reason=storable(value.reason))
     if request.kind == "question":
         if not isinstance(value, str):
             raise UsageError(f"{request.id} is a question: answer it with a text, not with {_described(value)}")
-        return Answer("answered", "person", value)
+        return Answer("answered", "person", storable(value))
     if not isinstance(value, bool):
         raise UsageError(f"{request.id} is not a question: answer it with True or False, not with {_described(value)}")
-    return Answer("approved" if value else "rejected", "person", reason)
+    return Answer("approved" if value else "rejected", "person", storable(reason))
 
 
 def _check(request: Request, answer: Answer) -> None:

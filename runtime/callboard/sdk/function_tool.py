@@ -17,9 +17,9 @@ from typing import Any, cast
 import anyio
 import anyio.from_thread
 import anyio.to_thread
-from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from callboard.core.utf8 import storable, storable_json
 from callboard.ports.tool import CallContext, Effect, Folders, ToolOutcome, ToolSpec
 from callboard.sdk.tools import AnyTool, Image, ToolContext, ToolResult
 from callboard.types.errors import ToolRefused
@@ -122,10 +122,11 @@ def _context_of(context: CallContext, *, threaded: bool) -> ToolContext:
 def outcome_of(value: object) -> ToolOutcome:
     """Convert the return value of a function into a tool result. Raises `ToolRefused` for a value that is not JSON."""
     if isinstance(value, ToolResult):
-        content = value.content if isinstance(value.content, str) else _blocks(value.content)
-        return ToolOutcome(content, value.is_error, data=value.data, ends_turn=value.ends_turn)
+        content = storable(value.content) if isinstance(value.content, str) else _blocks(value.content)
+        data = cast("Json", _plain(value.data))
+        return ToolOutcome(content, value.is_error, data=data, ends_turn=value.ends_turn)
     if isinstance(value, str):
-        return ToolOutcome(value)
+        return ToolOutcome(storable(value))
     if value is None:
         return ToolOutcome("Done.")
     if isinstance(value, Image):
@@ -145,16 +146,16 @@ def _block(block: object) -> Json:
     if isinstance(block, Image):
         source = {"type": "base64", "media_type": block.media_type, "data": base64.b64encode(block.data).decode()}
         return {"type": "image", "source": source}
-    return {"type": "text", "text": block if isinstance(block, str) else json.dumps(_plain(block), ensure_ascii=False)}
+    text = storable(block) if isinstance(block, str) else json.dumps(_plain(block), ensure_ascii=False)
+    return {"type": "text", "text": text}
 
 
 def _plain(value: object) -> Any:
-    """Convert the value to plain JSON values."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+    """Convert the value to plain JSON values. Raises `ToolRefused` if it has none."""
     try:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return to_jsonable_python(dataclasses.asdict(value))
-        return to_jsonable_python(value)
-    except (ValueError, TypeError) as error:
+            value = dataclasses.asdict(value)
+        # Before, because the conversion refuses such a key; and after, because a model keeps such a text.
+        return storable_json(to_jsonable_python(storable_json(value)))
+    except (ValueError, TypeError, RecursionError) as error:
         raise ToolRefused(f"it returned {type(value).__name__}, which is not JSON: {error}") from error

@@ -58,6 +58,14 @@ def test_an_events_line_says_whose_it_is_and_which(tmp_path: Path) -> None:
     assert line == {**expected, "reason": "end", "event": "turn_ended"}
 
 
+def test_every_line_is_json_whatever_a_program_says(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with logging_to(path):
+        structlog.get_logger("test").info("failed", trace="no caf\udce9", share=float("nan"))
+    line = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert (line["trace"], line["share"]) == ("no caf?", None)
+
+
 def test_a_folder_that_takes_no_log_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("")
     with logging_to(tmp_path / "log" / "s.jsonl"):

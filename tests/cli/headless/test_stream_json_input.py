@@ -164,6 +164,13 @@ def parsed_by_the_client(ran: CommandResult) -> None:
             assert uuid.UUID(message["uuid"])
 
 
+def test_half_of_an_emoji_in_a_line_ends_no_run(command: Command) -> None:
+    lines = user_line("hello \ud83d", uuid="a\ud83d"), user_line("hello again")
+    ran = drive(command, *lines, options=("--replay-user-messages",))
+    assert [result["result"] for result in of_type(ran, "result")] == ["It is done.", "It is done."]
+    assert of_type(ran, "user")[0]["message"]["content"] == "hello ?"
+
+
 def test_a_line_that_is_no_json_ends_the_run_and_is_named(command: Command) -> None:
     ran = drive(command, user_line("look"), "{not json")
     assert ran.code == 2

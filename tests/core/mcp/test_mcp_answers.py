@@ -72,6 +72,8 @@ def test_structured_content_stands_in_for_texts_and_an_empty_answer_says_so() ->
     answer = answer_of({"content": [], "structuredContent": {"a": 1}, "isError": True})
     assert json.loads(answer.blocks[0]["text"]) == answer.structured == {"a": 1}
     assert answer.is_error
+    cut = answer_of({"content": [], "structuredContent": {"a\ud83d": ["b\ud83d", float("nan")]}})
+    assert json.loads(cut.blocks[0]["text"]) == cut.structured == {"a?": ["b?", None]}
     both = answer_of({"content": [{"type": "text", "text": "said"}], "structuredContent": {"a": 1}})
     assert whole_text(both.blocks) == "said"
     assert whole_text(answer_of({}).blocks) == EMPTY

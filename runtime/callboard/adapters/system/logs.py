@@ -27,6 +27,7 @@ import structlog
 from pydantic_core import to_json
 
 from callboard.core.reports.metrics import Metrics, together
+from callboard.core.utf8 import storable_json
 from callboard.ports.model import Delta
 from callboard.types.events import (
     CacheThrash,
@@ -286,7 +287,10 @@ def _line(logger: object, level: str, event: MutableMapping[str, Any]) -> str:
 
 
 def _json(line: Mapping[str, object]) -> bytes:
-    return to_json(line, fallback=str, inf_nan_mode="constants")
+    try:
+        return to_json(line, fallback=str, inf_nan_mode="null")
+    except ValueError:  # the trace of a program's error has half of a surrogate pair
+        return to_json(storable_json(dict(line)), fallback=str, inf_nan_mode="null")
 
 
 class EventLog:

@@ -28,6 +28,7 @@ from callboard.core.hooks.payloads import compatible_name, from_compatible, to_c
 from callboard.core.mcp.elicitation import Field, fields_of, question_in, read
 from callboard.core.permissions.claude_updates import RuleChange, client_changes, mode_of, suggestions_of
 from callboard.core.permissions.rules import parse_rule
+from callboard.core.utf8 import storable_json
 from callboard.ports.environment import Answer
 from callboard.ports.mcp import Servers
 from callboard.sessions.hosted import HostedSession
@@ -145,7 +146,7 @@ class PromptTool:
             raise ClientRefused(str(refused)) from None
         text = "".join(str(part.get("text") or "") for part in content)
         try:
-            answer: object = json.loads(text)
+            answer: object = storable_json(json.loads(text))
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
@@ -462,7 +463,7 @@ def message_in(line: bytes, number: int) -> Json | None:
     if not line.strip():
         return None
     try:
-        value: object = json.loads(line)
+        value: object = storable_json(json.loads(line))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line {number} of stdin is not JSON: {error}. Each line is one message") from error
     if not isinstance(value, dict) or not isinstance(cast("Json", value).get("type"), str):

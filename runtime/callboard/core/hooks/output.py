@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from callboard.core.hooks.merge import InvalidHook, capped
-from callboard.core.utf8 import storable
+from callboard.core.utf8 import storable_json
 from callboard.core.validation import faults_of
 from callboard.types.hook_answers import (
     FITTING,
@@ -144,7 +144,7 @@ def _read(event: str, stdout: str) -> _Output | None:
     if not stdout.lstrip().startswith("{"):
         return None
     try:
-        data = _without_surrogates(json.loads(stdout, parse_constant=_no_constant))
+        data = storable_json(json.loads(stdout, parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
         if _DECISION.search(stdout):
             raise InvalidHook(f"its output begins with a decision but is not JSON: {error}") from error
@@ -156,18 +156,6 @@ def _read(event: str, stdout: str) -> _Output | None:
     if output.specific is not None and output.specific.hook_event_name != event:
         raise InvalidHook(f"its hookSpecificOutput is for {output.specific.hook_event_name!r}, and this is {event}")
     return output
-
-
-def _without_surrogates(value: object) -> Any:
-    """Return the JSON value with `?` for each half of a surrogate pair: a hook that cuts a text may print one."""
-    if isinstance(value, str):
-        return storable(value)
-    if isinstance(value, list):
-        return [_without_surrogates(each) for each in cast("list[object]", value)]
-    if isinstance(value, dict):
-        items = cast("dict[str, object]", value).items()
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in items}
-    return value
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from callboard.core.context.view.sendable import image_block
+from callboard.core.utf8 import storable_json
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
@@ -46,7 +47,7 @@ def answer_of(result: Mapping[str, Any]) -> ResultContent:
     """Convert the result of a `tools/call`, as the server sent it."""
     content = result.get("content")
     blocks = blocks_of(cast("Sequence[Any]", content) if isinstance(content, list) else ())
-    structured = result.get("structuredContent")
+    structured = storable_json(result.get("structuredContent"))
     if structured is not None and not any(block["type"] == "text" for block in blocks):
         blocks += (_text(json.dumps(structured, ensure_ascii=False, indent=1)),)
     return ResultContent(blocks or (_text(EMPTY),), result.get("isError") is True, structured)

@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint
 from callboard.core.agent.open_calls import CallState
 from callboard.core.context.view.sendable import sendable
 from callboard.core.keys import request_key, task_key
+from callboard.core.utf8 import storable
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.elicit import ask, elicit
@@ -108,10 +109,10 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
     except NobodyCanAct:
         raise
     except CallboardError as failed:
-        return ToolOutcome(str(failed), is_error=True)
+        return ToolOutcome(storable(str(failed)), is_error=True)
     except Exception as bug:  # the model gets any other exception of a tool; the trace goes to the log
         log.exception("tool failed", agent=agent.name, tool=call.name, call=call.id)
-        return ToolOutcome(f"{type(bug).__name__}: {bug}", is_error=True)
+        return ToolOutcome(storable(f"{type(bug).__name__}: {bug}"), is_error=True)
 
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
