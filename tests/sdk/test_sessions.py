@@ -36,6 +36,8 @@ SCENARIO = """\
 agents:
   lead:
     - {when: {contains: "number please"}, reply: "seven"}
+    - {when: {contains: "share please"}, reply: '{"share": NaN}'}
+    - {when: {contains: "it contains NaN"}, reply: '{"share": 0.5}'}
     - {when: {contains: "does not fit"}, repeat: forever, reply: '{"number": 7}'}
     - {when: {contains: "never fits"}, reply: "eight"}
     - {when: {contains: "book it"}, repeat: forever, reply: [{tool_use: {name: book, input: {room: Blue, self: me}}}]}
@@ -54,6 +56,10 @@ agents:
 
 class Number(BaseModel):
     number: int
+
+
+class Share(BaseModel):
+    share: float
 
 
 @pytest.fixture
@@ -123,6 +129,7 @@ def test_a_typed_result_is_asked_for_again_with_what_is_wrong(place: Path) -> No
     async def go() -> None:
         async with Session(place) as session:
             assert (await session.run("A number please", result=Number)).value.number == 7
+            assert (await session.run("A share please", result=Share)).value.share == 0.5
             with pytest.raises(WrongResult) as wrong:
                 await session.run("This never fits", result=list[str])
             assert len(wrong.value.errors) == 4

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 
 def storable(text: str) -> str:
@@ -25,3 +26,23 @@ def storable_json(value: object) -> Any:
     if isinstance(value, dict):
         return {storable_json(name): storable_json(each) for name, each in cast("dict[str, object]", value).items()}
     return value
+
+
+def strict_json(text: str) -> Any:
+    """Parse a JSON value, and make it storable.
+
+    Raises `ValueError` for other text, also for NaN, Infinity, and a number that is out of range, which Python parses.
+    Raises `RecursionError` for a value that is nested too deeply.
+    """
+    return storable_json(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it contains {name}")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:20]} is out of range")
+    return number

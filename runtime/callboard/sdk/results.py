@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from callboard.core.team.open_work import OpenWork
+from callboard.core.utf8 import strict_json
 from callboard.core.validation import faults_of
 from callboard.sdk.errors import RunFailed
 from callboard.sdk.signatures import adapter_of, schema_of
@@ -78,7 +79,7 @@ class TypedResult(Generic[T]):
     def read(self, text: str) -> tuple[T | None, str]:
         """Parse an answer. Return its value, and the error, which is empty if the answer is valid."""
         try:
-            plain: Any = json.loads(_bare(text))
+            plain: Any = strict_json(_bare(text))
         except (ValueError, RecursionError) as error:
             return None, f"it is not JSON: {error}"
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from callboard.cli.headless.messages import json_line
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.sessions.result import RunEnd, RunLimit
 from callboard.types import events as ev
@@ -231,3 +233,8 @@ def test_a_subagent_in_the_background_says_so_at_its_start_whichever_journal_is_
     (started,) = stream.of("system", "task_started")
     assert (started["tool_use_id"], started["is_backgrounded"]) == ("toolu_a", True)
     assert stream.of("system", "task_updated") == []
+
+
+def test_a_line_never_contains_a_number_that_json_lacks() -> None:
+    line = json_line({"tool_use_result": {"share": float("nan"), "all": [float("inf"), 1.5]}})
+    assert json.loads(line, parse_constant=pytest.fail) == {"tool_use_result": {"share": None, "all": [None, 1.5]}}

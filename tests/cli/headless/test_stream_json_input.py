@@ -35,6 +35,12 @@ agents:
     - when: {contains: ask me}
       reply:
         - tool_use: {name: ask_person, input: {question: "Which one?", options: [red, blue]}}
+    - when: {contains: measure}
+      reply: '{"share": NaN}'
+    - when: {contains: "it contains NaN"}
+      reply: '{"share": 1e999}'
+    - when: {contains: "1e999 is out of range"}
+      reply: '{"share": 2}'
     - when: {contains: count}
       reply: "I count: one"
     - when: {contains: does not fit}
@@ -311,6 +317,14 @@ def test_an_answer_is_held_to_a_schema_and_asked_for_again(command: Command) -> 
     ran = command.run_inline("-p", *line, '{"type": "object", "required": ["total"]}', "count")
     assert ran.code == 1
     assert ran.messages[0]["subtype"] == "error_max_structured_output_retries"
+
+
+@pytest.mark.parametrize("output", ["json", "stream-json"])
+def test_an_answer_with_numbers_that_json_lacks_is_asked_for_again(command: Command, output: str) -> None:
+    model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
+    line = ("--model", model, "--output-format", output, "--verbose", "--json-schema")
+    ran = command.run_inline("-p", *line, '{"properties": {"share": {"type": "number"}}}', "measure")
+    assert (ran.code, ran.messages[-1]["structured_output"]) == (0, {"share": 2}), ran.err
 
 
 def test_options_are_honored_or_told(command: Command) -> None:

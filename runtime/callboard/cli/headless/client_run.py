@@ -7,7 +7,6 @@ are rejected. There is no screen: stderr has only ignored options and failures.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from callboard.cli.headless.client import Client, ClientApprover, PromptTool, li
 from callboard.cli.headless.control import CHANGES, Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
-from callboard.cli.headless.messages import ClientSpoken, TranslatedEvents, client_prompt, mirror_json
+from callboard.cli.headless.messages import ClientSpoken, TranslatedEvents, client_prompt, json_line, mirror_json
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.prompt_commands import CommandRunner, PromptCommand, command_in
 from callboard.cli.headless.stream_json import StreamJson
@@ -551,7 +550,7 @@ class ClientRun:
     # Output
 
     def _write(self, message: Json) -> None:
-        self._terminal.record(json.dumps(message))
+        self._terminal.record(json_line(message))
 
     def _mirror(self, path: str, lines: Sequence[bytes]) -> None:
         self._write(mirror_json(path, lines))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from callboard.core.json_schema import check_input
+from callboard.core.utf8 import strict_json
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import RunEnd
 from callboard.types.records import Json
@@ -36,7 +37,7 @@ def structured(text: str, schema: Json) -> tuple[Any, str]:
     lines = text.strip().splitlines()
     fenced = len(lines) > 2 and lines[0].startswith("```") and lines[-1].strip() == "```"
     try:
-        value = json.loads("\n".join(lines[1:-1] if fenced else lines))
+        value = strict_json("\n".join(lines[1:-1] if fenced else lines))
     except (ValueError, RecursionError) as error:
         return None, f"it is not JSON: {error}"
     return value, check_input(schema, value, "answer") or ""

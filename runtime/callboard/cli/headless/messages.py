@@ -22,6 +22,7 @@ from callboard.core.context.view.sendable import image_block, sendable
 from callboard.core.hooks.payloads import FIELDS, compatible_name, to_compatible, tool_use_result
 from callboard.core.mcp.tool_names import may_have
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
+from callboard.core.utf8 import storable_json
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import LIMIT, RunLimit
 from callboard.types.agent_spec import AgentSpec, ModelLimits
@@ -112,6 +113,14 @@ def server_json(now: ServerStatus) -> Json:
 def key_source() -> str:
     """Return the variable with the key of the model service; `none` if there is none."""
     return "ANTHROPIC_API_KEY" if os.environ.get("ANTHROPIC_API_KEY") else "none"
+
+
+def json_line(message: Json) -> str:
+    """Return a message as one line of JSON, with null for NaN and Infinity, at which clients refuse the line."""
+    try:
+        return json.dumps(message, allow_nan=False)
+    except ValueError:
+        return json.dumps(storable_json(message))
 
 
 def mirror_json(path: str, lines: Sequence[bytes]) -> Json:

@@ -7,7 +7,6 @@ A headless run has no prompt line, and does not interpret the result: `RunEnd` s
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ import anyio
 
 from callboard import __version__
 from callboard.cli.headless.json_result import StructuredAnswer
-from callboard.cli.headless.messages import MessageWording
+from callboard.cli.headless.messages import MessageWording, json_line
 from callboard.cli.headless.prompt_commands import CommandRunner, PromptCommand, command_in
 from callboard.cli.headless.stream_json import StreamJson
 from callboard.cli.terminal.approver import PersonApprover, PlanPolicy
@@ -231,7 +230,7 @@ class HeadlessRun:
 
     def _take(self, message: Json) -> None:
         if self._what.output == "stream-json":
-            self._terminal.record(json.dumps(message))
+            self._terminal.record(json_line(message))
         else:
             self._last = message
 
@@ -245,7 +244,7 @@ class HeadlessRun:
 
     def _emit_last(self) -> None:
         if self._last is not None:
-            self._terminal.record(json.dumps(self._last))
+            self._terminal.record(json_line(self._last))
 
     def _emit_end(self, end: RunEnd, code: int, seconds: float) -> None:
         text = end.text
