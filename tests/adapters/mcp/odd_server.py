@@ -168,6 +168,18 @@ def fails(number: object) -> None:
     send(id=number, error={"code": -32603, "message": CLOSING * 10_000})
 
 
+def halved(number: object) -> None:
+    """Answer with half of an emoji, as a server does that cuts a text."""
+    result(number, "halved \ud83d", structuredContent={"text": "\ud83d"})
+
+
+def latin(number: object) -> None:
+    """Answer in another encoding than UTF-8."""
+    text = json.dumps({"jsonrpc": "2.0", "id": number, "result": {"content": [{"type": "text", "text": "a café"}]}})
+    sys.stdout.buffer.write(text.replace("\\u00e9", "é").encode("latin-1") + b"\n")
+    sys.stdout.buffer.flush()
+
+
 def closing(number: object) -> None:
     result(number, CLOSING)
 
@@ -191,7 +203,7 @@ texts: dict[Any, str] = {}
 FAULTS = {
     one.__name__: one
     for one in (die, hang, deaf, shut, logs, prints, longline, flood, change, rubbish, wrongids, twice, huge, large)
-} | {one.__name__: one for one in (shapeless, odd_content, fails, closing, shuffled)}
+} | {one.__name__: one for one in (shapeless, odd_content, fails, halved, latin, closing, shuffled)}
 
 
 def call(number: object, params: dict[str, Any]) -> None:

@@ -152,6 +152,8 @@ async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder
         "shapeless": "",
         "odd_content": "",
         "fails": "Good.",
+        "halved": "halved ",
+        "latin": "a caf",
         "closing": "Good.",
     }
     with anyio.fail_after(120):

@@ -9,6 +9,7 @@ Messages of servers and of the SDK go only into the session's log, because stdou
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Generator
@@ -21,6 +22,7 @@ import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from callboard.core.utf8 import storable_json
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
@@ -118,11 +120,21 @@ async def write_lines(stdin: int, outgoing: MemoryObjectReceiveStream[SessionMes
 
 async def _pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> None:
     try:
-        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
+        message = _message_in(line)
+    except (ValueError, RecursionError):
         refused(f"a line that is not a message: {line[:200].decode(errors='replace')}")
         return
     await into.send(SessionMessage(message))
+
+
+def _message_in(line: bytes) -> types.JSONRPCMessage:
+    try:
+        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        # A server that cuts a text may write half of an emoji. The call that waits for its answer must end
+        # (test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too).
+        value = storable_json(json.loads(line.decode(errors="replace")))
+        return types.jsonrpc_message_adapter.validate_python(value, by_name=False)
 
 
 async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callable[[str], None]) -> None:
