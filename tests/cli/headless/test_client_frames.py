@@ -21,7 +21,7 @@ FIELDS = (
 )
 VALUES = (
     *(None, True, 0, 1, -1, 1e308, "", "x", "lead", "plan", "haiku", [], ["x"], {}, {"a": 1}, {"model": 5}),
-    *({"permissions": "x"}, {"permissions": []}, {"permissions": {"defaultMode": 5}}),
+    *({"permissions": "x"}, {"permissions": []}, {"permissions": {"defaultMode": 5}}, {"permissions": 5}),
 )
 CONTENTS = ("look", "hello", "", [], 5, None, "/clear", "/model haiku", [{"type": "text", "text": "x"}], [{"type": 5}])
 OTHERS = (

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.commands.command import Command, CommandResult
 from tests.warm import PIPE, Process
+
+from callboard.sessions.hosted import HostedSession
 
 PATIENCE = 120.0
 """Maximum seconds of a whole session."""
@@ -48,6 +52,22 @@ agents:
     - otherwise: true
       reply: It is done.
 """
+
+
+SETTINGS = {"permissions": ["defaultMode"]}
+"""Settings of another form than clients send."""
+
+
+@contextlib.contextmanager
+def on_descriptor(number: int, file: int) -> Generator[None]:
+    """Put an open file in the place of a descriptor."""
+    kept = os.dup(number)
+    os.dup2(file, number)
+    try:
+        yield
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)
 
 
 @pytest.fixture
@@ -158,6 +178,24 @@ def test_two_requests_with_one_id_have_a_response_each(command: Command) -> None
     assert ran.code == 0, ran.err
     answered = [message["response"]["response"] for message in of_type(ran, "control_response")]
     assert [set(response) for response in answered] == [{"models"}, {"mcpServers"}]
+
+
+def test_a_request_that_meets_a_bug_is_refused_and_ends_no_run(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[str]:
+        raise LookupError("gone")
+
+    monkeypatch.setattr(HostedSession, "move_to_background", broken)
+    requests = [control_request("background_tasks"), control_request("apply_flag_settings", "r2", settings=SETTINGS)]
+    lines = command.workspace.parent / "lines"
+    lines.write_text("\n".join([*requests, user_line("hello")]))
+    model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
+    with lines.open("rb") as stdin, on_descriptor(0, stdin.fileno()):
+        ran = command.run_inline(*STREAM_OPTIONS, "--model", model)
+    assert responses(ran)["r1"]["error"] == "a bug in Callboard: LookupError: gone"
+    assert responses(ran)["r2"]["error"] == "`permissions` is an object with the `defaultMode`"
+    assert [result["result"] for result in of_type(ran, "result")] == ["It is done."], ran.err
 
 
 def parsed_by_the_client(ran: CommandResult) -> None:

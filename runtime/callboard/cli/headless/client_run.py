@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from callboard import __version__
@@ -48,6 +49,9 @@ _CAPABLE = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1")
 _PASSED_OVER = frozenset({"keep_alive"})
 _JUDGED_S = 30.0
 """Most seconds before the response to `initialize`, for which clients wait 60 s."""
+
+
+log = structlog.get_logger("callboard.client")
 
 
 class ClientRun:
@@ -173,6 +177,9 @@ class ClientRun:
                 response = await self._control.do(request)
             except CallboardError as refused:
                 self._client.refuse(request_id, str(refused))
+            except Exception as bug:  # one request of a client ends no work; the trace goes to the log
+                log.exception("request failed", subtype=str(request.get("subtype")))
+                self._client.refuse(request_id, f"a bug in Callboard: {type(bug).__name__}: {bug}")
             else:
                 self._client.answer(request_id, response)
             finally:
