@@ -173,6 +173,16 @@ def test_a_message_waits_for_the_changes_that_the_client_requested_before_it(com
     assert inits[-1]["permissionMode"] == "acceptEdits"
 
 
+def test_a_request_that_the_next_line_cancels_has_no_effect(command: Command) -> None:
+    cancels = json.dumps({"type": "control_cancel_request", "request_id": "r2"})
+    changes = control_request("set_permission_mode", "r1", mode="acceptEdits"), control_request("list_models", "r3")
+    ran = drive(command, changes[0], control_request("set_permission_mode", "r2", mode="plan"), cancels, changes[1])
+    assert ran.code == 0, ran.err
+    assert set(responses(ran)) == {"r1", "r3"}
+    modes = [message["permissionMode"] for message in of_type(ran, "system") if message["subtype"] == "status"]
+    assert modes == ["acceptEdits"]
+
+
 def test_two_requests_with_one_id_have_a_response_each(command: Command) -> None:
     ran = drive(command, control_request("list_models"), control_request("mcp_status"), user_line("look"))
     assert ran.code == 0, ran.err

@@ -155,7 +155,10 @@ class ClientRun:
             ticket = object()
             if str(request.get("subtype")) in CHANGES:
                 self._changes.append(ticket)
-            self._group.start_soon(self._do, request_id, request, ticket)
+            # Before the task runs: the next line may already cancel the request
+            # (test_a_request_that_the_next_line_cancels_has_no_effect).
+            scope = self._doing[request_id] = anyio.CancelScope()
+            self._group.start_soon(self._do, request_id, request, ticket, scope)
         elif kind not in _PASSED_OVER:
             self._tell(f"line {number} of stdin: the message type {kind!r} is unknown: the line is skipped")
 
@@ -166,10 +169,9 @@ class ClientRun:
             self._initialize = (request_id, request)
             self._ready.set()
 
-    async def _do(self, request_id: str, request: Json, ticket: object) -> None:
+    async def _do(self, request_id: str, request: Json, ticket: object, scope: anyio.CancelScope) -> None:
         """Perform a request of the client: concurrently with others, but the changes in their order."""
-        with anyio.CancelScope() as scope:
-            self._doing[request_id] = scope
+        with scope:
             try:
                 await self._opened.wait()
                 assert self._control is not None, "an open session is controlled"
@@ -183,7 +185,8 @@ class ClientRun:
             else:
                 self._client.answer(request_id, response)
             finally:
-                self._doing.pop(request_id, None)  # a client may use an id twice
+                if self._doing.get(request_id) is scope:  # a client may use an id twice
+                    del self._doing[request_id]
                 if ticket in self._changes:
                     self._changes.remove(ticket)
                     self._changed.notify()
