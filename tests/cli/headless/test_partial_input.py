@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.cli.headless.messages import PartialInput, TranslatedEvents
+from callboard.cli.headless.translated_events import PartialInput, TranslatedEvents
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('ab"\\{}[],:\n é', max_size=8),

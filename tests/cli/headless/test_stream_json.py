@@ -153,6 +153,23 @@ def test_mail_is_told_with_its_sender_and_the_persons_own_words_are_not() -> Non
     assert mail["origin"] == {"kind": "peer", "from": "alice"}
 
 
+def test_every_call_is_counted_for_its_model_and_the_cost_is_their_sum() -> None:
+    stream, used = Stream(), Usage(output_tokens=1, cost_usd=0.125)
+    called = ev.ModelCalled(at=1, ordinal=1, attempt=1, model="large", max_tokens=9)
+    edited = ev.ContextEdited(at=2, stage="summarize", revision=1, usage=used)
+    stream.on("lead", agent_started("lead"), called)
+    stream.on("lead", ev.ReplyDropped(at=2, ordinal=1, why="cut", usage=used.plus(Usage(web_searches=2))))
+    stream.on("lead", edited, ev.SummaryFailed(at=2, why="empty", usage=used))
+    stream.on("lead", edited.model_copy(update={"undoes": (1,)}))  # its calls were made for the edit that it undoes
+    stream.on("bob", agent_started("bob", "teammate", small_model="small"), edited)
+    stream.stream.result(RunEnd(0, "Done.", "", Usage(cost_usd=9.0), []), seconds=1.5)
+    result = stream.output[-1]
+    counted = {model: (each["outputTokens"], each["costUSD"]) for model, each in result["modelUsage"].items()}
+    assert counted == {"large": (3, 0.375), "small": (1, 0.125)}
+    assert result["modelUsage"]["large"]["webSearchRequests"] == 2
+    assert result["total_cost_usd"] == 0.5, "of what this process has observed, not of the session"
+
+
 def test_the_result_counts_what_was_used_and_lists_what_was_denied() -> None:
     call = ToolCall(id="a", use_id="toolu_a", name="bash", input={"command": "rm x"})
     stream = Stream()

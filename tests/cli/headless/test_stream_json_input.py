@@ -99,6 +99,24 @@ def responses(ran: CommandResult) -> dict[str, dict[str, Any]]:
     return {one["response"]["request_id"]: one["response"] for one in of_type(ran, "control_response")}
 
 
+def test_the_cost_of_a_result_is_that_of_its_models_in_this_run(command: Command) -> None:
+    def costs(ran: CommandResult) -> list[float]:
+        results = of_type(ran, "result")
+        for result in results:
+            by_model = sum(used["costUSD"] for used in result["modelUsage"].values())
+            assert result["total_cost_usd"] == pytest.approx(by_model)
+        return [result["total_cost_usd"] for result in results]
+
+    def spent() -> float:
+        return json.loads(command.run_inline("cost", "--json").out)["total"]["usage"]["cost_usd"]
+
+    first, compacted, last = costs(drive(command, user_line("hello"), user_line("/compact"), user_line("look")))
+    assert 0 < first < compacted < last
+    assert last == pytest.approx(before := spent())
+    (resumed,) = costs(drive(command, user_line("more"), options=("--continue",)))
+    assert resumed == pytest.approx(spent() - before), "clients add up the runs of a session"
+
+
 def test_a_turn_that_old_mail_starts_at_a_resume_has_a_result_of_its_own(command: Command) -> None:
     model = f"rehearsal:{command.workspace.parent / 'scenario.yaml'}"
     assert command.run_inline("-p", "hello", "--model", model).code == 0

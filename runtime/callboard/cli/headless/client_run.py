@@ -24,10 +24,11 @@ from callboard.cli.headless.client import Client, ClientApprover, PromptTool, li
 from callboard.cli.headless.control import CHANGES, Control
 from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
 from callboard.cli.headless.json_result import StructuredAnswer
-from callboard.cli.headless.messages import ClientSpoken, TranslatedEvents, client_prompt, json_line, mirror_json
+from callboard.cli.headless.messages import ClientSpoken, client_prompt, json_line, mirror_json
 from callboard.cli.headless.options import ClientOptions
 from callboard.cli.headless.prompt_commands import CommandRunner, PromptCommand, command_in
 from callboard.cli.headless.stream_json import StreamJson
+from callboard.cli.headless.translated_events import TranslatedEvents
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.signals import ExitRequests, ended_by, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Terminal, block

@@ -23,12 +23,12 @@ from callboard.cli.headless.messages import (
     SUMMARIES,
     AgentProgress,
     MessageWording,
-    RefusedCall,
+    ModelCosts,
     background_entry,
     ending,
-    model_usage,
     origin,
     plugins_json,
+    refused_call,
     result_block,
     session_parts,
     synthetic_reply,
@@ -40,7 +40,7 @@ from callboard.core.context.view.transcript import message_uuid
 from callboard.core.mcp.catalog import real_call
 from callboard.ports.model import Delta
 from callboard.sessions.base import OpenSession
-from callboard.sessions.result import ERROR_CODES, RunEnd
+from callboard.sessions.result import RunEnd
 from callboard.types.agent_spec import AgentSpec, ModelLimits
 from callboard.types.events import (
     AgentCrashed,
@@ -65,6 +65,7 @@ from callboard.types.events import (
     RetryPlanned,
     StallNoticed,
     StuckNoticed,
+    SummaryFailed,
     TasksReminded,
     ToolFinished,
     ToolSettled,
@@ -100,7 +101,7 @@ class StreamJson:
         self._agents: dict[str, AgentProgress] = {}
         self._mail: dict[str, Envelope] = {}
         self._made: list[tuple[str, str, ToolCall]] = []
-        self._models: dict[str, Usage] = {}
+        self._costs = ModelCosts()
         self._denials: list[Json] = []
         self._asking: dict[str, str] = {}
         self._backgrounded = set[str]()
@@ -215,10 +216,9 @@ class StreamJson:
         self._begin()
         lead = self._seen("lead")
         code, subtype, reason = end.exit_code, *ending(end.exit_code, end.limit)
-        refused = self._refused_call(end)
+        refused = refused_call(lead.fault, end) if self._spoken.client else None
         if refused is not None:
-            subtype = "success"
-            reason = "api_error"
+            subtype, reason = "success", "api_error"
             self._emit({"type": "assistant", "message": synthetic_reply(refused.text), "error": refused.error})
         message: Json = {
             "type": "result",
@@ -228,12 +228,9 @@ class StreamJson:
             "duration_api_ms": round(self._waited * 1000),
             "num_turns": lead.replies,
             "stop_reason": self._stop_reason,
-            "total_cost_usd": end.usage.stated_cost,
+            **self._costs.fields(self._limits),
             "usage": usage_part(lead.usage),
-            "modelUsage": {
-                model: model_usage(used, self._limits(model)) for model, used in sorted(self._models.items())
-            },
-            "permission_denials": [self._spoken.call(denial) for denial in self._denials],
+            "permission_denials": list(map(self._spoken.call, self._denials)),
             "terminal_reason": reason,
             "exit_code": code,
             "open": end.open.fields(),
@@ -249,17 +246,6 @@ class StreamJson:
             ]
             message["errors"] = [*([end.reason] if end.reason else []), *others]
         self._emit(message)
-
-    def _refused_call(self, end: RunEnd) -> RefusedCall | None:
-        """Return the model call that the service refused for good and that ended the turn; None if none did.
-
-        Clients read it as a reply with the error.
-        """
-        fault = self._seen("lead").fault
-        if not self._spoken.client or fault is None or end.exit_code not in ERROR_CODES or end.limit:
-            return None
-        status = f"{fault.status} " if fault.status else ""
-        return RefusedCall(f"API Error: {status}{end.reason}", ERRORS.get(fault.kind, "server_error"), fault.status)
 
     def _limits(self, model: str) -> ModelLimits | None:
         return next(
@@ -306,7 +292,9 @@ class StreamJson:
             self._system("task_notification", **ending, output_file=output)
 
     def _called(self, event: ModelCalled, agent: str) -> None:
-        self._seen(agent).called_at = event.at
+        seen = self._seen(agent)
+        seen.called_at = event.at
+        seen.model = event.model if event.purpose == "turn" else seen.model
 
     def _replied(self, event: ModelReplied, agent: str) -> None:
         seen = self._seen(agent)
@@ -339,7 +327,7 @@ class StreamJson:
         return agent == "lead" or self._forwards or block.get("type") == "tool_use"
 
     def _dropped(self, event: ReplyDropped, agent: str) -> None:
-        self._count(agent, self._model, event.usage, event.at)
+        self._count(agent, self._seen(agent).model or self._model, event.usage, event.at)
 
     def _judged(self, event: CallJudged, agent: str) -> None:
         if event.verdict == "deny":
@@ -447,7 +435,18 @@ class StreamJson:
         limit = round(event.limit * 1000)
         self._system("stalled", agent, operation=event.operation, waited_ms=waited, limit_ms=limit, message=event.what)
 
+    def _summarized(self, event: ContextEdited | SummaryFailed, agent: str) -> None:
+        """Count the calls of a summary for the model for which `callboard cost` counts them."""
+        if event.usage == Usage():
+            return
+        state = self._open.state(agent) if self._open is not None else None
+        spec = state.identity.spec if state is not None else self._seen(agent).spec
+        own = self._seen(agent).model or (self._open.model_of(agent) if self._open is not None else self._model)
+        self._count(agent, spec.small_model or own if spec is not None else own, event.usage, event.at)
+
     def _edited(self, event: ContextEdited, agent: str) -> None:
+        if not event.undoes:
+            self._summarized(event, agent)
         if event.edits and event.stage.startswith(SUMMARIES):
             trigger = "manual" if event.trigger == "manual" else "auto"
             about: Json = {"trigger": trigger, "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
@@ -503,7 +502,7 @@ class StreamJson:
     def _count(self, agent: str, model: str, usage: Usage, at: float) -> None:
         seen = self._seen(agent)
         seen.usage = seen.usage.plus(usage)
-        self._models[model] = self._models[model].plus(usage) if model in self._models else Usage().plus(usage)
+        self._costs.add(model, usage)
         if seen.called_at:
             self._waited += max(at - seen.called_at, 0.0)
             seen.called_at = 0.0
@@ -593,6 +592,7 @@ class StreamJson:
         AgentCrashed: _crashed,
         StallNoticed: _stalled,
         ContextEdited: _edited,
+        SummaryFailed: _summarized,
         BackgroundStarted: _background,
         BackgroundEnded: _background_ended,
         TurnEnded: _turn_ended,
