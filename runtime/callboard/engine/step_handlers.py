@@ -16,9 +16,10 @@ from callboard.core.approvals.requests import SCHEDULED_WAIT
 from callboard.core.budgets.tree import schedule_of
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
+from callboard.core.context.view.sendable import with_attachments
 from callboard.core.keys import count_words, request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest
-from callboard.core.messaging.envelopes import injected, sending, with_attachments
+from callboard.core.messaging.envelopes import injected, sending
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.tasks.board import ready_for
 from callboard.core.team.subagents import in_background

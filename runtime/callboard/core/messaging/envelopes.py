@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import cast
 
-from callboard.core.context.view.sendable import sendable
 from callboard.core.keys import mailbox
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -77,18 +75,6 @@ class PromptExtras:
 
 PLAIN_PROMPT = PromptExtras()
 """Extras of a prompt that consists of its text."""
-
-
-def with_attachments(envelope: Envelope, block: Placed | None) -> tuple[Placed, ...]:
-    """Return the block of an envelope with the images and documents of its prompt.
-
-    A prompt without text has only these.
-    """
-    blocks = cast("list[Json]", envelope.metadata.get("attachments") or [])
-    attachments = tuple(Placed(data=data, source="person") for data in sendable(blocks))
-    if block is None or (attachments and not envelope.content.strip()):
-        return attachments
-    return (block, *attachments)
 
 
 def sending(session: str, envelope: Envelope) -> Append:

@@ -19,7 +19,8 @@ from callboard.core.agent.apply import fold
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, START_HOOKS, STOP_HOOKS
 from callboard.core.context.project_instructions import includes_in
 from callboard.core.context.system_prompt import one_line
-from callboard.core.messaging.envelopes import defused_parts, injected, with_attachments
+from callboard.core.context.view.sendable import with_attachments
+from callboard.core.messaging.envelopes import defused_parts, injected
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.agent_runtime import AgentRuntime

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from callboard.core.context.view.tokens import image_size, refusal
-from callboard.types.records import Json
+from callboard.types.messages import Placed
+from callboard.types.records import Envelope, Json
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -29,6 +30,18 @@ def sendable(blocks: Sequence[Json]) -> tuple[Json, ...]:
     if all(_is_plain(block) for block in blocks):
         return tuple(blocks)
     return tuple(fit for block in blocks if (fit := _fitting(block)) is not None)
+
+
+def with_attachments(envelope: Envelope, block: Placed | None) -> tuple[Placed, ...]:
+    """Return the block of an envelope with the images and documents of its prompt.
+
+    A prompt without text has only these.
+    """
+    blocks = cast("list[Json]", envelope.metadata.get("attachments") or [])
+    attachments = tuple(Placed(data=data, source="person") for data in sendable(blocks))
+    if block is None or (attachments and not envelope.content.strip()):
+        return attachments
+    return (block, *attachments)
 
 
 def image_block(data: str) -> Json | str:
