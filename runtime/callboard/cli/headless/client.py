@@ -227,10 +227,10 @@ class ClientApprover:
 
         Raises `ClientGone`.
         """
-        asked: Json = {"subtype": "elicitation", "mcp_server_name": form.server, "message": form.message}
-        asked |= {"mode": "url", "url": form.url} if form.url else {"mode": "form", "requested_schema": form.schema}
+        question: Json = {"subtype": "elicitation", "mcp_server_name": form.server, "message": form.message}
+        question |= {"mode": "url", "url": form.url} if form.url else {"mode": "form", "requested_schema": form.schema}
         try:
-            response = await self._client.ask(asked)
+            response = await self._client.ask(question)
         except ClientRefused:
             return None
         action = response.get("action")

@@ -139,10 +139,10 @@ class Control:
         """
         raw: Any = request.get("settings")
         settings = cast("Json", raw) if isinstance(raw, dict) else {}
-        given: Any = settings.get("permissions")
-        if not isinstance(given, dict | None):
+        stated: Any = settings.get("permissions")
+        if not isinstance(stated, dict | None):
             raise UsageError("`permissions` is an object with the `defaultMode`")
-        permissions = cast("Json", given or {})
+        permissions = cast("Json", stated or {})
         other = sorted({*settings} - {"model", "permissions"}) + [
             f"permissions.{name}" for name in sorted({*permissions} - {"defaultMode"})
         ]

@@ -423,10 +423,10 @@ def client_prompt(message: Json) -> ClientPrompt:
     blocks = cast("list[Json]", content)
     if other := sorted({str(item.get("type")) for item in blocks} - {"text", *_ATTACHED}):
         return ClientPrompt(wrong=f"blocks of type {', '.join(other)} are refused: send text, images, and documents")
-    given = [item for item in blocks if item.get("type") in _ATTACHED]
-    if wrong := next((reason for item in given if (reason := _unusable(item))), ""):
+    media = [item for item in blocks if item.get("type") in _ATTACHED]
+    if wrong := next((reason for item in media if (reason := _unusable(item))), ""):
         return ClientPrompt(wrong=wrong)
-    attached = sendable(given)
+    attached = sendable(media)
     text = "\n\n".join(str(item.get("text") or "") for item in blocks if item.get("type") == "text")
     if not text.strip() and not attached:
         return ClientPrompt(wrong="the message is empty: say what to do")
@@ -462,5 +462,5 @@ def _unusable(block: Json) -> str:
         decoded = b""
     if not decoded:
         return f"the {kind}'s `data` is not base64"
-    found = image_block(str(data)) if kind == "image" else ""
-    return f"the image cannot be sent: {found}" if isinstance(found, str) and found else ""
+    image = image_block(str(data)) if kind == "image" else ""
+    return f"the image cannot be sent: {image}" if isinstance(image, str) and image else ""

@@ -218,7 +218,8 @@ class StreamJson:
         code, subtype, reason = end.exit_code, *ending(end.exit_code, end.limit)
         refused = refused_call(lead.fault, end) if self._spoken.client else None
         if refused is not None:
-            subtype, reason = "success", "api_error"
+            subtype = "success"
+            reason = "api_error"
             self._emit({"type": "assistant", "message": synthetic_reply(refused.text), "error": refused.error})
         message: Json = {
             "type": "result",
@@ -241,9 +242,7 @@ class StreamJson:
         elif subtype == "success" or end.text:  # a failed run may have a final text too
             message["result"] = end.text
         if subtype != "success":
-            others = [
-                f"{name}: {reason}" for name, reason in self._errors if name != "lead" or reason not in end.reason
-            ]
+            others = [f"{name}: {error}" for name, error in self._errors if name != "lead" or error not in end.reason]
             message["errors"] = [*([end.reason] if end.reason else []), *others]
         self._emit(message)
 
@@ -294,7 +293,8 @@ class StreamJson:
     def _called(self, event: ModelCalled, agent: str) -> None:
         seen = self._seen(agent)
         seen.called_at = event.at
-        seen.model = event.model if event.purpose == "turn" else seen.model
+        if event.purpose == "turn":
+            seen.model = event.model
 
     def _replied(self, event: ModelReplied, agent: str) -> None:
         seen = self._seen(agent)

@@ -127,10 +127,10 @@ def _link(content: Json) -> Json:
 
 def _image(data: object, called: object) -> Json:
     """Return an image block, or a text with the reason why it is not one."""
-    found = image_block(data if isinstance(data, str) else "")
-    if isinstance(found, dict):
-        return found
-    return _text(f"[Image left out: {_size(data)} called {one_line(called, 80)}: {found}.]")
+    image = image_block(data if isinstance(data, str) else "")
+    if isinstance(image, dict):
+        return image
+    return _text(f"[Image left out: {_size(data)} called {one_line(called, 80)}: {image}.]")
 
 
 def _size(data: object) -> str:
