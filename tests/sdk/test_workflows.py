@@ -29,6 +29,8 @@ SCENARIO = """\
 agents:
   general*:
     - {when: {contains: "fails"}, fault: {status: 400}}
+    - {when: {contains: "does not fit: NaN"}, reply: '1.5'}
+    - {when: {contains: "measured"}, reply: 'NaN'}
     - {when: {contains: "does not fit: score"}, repeat: forever, reply: '{"path": "a", "score": 7}'}
     - {when: {contains: "does not fit"}, repeat: forever, reply: 'no'}
     - {when: {contains: "scored"}, repeat: forever, reply: '{"path": "a"}'}
@@ -112,9 +114,14 @@ def test_a_typed_result_is_sent_back_with_what_is_wrong_until_it_fits(work: Path
     async def never(flow: Workflow) -> Finding:
         return await flow.agent("general", "It never fits", result=Finding, tries=2)
 
+    @workflow
+    async def measures(flow: Workflow) -> float:
+        return await flow.agent("general", "Have it measured", result=float)
+
     async def go(session: Session) -> None:
+        assert await session.workflow(measures) == 1.5
         assert await session.workflow(flow) == Finding(path="a", score=7)
-        assert len([one for one in session.team() if one.kind == "subagent"]) == 1, "the same agent fixed it"
+        assert len([one for one in session.team() if one.kind == "subagent"]) == 2, "the same agent fixed it"
         with pytest.raises(WrongResult, match="3 tries"):
             await session.workflow(never)
 

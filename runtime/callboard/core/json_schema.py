@@ -50,6 +50,15 @@ def too_deep(value: object, most: int = DEEPEST) -> bool:
     return True
 
 
+def all_finite(value: object) -> bool:
+    """Return False if the value, of JSON types, contains NaN or infinity, which JSON cannot express."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
 def check_input(schema: Json, value: Any, where: str = "input") -> str | None:
     """Return the error in the input, with the name of the field; None if it is valid."""
     options = cast("Sequence[Json]", schema.get("anyOf") or schema.get("oneOf") or ())

@@ -117,13 +117,14 @@ class WrongResult(PersonCanAct):
 class AgentFailed(PersonCanAct):
     """An agent of a workflow ended before it finished.
 
-    `outcome`: `failed`, `limit`, `stopped` or `blocked`. `text`: its last text.
+    `outcome`: `failed`, `limit`, `stopped` or `blocked`. `text`: its last text. `exit_code`: as of `callboard run`.
     """
 
-    def __init__(self, what: str, outcome: str, text: str) -> None:
+    def __init__(self, what: str, outcome: str, text: str, *, exit_code: int = 1) -> None:
         super().__init__(what)
         self.outcome = outcome
         self.text = text
+        self.exit_code = exit_code
 
 
 class BudgetSpent(PersonCanAct):

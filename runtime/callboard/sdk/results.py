@@ -11,7 +11,7 @@ from callboard.core.team.open_work import OpenWork
 from callboard.core.utf8 import strict_json
 from callboard.core.validation import faults_of
 from callboard.sdk.errors import RunFailed
-from callboard.sdk.signatures import adapter_of, schema_of
+from callboard.sdk.signatures import NOT_FINITE, adapter_of, is_finite, schema_of
 from callboard.sessions.result import AgentSummary, RunEnd
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Usage
@@ -83,9 +83,10 @@ class TypedResult(Generic[T]):
         except (ValueError, RecursionError) as error:
             return None, f"it is not JSON: {error}"
         try:
-            return self.adapter.validate_python(plain), ""
+            value = self.adapter.validate_python(plain)
         except ValidationError as error:
             return None, "; ".join(faults_of(error))
+        return (value, "") if is_finite(value) else (None, NOT_FINITE)
 
 
 def retry_prompt(wrong: str) -> str:

@@ -21,7 +21,9 @@ import typing_extensions
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from callboard.core.json_schema import all_finite
 from callboard.core.validation import faults_of
 from callboard.sdk.errors import NotTyped
 from callboard.types.late_pattern import late_pattern
@@ -92,7 +94,9 @@ class FunctionParameters:
         by_name = {**dict(zip(by_order, args, strict=False)), **kwargs}
         if len(args) > len(by_order):
             raise ValueError(f"it takes {len(by_order)} arguments, not {len(args)}")
-        self.bind(by_name)
+        values = self.bind(by_name)
+        if not is_finite(values):
+            raise ValueError(NOT_FINITE)
         by_argument = {argument.name: argument for argument in self.arguments}
         return {name: by_argument[name].adapter.dump_python(value, mode="json") for name, value in by_name.items()}
 
@@ -181,6 +185,18 @@ def adapter_of(hint: Any, where: str) -> TypeAdapter[Any]:
     except (PydanticUserError, TypeError, NameError) as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
         raise NotTyped(f"{where}: {_type_text(hint)} cannot be read from JSON ({reason}): use a plain type") from error
+
+
+NOT_FINITE = "NaN and infinity cannot be expressed in JSON: use null or a text"
+
+
+def is_finite(value: object) -> bool:
+    """Return False if the value, of any type, contains NaN or infinity."""
+    try:
+        # An adapter would write null for a NaN inside an untyped value. Types that are unknown here have no numbers.
+        return all_finite(to_jsonable_python(value, fallback=str))
+    except (PydanticSerializationError, UnicodeDecodeError):
+        return True
 
 
 def schema_of(adapter: TypeAdapter[Any], where: str) -> Json:

@@ -47,13 +47,14 @@ from callboard.sessions.result import (
     FAILED,
     DeniedCalls,
     RunEnd,
+    RunOutcome,
     advice_after,
     outcome_of,
 )
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import CallboardError, Conflict, LimitReached, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Budget, PermissionMode, SessionRow
+from callboard.types.records import Budget, PermissionMode, Request, SessionRow
 from callboard.types.schedules import Schedule
 from callboard.types.settings import Settings
 from callboard.types.skills import PersonCommand, Plugin
@@ -370,8 +371,7 @@ class HostedSession(OpenSession):
         """Return the current state of the session, as the end of a run. `worktrees`: those with unmerged work."""
         lead = self.state("lead")
         row = self._board.agent("lead")
-        requests = [r for r in self.requests(pending_only=False) if (r.expires_at or r.created_at) >= self._began]
-        outcome = outcome_of(row[0] if row else None, lead, requests)
+        outcome = outcome_of(row[0] if row else None, lead, self._requests_since_begin())
         code = outcome.exit_code
         reason = outcome.why
         crashed = [agent.name for agent in self._board.agents() if agent.life == "crashed"]
@@ -384,6 +384,18 @@ class HostedSession(OpenSession):
         if differs:
             code, reason = code or FAILED, differs
         return RunEnd(code, text, reason, self.usage(), self.team(), self.open_work(worktrees), outcome.limit, advice)
+
+    def work_outcome(self) -> RunOutcome:
+        """Return the outcome of work that a program gave to the agents, whatever the lead's own turns were."""
+        # The code of a workflow has handled questions of its own that nobody answered.
+        requests = [r for r in self._requests_since_begin() if self._board.agent(r.asked_by) is not None]
+        outcome = outcome_of(None, AgentState(), requests)
+        differs = self._wiring.verdict()
+        return RunOutcome(outcome.exit_code or FAILED, differs) if differs else outcome
+
+    def _requests_since_begin(self) -> Sequence[Request]:
+        """Return the requests that a person could have answered since this process opened the session."""
+        return [r for r in self.requests(pending_only=False) if (r.expires_at or r.created_at) >= self._began]
 
     def denied(self) -> Sequence[DeniedCall]:
         return self._denied.all()

@@ -49,7 +49,7 @@ class WorkflowNoted(Value):
     label: str = ""
     """Short label for users."""
     value: Any = None
-    """With `ended`: the result as JSON; with `failed`: `outcome`, `text`."""
+    """With `ended`: the result as JSON; with `failed`: `outcome`, `text`, `exit_code`."""
     error: str = ""
     agent: str = ""
     """Agent that did the work."""

@@ -5,6 +5,7 @@ The user names the file. It is imported, and its code runs with the given argume
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -32,8 +33,10 @@ from callboard.sdk.options import SessionKeywords
 from callboard.sdk.session import Session
 from callboard.sdk.workflows.decorator import AnyWorkflow, WorkflowFunction
 from callboard.sdk.workflows.journal import WorkflowRecord, stored_workflow, stored_workflows
+from callboard.sessions.hosted import HostedSession
+from callboard.sessions.result import FAILED
 from callboard.types.choices import choose
-from callboard.types.errors import CallboardError, UsageError
+from callboard.types.errors import CallboardError, PersonCanAct, UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 from callboard.types.workflows import WorkflowNoted
@@ -298,7 +301,7 @@ class _Run:
             codes.append(await self._host())
             group.cancel_scope.cancel()
         if leaving.code is not None:
-            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
+            self._print_kept()
         return leaving.code or next(iter(codes), 130)
 
     async def _nothing_to_stop(self) -> bool:
@@ -326,20 +329,34 @@ class _Run:
         self._told = f"`callboard workflow resume {run_id}`"
         self._terminal.terminal_print(block(f"workflow {run_id} of session {session.id}", "dim", progress=True))
         function = self._function.named(run_id, budget=wish.budget)
+        hosted = session.runtime
+        assert isinstance(hosted, HostedSession), "this process opened the session to host it"
         try:
             if wish.resume is not None:
                 result: Any = await session.resume_workflow(function, run_id, redo=wish.redo)
             else:
                 result = await session.run_workflow(function, self._arguments, place=_absolute(wish.place))
-        except CallboardError:
-            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
+        except CallboardError as failed:
+            self._print_kept()
+            if isinstance(failed, PersonCanAct):
+                # If another process has taken the session over, only that process can write its end.
+                with contextlib.suppress(CallboardError):
+                    await hosted.mark_ended(failed.exit_code)
             raise
         except Exception as failed:  # noqa: BLE001 - a fault in the person's own code is shown to them
             self._terminal.terminal_print(block("".join(traceback.format_exception(failed)).rstrip(), "bad"))
-            self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
-            return 1
+            self._print_kept()
+            await hosted.mark_ended(FAILED)
+            return FAILED
         self._print(session, run_id, function.result_json(result))
-        return 0
+        outcome = hosted.work_outcome()
+        if outcome.why:
+            self._terminal.terminal_print(block(f"callboard: {outcome.why}", "bad"))
+        await hosted.mark_ended(outcome.exit_code)
+        return outcome.exit_code
+
+    def _print_kept(self) -> None:
+        self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
 
     def _print(self, session: Session, run_id: str, result: object) -> None:
         if self._wish.json:

@@ -30,7 +30,7 @@ from callboard.core.keys import by_beginning, host_lease, workflow_key
 from callboard.core.validation import faults_of
 from callboard.ports.store import Append, Put, Store, Write
 from callboard.sdk.errors import NotTyped, StepUnknown, UsageError, WorkflowChanged
-from callboard.sdk.signatures import adapter_of
+from callboard.sdk.signatures import NOT_FINITE, adapter_of, is_finite
 from callboard.sessions.places import Notice, find_places
 from callboard.sessions.stores import existing_store
 from callboard.types.choices import unknown
@@ -265,6 +265,8 @@ async def _stored(store: Store, session: str, row: WorkflowRow) -> WorkflowRecor
 
 def value_of(value: Any, kind: Any, where: str) -> Any:
     """Convert the value to JSON. Raises `UsageError` for a value that would not be the same after reading it back."""
+    if not is_finite(value):
+        raise UsageError(f"step {where}: {NOT_FINITE}")
     if kind is not None and kind is not type(None) and kind is not Any:
         return _dumped(value, kind, where)
     try:

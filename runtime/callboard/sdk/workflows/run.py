@@ -30,6 +30,7 @@ from callboard.sdk.errors import AgentFailed, BudgetSpent, UsageError, WrongResu
 from callboard.sdk.results import TypedResult, retry_prompt
 from callboard.sdk.workflows.journal import FlowJournal, digest_of, stored_value, value_of
 from callboard.sessions.hosted import HostedSession, WorkItem
+from callboard.sessions.result import FAILED, outcome_of
 from callboard.types.errors import AnswerNeeded, Conflict, heart_of
 from callboard.types.hook_answers import GoOn, SubagentStop
 from callboard.types.lazy_dataclass import dataclass
@@ -508,7 +509,8 @@ async def run_agent(around: StepContext, call: AgentCall, remaining: Callable[[]
     if stored is not None and stored.t == "ended":
         return _value(call, stored.value)
     if stored is not None and stored.t == "failed":
-        raise _failed(call, str(stored.value["outcome"]), str(stored.value["text"]))
+        code = int(stored.value.get("exit_code", FAILED))
+        raise _failed(call, str(stored.value["outcome"]), str(stored.value["text"]), code)
     attempt = 0
     wrongs = list[str]()
     prompt = _prompt(call)
@@ -532,8 +534,9 @@ async def run_agent(around: StepContext, call: AgentCall, remaining: Callable[[]
         around.agents.add(work.agent)
         outcome, text = await _done(around, work, call, wrongs)
         if outcome != "done":
-            await journal.failed(record, outcome, {"outcome": outcome, "text": text})
-            raise _failed(call, outcome, text)
+            code = _exit_code(around.session, work.agent, outcome)
+            await journal.failed(record, outcome, {"outcome": outcome, "text": text, "exit_code": code})
+            raise _failed(call, outcome, text, code)
         value, wrong = (text, "") if call.form is None else call.form.read(text)
         if not wrong:
             plain = text if call.form is None else call.form.adapter.dump_python(value, mode="json")
@@ -579,11 +582,18 @@ def _prompt(call: AgentCall) -> str:
     return call.prompt if call.form is None else f"{call.prompt}\n\n{call.form.words()}"
 
 
-def _failed(call: AgentCall, outcome: str, text: str) -> AgentFailed | WrongResult:
+def _exit_code(session: HostedSession, agent: str, outcome: str) -> int:
+    """Return the exit code for an agent that ended like this. The last turn of a stopped agent may have ended well."""
+    state = session.state(agent) if outcome in {"limit", "failed"} else None
+    return outcome_of(None, state, ()).exit_code or FAILED
+
+
+def _failed(call: AgentCall, outcome: str, text: str, exit_code: int) -> AgentFailed | WrongResult:
     if outcome == "wrong":
         return WrongResult(f"step {call.step}: no valid answer", (), text)
     suffix = f": {text}" if text else ""
-    return AgentFailed(f"step {call.step} ({call.label}) {_ENDS.get(outcome, 'failed')}{suffix}", outcome, text)
+    message = f"step {call.step} ({call.label}) {_ENDS.get(outcome, 'failed')}{suffix}"
+    return AgentFailed(message, outcome, text, exit_code=exit_code)
 
 
 def _value(call: AgentCall, plain: Any) -> Any:
