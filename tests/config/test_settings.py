@@ -73,6 +73,20 @@ def test_an_untrusted_workspace_is_not_even_read(folders: SettingsFolders) -> No
     assert str(folders.ours) in folders.refusal(trusted=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("permission: {deny: Bash(rm *)}", "permission.deny: ignored: write a list of rules"),
+        ("permission: [Bash(rm *)]", "permission: ignored: write a mapping of names to values"),
+    ],
+)
+def test_restrictions_of_an_untrusted_workspace_that_cannot_be_read_are_told(
+    text: str, note: str, folders: SettingsFolders
+) -> None:
+    folders.ours.write_text(text)
+    assert folders.load(trusted=False).notes == (f"{folders.ours}:1: {note}",)
+
+
 def test_rules_and_hooks_of_all_sources_are_joined_and_other_lists_replaced(folders: SettingsFolders) -> None:
     folders.person.write_text(
         "permission: {deny: [Bash(rm *)]}\nfallback_models: [a]\nhooks: {Stop: [{command: one}]}\n"

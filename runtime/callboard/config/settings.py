@@ -529,9 +529,13 @@ def _tightening(layer: Layer) -> Layer:
     rules_by_kind: Tree = {}
     notes: list[str] = []
     permission = layer.values.get("permission")
+    if permission is not None and not isinstance(permission, dict):
+        notes.append(f"{where(layer.places, ('permission',))}: ignored: write a mapping of names to values")
     for kind in _TIGHTEN if isinstance(permission, dict) else ():
         rules = cast("Tree", permission).get(kind)
         if not isinstance(rules, list):
+            if rules is not None:
+                notes.append(f"{where(layer.places, ('permission', kind))}: ignored: write a list of rules")
             continue
         sound: list[object] = []
         for number, rule in enumerate(cast("list[object]", rules)):

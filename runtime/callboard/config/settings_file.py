@@ -24,7 +24,7 @@ from callboard.config.setting_keys import SettingKey
 from callboard.config.settings import LoadedSettings, check_settings_text, load_settings, user_file
 from callboard.config.trust import Trust, keep, standing
 from callboard.core.memory.secrets import secrets_in
-from callboard.core.trust.claims import WorkspaceClaims
+from callboard.core.trust.claims import WorkspaceClaims, printable
 from callboard.types.errors import SettingsError, UsageError
 from callboard.types.lazy_dataclass import dataclass
 
@@ -46,6 +46,19 @@ def settings_here(workspace: Path, config: Path, *, trust: bool = False) -> tupl
         os.environ, workspace=workspace, trusted=trust or now.trusted, workspace_claims=now.workspace_claims
     )
     return loaded, now
+
+
+def withheld_fault(now: Trust) -> str:
+    """Return the first fault in the settings of an untrusted workspace, with its place; empty if there is none.
+
+    Nothing of them is applied. Once they are trusted, the fault keeps sessions from starting.
+    """
+    workspace = Path(now.workspace_claims.workspace)
+    try:
+        load_settings(os.environ, workspace=workspace, trusted=True, workspace_claims=now.workspace_claims)
+    except SettingsError as error:
+        return printable(str(error))
+    return ""
 
 
 def displayed(value: object, *, private: bool = False) -> object:

@@ -276,3 +276,32 @@ def test_a_folder_that_cannot_be_written_is_named(command: Command) -> None:
     command.workspace.chmod(0o755)
     assert ran.code == 3
     assert f"{_here(command)}: cannot be changed: Permission denied" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        (".callboard/settings.yaml", "model: [unclosed\n", "settings.yaml:1: is not valid YAML"),
+        (".callboard/settings.yaml", "limits: {steps: many}\n", "settings.yaml:1: limits.steps: input should be"),
+        (".callboard/settings.yaml", "permission: {deny: Bash(rm *)}\n", "settings.yaml:1: permission.deny: input"),
+        (".callboard/settings.yaml", "base_url: https://x\n", "settings.yaml:1: base_url: a workspace may not set"),
+        (".claude/settings.json", "{", "settings.json: is not valid JSON"),
+    ],
+)
+def test_a_fault_in_the_settings_of_an_untrusted_workspace_is_told_and_nothing_applied(
+    name: str, text: str, fault: str, command: Command
+) -> None:
+    file = command.workspace / name
+    file.parent.mkdir()
+    file.write_text(text)
+    listed = command.run_inline("config", "list")
+    assert (listed.code, listed.out) == (0, "every setting has its built-in value\n")
+    assert fault in listed.err
+    assert "Correct this before you trust the workspace" in listed.err
+    assert fault not in command.run_inline("config", "list", "-g").err
+    checked = json.loads(command.run_inline("doctor", "--json").out)
+    (finding,) = [row for row in checked if row["what"] == "settings" and row["state"] != "found"]
+    assert finding["state"] == "damaged", "sessions start without these settings"
+    assert fault in finding["detail"]
+    trusting = command.run_inline("config", "list", "--trust")
+    assert (trusting.code, fault in trusting.err) == (3, True)

@@ -143,6 +143,8 @@ def settings(invocation: Invocation, /, *, json_: bool, trust: bool, all_: bool)
 def _print_settings(invocation: Invocation, *, json_: bool, trust: bool, all_: bool, own: bool) -> None:
     page = SettingsEditor(invocation.workspace, own=own, trust=trust).page(everything=all_)
     with terminal_of(invocation) as terminal:
+        if page.fault:
+            terminal.terminal_print(block(f"callboard: {page.fault}", "warn"))
         if json_:
             rows = [{"name": row.name, "value": row.value, "origin": row.origin} for row in page.rows]
             terminal.record(json_of(rows))

@@ -30,8 +30,10 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.rate import RESET, in_force, rate_words
+from callboard.cli.views.settings import CORRECT_FIRST
 from callboard.config.other_services import other_service
 from callboard.config.settings import LoadedSettings, load_settings
+from callboard.config.settings_file import withheld_fault
 from callboard.config.trust import Trust, standing
 from callboard.core.trust.claims import printable
 from callboard.engine.commands import stored_sessions
@@ -167,6 +169,8 @@ def _examine(workspace: Path, notice: Notice) -> list[Finding]:
     except CallboardError as error:
         return [*findings, Finding("settings", "broken", str(error))]
     findings.append(Finding("settings", "found", f"model {loaded.settings.model}"))
+    if not now.trusted and (fault := withheld_fault(now)):
+        findings.append(Finding("settings", "damaged", fault, CORRECT_FIRST))
     if (other := other_service(loaded.environment)) is not None:
         findings.append(Finding("service", "missing", f"Callboard cannot call {other.name}", other.missing))
     targets = loaded.settings.notify.targets

@@ -210,6 +210,7 @@ def _config(folder: Path, arguments: str) -> Block:
             page = editor.page(everything=bool(options))
             left_out = page.left_out.replace("callboard config", "/config")
             lines = [Line(left_out, "dim")] if left_out else []
+            lines += [Line(page.fault, "warn")] if page.fault else []
             return Block((*page.listing.lines, *lines), fit=lambda width: (*page.listing.lines_for(width), *lines))
         case "get", [key]:
             return _one_setting(editor, key)

@@ -17,8 +17,8 @@ from callboard.cli.terminal.terminal import Block
 from callboard.cli.views.listings import table
 from callboard.config.setting_keys import SettingKey, key_of
 from callboard.config.settings import LoadedSettings
-from callboard.config.settings_file import SettingsFile, displayed, settings_here, value_at
-from callboard.config.trust import standing
+from callboard.config.settings_file import SettingsFile, displayed, settings_here, value_at, withheld_fault
+from callboard.config.trust import Trust, standing
 from callboard.core.permissions.rule_check import rule_note
 from callboard.core.trust.claims import printable
 from callboard.sessions.places import find_places
@@ -57,6 +57,11 @@ class SettingsPage:
     left_out: str
     rows: Sequence[ShownSetting]
     """All settings."""
+    fault: str = ""
+    """Fault in the settings of an untrusted workspace, and what to do; empty if there is none."""
+
+
+CORRECT_FIRST = "correct this before you trust the workspace: otherwise no session starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class SettingsEditor:
 
     def page(self, *, everything: bool) -> SettingsPage:
         """Return the settings that differ from the built-in ones, or all; with `own` those of the person's file."""
-        loaded = self._loaded(trust=self.trust)
+        loaded, now = self._settings(trust=self.trust)
         rows = [ShownSetting(name, displayed(value), origin) for name, value, origin in loaded.explained()]
         nothing = "every setting has its built-in value"
         if self.own:
@@ -93,7 +98,9 @@ class SettingsEditor:
         cells = [(row.name, json.dumps(row.value), _short(row.origin, loaded.workspace)) for row in changed]
         hidden = len(rows) - len(changed)
         left_out = f"{hidden} settings have their built-in values: callboard config list --all" if hidden else ""
-        return SettingsPage(table(["SETTING", "VALUE", "FROM"], cells, nothing), left_out, rows)
+        fault = "" if self.own or self.trust or now.trusted else withheld_fault(now)
+        advice = f"{fault}. {CORRECT_FIRST.capitalize()}" if fault else ""
+        return SettingsPage(table(["SETTING", "VALUE", "FROM"], cells, nothing), left_out, rows, advice)
 
     def set(self, name: str, text: str) -> SettingChange:
         """Set a value. Raises `UsageError` for one that is not valid, `SettingsError` for a file that is not."""
@@ -125,9 +132,12 @@ class SettingsEditor:
         file.remove(key, items)
         return self._change(file, key.address, f"{key.name} - {_items(items)}", items)
 
-    def _loaded(self, *, trust: bool) -> LoadedSettings:
+    def _settings(self, *, trust: bool) -> tuple[LoadedSettings, Trust]:
         places = find_places(self.folder, writable=False)
-        return settings_here(places.workspace, places.config, trust=trust)[0]
+        return settings_here(places.workspace, places.config, trust=trust)
+
+    def _loaded(self, *, trust: bool) -> LoadedSettings:
+        return self._settings(trust=trust)[0]
 
     def _file(self) -> SettingsFile:
         if self.own:
