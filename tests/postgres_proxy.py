@@ -40,6 +40,11 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._pairs) // 2
+
     def close(self) -> None:
         """End it. Idempotent."""
         if self._stopped:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.cli.commands.command import Command
+from tests.postgres_proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer, running
+from tests.warm import Process
 
 pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
-from callboard.adapters.storage.postgres import queries, store as store_module, writer  # noqa: I001 - only with the extra
+import anyio
+from tests.adapters.storage.postgres_stores import opened
+
+from callboard.adapters.storage.postgres import queries, writer
+from callboard.adapters.storage.postgres import store as store_module
 
 SCENARIO = "agents:\n  lead:\n    - reply: Done.\n    - reply: Done again.\n"
 
@@ -115,3 +124,91 @@ def test_old_sessions_are_listed_and_removed(server: PostgresServer, command: Co
     assert sessions(command, place["CALLBOARD_STORE"]) == []
     assert command.run_inline("store", "check", **place).code == 0
     assert command.run_inline("run", "--model", model, "Do it.", **place).code == 0
+
+
+# A server that does not answer, and signals
+
+AT_WORK = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: bash, input: {command: touch begun}}}]
+    - {reply: Late., latency_ms: 60000}
+"""
+SOON = 6.0
+"""Seconds that are much less than the time limits of a server, and enough for a busy machine."""
+
+
+@pytest.fixture
+def proxy(server: PostgresServer) -> Iterator[Proxy]:
+    with proxied(server.socket) as proxy:
+        yield proxy
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # another process does it
+
+
+def end(process: Process, sent: signal.Signals) -> tuple[int, float]:
+    """Send the signal once. Return the exit code, and the seconds until the end."""
+    began = time.monotonic()
+    process.send_signal(sent)
+    try:
+        return process.wait(90), time.monotonic() - began
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_cut_off_from_its_server_ends_soon_after_a_signal(
+    sent: signal.Signals, code: int, command: Command, proxy: Proxy
+) -> None:
+    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    model = command.scenario(AT_WORK)
+    run = command.start("--store", url, "run", "--model", model, "--allowed-tools", "Bash(touch:*)", "Go.")
+    wait_until((command.workspace / "begun").exists)
+    proxy.cut = True
+    ended, seconds = end(run, sent)
+    assert (ended, seconds < SOON) == (code, True), seconds
+    proxy.cut = False
+    (session,) = json.loads(command.run_inline("sessions", "--json", CALLBOARD_STORE=url).out)
+    assert session["exit_code"] is None, "it can be continued"
+    assert command.run_inline("store", "check", CALLBOARD_STORE=url).code == 0
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("words", [("sessions",), ("store", "check"), ("run", "--model", "rehearsal:x", "Go.")])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_command_that_waits_for_its_server_at_the_start_ends_soon_after_a_signal(
+    sent: signal.Signals, code: int, words: tuple[str, ...], command: Command, proxy: Proxy
+) -> None:
+    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    scenario = command.scenario(SCENARIO)
+    proxy.cut = True
+    process = command.start("--store", url, *(scenario if word == "rehearsal:x" else word for word in words))
+    wait_until(lambda: proxy.connections)
+    ended, seconds = end(process, sent)
+    assert (ended, seconds < SOON) == (code, True), seconds
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["answers", "cut off"])
+def test_a_copy_ends_soon_after_sigterm(cut: bool, command: Command, server: PostgresServer, proxy: Proxy) -> None:
+    async def fill() -> None:
+        async with opened(server.url, str(command.workspace)) as store:
+            for number in range(30):
+                await store.put_blob(os.urandom(100_000 + number))
+
+    anyio.run(fill)
+    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    state = command.workspace.parent / "state"
+    copy = command.start("--store", url, "store", "copy", "sqlite")
+    wait_until(lambda: [*state.rglob("tmp*/state/callboard.db")])
+    proxy.cut = cut
+    ended, seconds = end(copy, signal.SIGTERM)
+    assert (ended, seconds < SOON) == (143, True), seconds
+    assert [*state.rglob("tmp*")] == []
+    proxy.cut = False
+    assert command.run_inline("store", "copy", "sqlite", CALLBOARD_STORE=url).code == 0

@@ -23,6 +23,9 @@ LOCK_WAIT = 10.0
 ENDLESS = float("inf")
 LEAVING = 0.5
 """Seconds that a process waits if it no longer hosts anything and is about to leave."""
+PROCESS_ENDS = threading.Event()
+"""Set once a signal has told this process to end. Its stores then wait for a server only for a moment, also while a
+session is being opened, whose lease is freed under a shield."""
 
 
 class Patience:
@@ -80,6 +83,12 @@ class Patience:
         with self._changed:
             return self._closing
 
+    @property
+    def leaving(self) -> bool:
+        """Return True if the store closes, or if this process ends and has ended its sessions."""
+        with self._changed:
+            return self._closing or (PROCESS_ENDS.is_set() and not self._listeners)
+
     def limit(self, alone: float) -> float:
         """Return the most seconds to wait; `alone`: the limit if nothing is hosted."""
         with self._changed:
@@ -87,7 +96,8 @@ class Patience:
                 return 0.0
             if self._listeners:
                 return float("inf")
-            return min(alone, LEAVING) if self._has_hosted and alone != ENDLESS else alone
+            leaves = self._has_hosted or PROCESS_ENDS.is_set()
+            return min(alone, LEAVING) if leaves and alone != ENDLESS else alone
 
     def pause(self, seconds: float) -> None:
         """Wait for this time, or until hosting begins or ends."""

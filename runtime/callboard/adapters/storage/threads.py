@@ -71,6 +71,21 @@ class AnswerWaiter(Generic[T]):
         return cast("T", self.result)  # set before the event
 
 
+async def in_own_thread(work: Callable[[], T]) -> T:
+    """Return the result of `work`, run in a thread for which neither a cancelled caller nor the process's end waits."""
+    waiter = AnswerWaiter[T]()
+
+    def run() -> None:
+        try:
+            waiter.result = work()
+        except BaseException as error:  # noqa: BLE001 - the caller gets any exception
+            waiter.error = error
+        wake([waiter])
+
+    threading.Thread(target=run, name="callboard-store-work", daemon=True).start()
+    return await waiter.wait()
+
+
 def _set_all(waiters: list[AnswerWaiter[Any]]) -> None:
     for waiter in waiters:
         waiter.set()

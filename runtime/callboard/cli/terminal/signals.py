@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import anyio
 
+from callboard.adapters.storage.patience import PROCESS_ENDS
 from callboard.cli.terminal import hangup
 from callboard.cli.terminal.terminal import Terminal
 from callboard.types.lazy_dataclass import dataclass
@@ -25,7 +26,7 @@ from callboard.types.lazy_dataclass import dataclass
 TWICE = 2.0
 """Seconds within which a second Ctrl-C leaves."""
 
-HEARD_WITHIN = 2.0
+HEARD_WITHIN = 1.0
 """Seconds within which an interrupt is written, unless the disk is full or its lock is held."""
 
 
@@ -91,6 +92,12 @@ class ExitRequests:
     interrupted: bool = False
     signals: Signals = field(default_factory=Signals)
 
+    def leave(self, code: int, scope: anyio.CancelScope) -> None:
+        """Cancel the run, which ends with this code."""
+        self.code = code
+        PROCESS_ENDS.set()
+        scope.cancel()
+
 
 def ended_by(code: int) -> str:
     """Return the reason of the end of a run that a signal ended, by its exit code."""
@@ -109,7 +116,10 @@ def run_with_signals(
     """
     with Signals(*numbers) as signals:
         leaving = ExitRequests(signals=signals)
-        code = anyio.run(go, leaving)
+        try:
+            code = anyio.run(go, leaving)
+        finally:
+            PROCESS_ENDS.clear()  # a program may run several commands in one process
         # A signal that arrived while the loop was ending
         # (test_a_signal_that_comes_while_its_reader_is_cancelled_gives_the_exit_code).
         for number in signals.take_unread():
@@ -164,8 +174,7 @@ async def next_hangup() -> hangup.Hangup:
 
 async def _leave_at_hangup(leaving: ExitRequests, scope: anyio.CancelScope) -> None:
     await next_hangup()
-    leaving.code = hangup.HANGUP
-    scope.cancel()
+    leaving.leave(hangup.HANGUP, scope)
 
 
 async def _leave_at_signals(
@@ -189,8 +198,7 @@ async def _leave_at_signals(
             # (test_a_ctrl_c_that_is_being_handled_when_the_run_ends_gives_the_exit_code).
             leaving.code = leaving.code or _CODES[received]
             raise
-        leaving.code = _CODES[received]
-        scope.cancel()
+        leaving.leave(_CODES[received], scope)
         return
 
 
@@ -219,6 +227,5 @@ async def handle_end(
     async with anyio.create_task_group() as group:
         group.start_soon(_leave_at_hangup, leaving, scope)
         task_status.started()
-        leaving.code = _CODES[await leaving.signals.next()]
-        scope.cancel()
+        leaving.leave(_CODES[await leaving.signals.next()], scope)
         group.cancel_scope.cancel()

@@ -9,10 +9,11 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -25,6 +26,7 @@ import anyio.to_thread
 from callboard import __version__
 from callboard.adapters.storage.sqlite.copy import copy_database, salvage
 from callboard.adapters.storage.sqlite.place import open_lock, prepare, try_lock
+from callboard.adapters.storage.threads import in_own_thread, run_soon, soon_here
 from callboard.adapters.system.archive import make_private
 from callboard.core.keys import DATABASE, count_words
 from callboard.engine.commands import stored_sessions
@@ -38,6 +40,8 @@ from callboard.types.settings import Settings
 T = TypeVar("T")
 
 MANIFEST = "callboard-backup.json"
+ENDS_WITHIN = 1.0
+"""Seconds that a cancelled copy waits for its thread."""
 _STATE = "state"
 _DATA = "data"
 
@@ -62,14 +66,13 @@ async def back_up(workspace: Path, target: Path | None, notice: Notice) -> Backu
     file = target or Path(f"callboard-{places.workspace.name}-{stamp}.tar.gz")
     if file.exists():
         raise UsageError(f"{file} exists: choose another name")
-    store = await open_store(places, settings, notice)
-    try:
-        sessions = len((await stored_sessions(store)).rows)
-        await anyio.to_thread.run_sync(
-            partial(_write, places, store, file, sessions=sessions, local=is_local(settings))
-        )
-    finally:
-        await store.aclose()
+    async with _scratch_folder(places) as scratch:
+        store = await open_store(places, settings, notice)
+        try:
+            sessions = len((await stored_sessions(store)).rows)
+            await scratch.run(partial(_write, places, store, file, sessions=sessions, local=is_local(settings)))
+        finally:
+            await store.aclose()
     return BackupContent(file, sessions, file.stat().st_size)
 
 
@@ -103,8 +106,6 @@ async def restore(workspace: Path, source: Path, notice: Notice, *, aside: bool)
 async def _restore_to_server(
     places: WorkspacePaths, settings: Settings, source: Path, *, notice: Notice
 ) -> tuple[str, ...]:
-    store = await open_store(places, settings, notice)
-
     def work(scratch: Path) -> tuple[str, ...]:
         unpacked = replace(places, state=scratch / "state")
         prepare(unpacked.state)
@@ -112,10 +113,12 @@ async def _restore_to_server(
         _to_server(store, unpacked.state, scratch)
         return notes
 
-    try:
-        return await anyio.to_thread.run_sync(partial(_in_scratch, places, work))
-    finally:
-        await store.aclose()
+    async with _scratch_folder(places) as scratch:
+        store = await open_store(places, settings, notice)
+        try:
+            return await scratch.run(work)
+        finally:
+            await store.aclose()
 
 
 def _to_server(store: Store, state: Path, scratch: Path) -> Mapping[str, int]:
@@ -139,11 +142,47 @@ def _from_server(store: Store, scratch: Path) -> tuple[Path, Mapping[str, int]]:
     return state, export_workspace(store, state)
 
 
-def _in_scratch(places: WorkspacePaths, work: Callable[[Path], T]) -> T:
-    """Return the result of `work` with a temporary folder on the disk of the state folder."""
+class _Scratch:
+    """Temporary folder, and the blocking work that uses it, in a thread of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ended = anyio.Event()
+        self._ended.set()
+
+    async def run(self, work: Callable[[Path], T]) -> T:
+        """Return the result of `work`, called with the folder. A cancelled caller does not wait for it."""
+        self._ended = ended = anyio.Event()
+        soon = soon_here()
+
+        def tracked() -> T:
+            try:
+                return work(self._folder)
+            finally:
+                run_soon(soon, ended.set)
+
+        return await in_own_thread(tracked)
+
+    async def remove(self) -> None:
+        """Remove the folder, once the work has ended or has had some time to end."""
+        with anyio.move_on_after(ENDS_WITHIN, shield=True):
+            await self._ended.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _scratch_folder(places: WorkspacePaths) -> AsyncGenerator[_Scratch]:
+    """Yield a temporary folder on the disk of the state folder, and remove it at the end.
+
+    Close the stores that the work uses before the end of the block: that ends a cancelled work, which may wait for a
+    server (test_a_copy_ends_soon_after_sigterm).
+    """
     prepare(places.state)
-    with tempfile.TemporaryDirectory(dir=places.state) as scratch:
-        return work(Path(scratch))
+    scratch = _Scratch(Path(tempfile.mkdtemp(dir=places.state)))
+    try:
+        yield scratch
+    finally:
+        await scratch.remove()
 
 
 async def copy_workspace(workspace: Path, target: str, notice: Notice) -> Mapping[str, int]:
@@ -162,7 +201,7 @@ async def copy_workspace(workspace: Path, target: str, notice: Notice) -> Mappin
         raise UsageError(f"there is no session in {places.workspace} yet: there is nothing to copy")
     if has_store(places, other) and (count := await _sessions(places, other, notice)):
         raise UsageError(f"{target} has {count_words(count, 'session')} of {places.workspace}: nothing was copied")
-    async with AsyncExitStack() as stack:
+    async with _scratch_folder(places) as scratch, AsyncExitStack() as stack:
         stores: list[Store | None] = []
         for wanted in (settings, other):
             if is_local(wanted):
@@ -171,7 +210,7 @@ async def copy_workspace(workspace: Path, target: str, notice: Notice) -> Mappin
             store = await open_store(places, wanted, notice)
             stack.push_async_callback(store.aclose)
             stores.append(store)
-        return await anyio.to_thread.run_sync(partial(_in_scratch, places, partial(_copy, places, *stores)))
+        return await scratch.run(partial(_copy, places, *stores))
 
 
 def _copy(places: WorkspacePaths, source: Store | None, target: Store | None, scratch: Path) -> Mapping[str, int]:
@@ -204,7 +243,7 @@ async def _sessions(places: WorkspacePaths, settings: Settings, notice: Notice) 
         await store.aclose()
 
 
-def _write(places: WorkspacePaths, store: Store, file: Path, *, sessions: int, local: bool) -> None:
+def _write(places: WorkspacePaths, store: Store, file: Path, scratch: Path, *, sessions: int, local: bool) -> None:
     """Write the archive completely or not at all.
 
     The database is copied first, so that all files that it names exist when they are copied.
@@ -212,23 +251,22 @@ def _write(places: WorkspacePaths, store: Store, file: Path, *, sessions: int, l
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     manifest = {"callboard": __version__, "workspace": str(places.workspace), "sessions": sessions}
     try:
-        with tempfile.TemporaryDirectory(dir=places.state) as scratch:
-            if local:
-                state = places.state
-                copy = Path(scratch) / DATABASE
-                copy_database(state, copy)
-            else:
-                state, _ = _from_server(store, Path(scratch))
-                copy = state / DATABASE
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
-                text = json.dumps(manifest, indent=2).encode()
-                about = tarfile.TarInfo(MANIFEST)
-                about.size = len(text)
-                archive.addfile(about, io.BytesIO(text))
-                archive.add(copy, f"{_STATE}/{DATABASE}")
-                _add(archive, state / "blobs", f"{_STATE}/blobs")
-                _add(archive, places.data, _DATA)
+        if local:
+            state = places.state
+            copy = scratch / DATABASE
+            copy_database(state, copy)
+        else:
+            state, _ = _from_server(store, scratch)
+            copy = state / DATABASE
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            text = json.dumps(manifest, indent=2).encode()
+            about = tarfile.TarInfo(MANIFEST)
+            about.size = len(text)
+            archive.addfile(about, io.BytesIO(text))
+            archive.add(copy, f"{_STATE}/{DATABASE}")
+            _add(archive, state / "blobs", f"{_STATE}/blobs")
+            _add(archive, places.data, _DATA)
         draft.rename(file)
     except OSError as failed:
         draft.unlink(missing_ok=True)

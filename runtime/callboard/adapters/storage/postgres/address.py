@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from callboard.adapters.storage.patience import ObstacleWait, Patience
 from callboard.types.errors import SettingsError
 from callboard.types.lazy_dataclass import dataclass
 
@@ -48,7 +49,11 @@ the longest waits are for the locks of another host's commit."""
 IDLE_SECONDS = 5.0
 """Seconds after which the server ends a transaction whose process says nothing. A host that was stopped for so long has
 lost its leases in any case (`presence.SILENT_SECONDS`), and its locks must be gone when others take over."""
-_TICK = 1.0
+LEAVING_SECONDS = 0.75
+"""Seconds after which a server that does not answer a process that leaves is given up."""
+_LEAVES_FOR = 0.25
+"""Seconds that a statement under way gets in any case when its process begins to leave."""
+_TICK = 0.2
 _NO_ANSWER = "the server does not answer"
 
 
@@ -162,11 +167,14 @@ class AnswerWatch:
     of the watch sleeps while no statement is under way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        """Prepare the watch. `patience` tells whether this process leaves."""
+        self._patience = patience
         self._lock = threading.Lock()
-        self._due: dict[Connection, float] = {}
-        """Connection -> time at which its statement must have been answered (`time.monotonic`)."""
+        self._waits: dict[Connection | _ConnectionAttempt, _Wait] = {}
+        self._leaving_since = float("inf")
         self._busy = threading.Event()
+        self._ends = threading.Event()
         self.silent = False
         """True after `give_up`, until the server has answered."""
         self._stopped = False
@@ -186,8 +194,15 @@ class AnswerWatch:
     @contextmanager
     def limited(self, connection: Connection, seconds: float) -> Generator[None]:
         """Break the connection if the block takes longer, also while the server counts as silent."""
+        if self.over:
+            raise psycopg.OperationalError(_NO_ANSWER)
+        with self._watched(connection, _Wait(time.monotonic(), seconds)):
+            yield
+
+    @contextmanager
+    def _watched(self, waiting: Connection | _ConnectionAttempt, wait: _Wait) -> Generator[None]:
         with self._lock:
-            self._due[connection] = time.monotonic() + seconds
+            self._waits[waiting] = wait
             if self._thread is None and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name="callboard-store-watch", daemon=True)
                 self._thread.start()
@@ -196,13 +211,33 @@ class AnswerWatch:
             yield
         finally:
             with self._lock:
-                self._due.pop(connection, None)
+                self._waits.pop(waiting, None)
 
-    def connect(self, url: str) -> Connection:
-        """Return a new connection, as `connect` does. Raises at once while the server counts as silent."""
-        if self.silent:
+    def connect(self, url: str, *, tries_on: bool = False) -> Connection:
+        """Return a new connection, as `connect` does. Raises at once while the server counts as silent.
+
+        `tries_on`: tries also while the server counts as silent, unless this process leaves.
+        """
+        if self.over or (self.silent and not tries_on):
             raise psycopg.OperationalError(_NO_ANSWER)
-        return connect(url)
+        attempt = _ConnectionAttempt(url)
+        with self._watched(attempt, _Wait(time.monotonic(), float("inf"), tries_on=tries_on)):
+            return attempt.connection()
+
+    @property
+    def over(self) -> bool:
+        """Return True if this process leaves, and the server has not answered it."""
+        return self.silent and self._patience.leaving
+
+    def goes_on(self, wait: ObstacleWait, message: str) -> bool:
+        """Wait one more moment for the server. Return False after the time limit; a process that leaves waits once."""
+        if self.over:
+            return False
+        if wait.goes_on(message):
+            return True
+        if self._patience.leaving:
+            self.give_up()
+        return False
 
     def give_up(self) -> None:
         """Break all connections that wait for an answer, and refuse new ones until `hear`.
@@ -211,9 +246,9 @@ class AnswerWatch:
         """
         self.silent = True
         with self._lock:
-            waiting = list(self._due)
-        for connection in waiting:
-            _break(connection)
+            waiting = [entry for entry, wait in self._waits.items() if not wait.tries_on or self._patience.leaving]
+        for entry in waiting:
+            _break(entry)
 
     def hear(self) -> None:
         """Allow new connections: the server has answered."""
@@ -222,28 +257,89 @@ class AnswerWatch:
     def stop(self) -> None:
         """End the thread."""
         self._stopped = True
+        self._ends.set()
         self._busy.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        pause = threading.Event()
         while not self._stopped:
             self._busy.wait()
             if self._stopped:
                 return
-            pause.wait(_TICK)
-            now = time.monotonic()
-            with self._lock:
-                late = [connection for connection, due in self._due.items() if due <= now]
-                if not self._due:
-                    self._busy.clear()
-            for connection in late:
-                _break(connection)
+            self._ends.wait(_TICK)
+            late = self._late(time.monotonic())
+            if late and self._patience.leaving:
+                self.give_up()
+            for entry in late:
+                _break(entry)
+
+    def _late(self, now: float) -> list[Connection | _ConnectionAttempt]:
+        """Return what has waited for too long."""
+        self._leaving_since = min(self._leaving_since, now) if self._patience.leaving else float("inf")
+        hurries = now >= self._leaving_since + _LEAVES_FOR
+        with self._lock:
+            if not self._waits:
+                self._busy.clear()
+            limits = {
+                entry: min(wait.seconds, LEAVING_SECONDS) if hurries else wait.seconds
+                for entry, wait in self._waits.items()
+            }
+            return [entry for entry, limit in limits.items() if self._waits[entry].began + limit <= now]
 
 
-def _break(connection: Connection) -> None:
-    """Shut the socket down, under the thread that waits there."""
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Wait for one answer, since `began` (`time.monotonic`), for at most `seconds`."""
+
+    began: float
+    seconds: float
+    tries_on: bool = False
+
+
+class _ConnectionAttempt:
+    """A connection that a thread of its own makes, because libpq cannot be interrupted while it connects."""
+
+    def __init__(self, url: str) -> None:
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._connection: Connection | None = None
+        self._error: BaseException = psycopg.OperationalError(_NO_ANSWER)
+        threading.Thread(target=self._run, args=(url,), name="callboard-store-connect", daemon=True).start()
+
+    def connection(self) -> Connection:
+        """Wait for the connection. Raises `psycopg.Error`."""
+        self._ended.wait()
+        if self._connection is None:
+            raise self._error
+        return self._connection
+
+    def give_up(self) -> None:
+        """Let `connection` raise now."""
+        with self._lock:
+            self._ended.set()
+
+    def _run(self, url: str) -> None:
+        try:
+            connection = connect(url)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._error = error
+            self._ended.set()
+            return
+        with self._lock:
+            if not self._ended.is_set():
+                self._connection = connection
+                self._ended.set()
+                return
+        connection.close()
+
+
+def _break(waiting: Connection | _ConnectionAttempt) -> None:
+    """End a wait: shut the socket down, under the thread that waits there."""
+    if isinstance(waiting, _ConnectionAttempt):
+        waiting.give_up()
+        return
+    connection = waiting
     with (
         suppress(psycopg.Error, OSError),  # it has ended meanwhile
         socket.socket(fileno=os.dup(connection.fileno())) as same,

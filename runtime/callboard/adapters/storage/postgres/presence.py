@@ -34,7 +34,6 @@ from callboard.adapters.storage.postgres.address import (
     AnswerWatch,
     Connection,
     ServerAddress,
-    connect,
     is_pooled,
     milliseconds,
     run,
@@ -376,7 +375,7 @@ class Presence:
             except psycopg.Error as error:
                 self._drop()
                 failure = translated(error, self._address)
-                if is_away(error) and wait.goes_on(f"{failure}. Waiting for that"):
+                if is_away(error) and self._watch.goes_on(wait, f"{failure}. Waiting for that"):
                     continue
                 task.waiter.error = failure
             except BaseException as error:  # noqa: BLE001 - the caller gets any exception
@@ -430,22 +429,23 @@ class Presence:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            connection = connect(self._address.direct)
-            if is_pooled(connection):
-                connection.close()
-                raise WorkspaceUnusable(
-                    f"the address {self._address.direct} leads to a connection pooler, through which no process can be "
-                    "woken and no lease be held: name the server itself in the setting store_direct"
+            connection = self._watch.connect(self._address.direct, tries_on=True)
+            with self._watch.limited(connection, SILENT_SECONDS):
+                if is_pooled(connection):
+                    connection.close()
+                    raise WorkspaceUnusable(
+                        f"the address {self._address.direct} leads to a connection pooler, through which no process "
+                        "can be woken and no lease be held: name the server itself in the setting store_direct"
+                    )
+                connection.add_notify_handler(lambda notify: self._pass_on([notify.payload]))
+                self._connection = connection
+                self._state.listens = False
+                run(
+                    connection,
+                    "SELECT set_config('lock_timeout', %s, false), "
+                    "set_config('idle_in_transaction_session_timeout', %s, false)",
+                    (milliseconds(LOCK_SECONDS), milliseconds(IDLE_SECONDS)),
                 )
-            connection.add_notify_handler(lambda notify: self._pass_on([notify.payload]))
-            self._connection = connection
-            self._state.listens = False
-            run(
-                connection,
-                "SELECT set_config('lock_timeout', %s, false), "
-                "set_config('idle_in_transaction_session_timeout', %s, false)",
-                (milliseconds(LOCK_SECONDS), milliseconds(IDLE_SECONDS)),
-            )
         return self._connection
 
     def _drop(self) -> None:

@@ -541,7 +541,7 @@ class PostgresReaders:
                     connection.close()
                     connection = None
                 failure = translated(error, self._address) if isinstance(error, psycopg.Error) else error
-            if isinstance(failure, StoreBusy) and wait.goes_on(f"{failure}. Waiting for that"):
+            if isinstance(failure, StoreBusy) and self._watch.goes_on(wait, f"{failure}. Waiting for that"):
                 continue
             if len(looks) > 1 and not isinstance(failure, StoreBusy):
                 return self._read_each(looks)

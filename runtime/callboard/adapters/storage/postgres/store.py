@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +31,7 @@ from callboard.adapters.storage.postgres.faults import is_away, translated
 from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
 from callboard.adapters.storage.postgres.writer import CommitHooks, PostgresWriter
+from callboard.adapters.storage.threads import in_own_thread
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import ValueDamaged
 from callboard.types.late_pattern import late_pattern
@@ -55,7 +56,11 @@ async def open_store(
     reached), `StoreFull`, `StoreDamaged`.
     """
     patience = Patience(notice)
-    number, damage = await to_thread.run_sync(partial(_prepare, address, space, patience))
+    try:
+        number, damage = await in_own_thread(partial(_prepare, address, space, patience))
+    except BaseException:
+        patience.close()  # the thread of a cancelled opening ends soon
+        raise
     return PostgresStore(address, number, durable=durability == "full", patience=patience, damage=damage)
 
 
@@ -93,7 +98,7 @@ class PostgresStore(DurableStore):
         self._durable = durable
         self._pid = os.getpid()
         self._closed = False
-        self._watch = AnswerWatch()
+        self._watch = AnswerWatch(patience)
         self._readers = PostgresReaders(address, patience, self._watch, count=READERS)
         self._feeds = DurableFeeds()
         self._wakeups = Wakeups(self._feeds, space, self._readers)
@@ -176,9 +181,7 @@ class PostgresStore(DurableStore):
         if data is None:
             raise KeyError(digest)
         if hashlib.sha256(data).hexdigest() != digest:
-            await to_thread.run_sync(
-                self._on_connection, partial(queries.set_aside_blob, space=self.space, digest=digest)
-            )
+            await self._by_itself(partial(queries.set_aside_blob, space=self.space, digest=digest))
             await self._reread_damage()
             raise ValueDamaged(
                 f"blob {digest} no longer matches its digest: it was set aside (table callboard.damaged)",
@@ -209,13 +212,13 @@ class PostgresStore(DurableStore):
 
     async def describe(self) -> Mapping[str, str]:
         self._usable()
-        facts = await to_thread.run_sync(self._on_connection, partial(queries.describe, space=self.space))
+        facts = await self._by_itself(partial(queries.describe, space=self.space))
         return {"place": str(self.address), **facts, "durability": "full" if self._durable else "process"}
 
     async def check(self) -> tuple[DamageReport, ...]:
         """Read everything, set aside values that fail their checksum, and return all damage. As slow as the server."""
         self._usable()
-        for mismatch in await to_thread.run_sync(self._on_connection, partial(queries.scan, space=self.space)):
+        for mismatch in await self._by_itself(partial(queries.scan, space=self.space)):
             await self._set_aside(mismatch)
         await self._reread_damage()
         return self._damage
@@ -235,7 +238,13 @@ class PostgresStore(DurableStore):
     async def _by_itself(self, work: Callable[[Connection], T]) -> T:
         """Return the result of rare work, on a connection of its own in a thread."""
         self._usable()
-        return await to_thread.run_sync(self._on_connection, work)
+        return await in_own_thread(partial(self._on_connection, work))
+
+    @contextmanager
+    def connection(self) -> Generator[Connection]:
+        """Open a connection for long work in another thread. Closing the store breaks it. Raises `psycopg.Error`."""
+        with self._watch.connect(self.address.url) as connection, self._watch.limited(connection, float("inf")):
+            yield connection
 
     async def cut_off(self, fence: Fence | None = None) -> str:
         # Of the lease, which may be lost already: nothing watches it while its session is opened
@@ -276,6 +285,7 @@ class PostgresStore(DurableStore):
         self._readers.stop()  # after the last commit, of which other processes must be notified
         self._presence.stop()  # after the last commit under its leases
         late.cancel()
+        self._watch.give_up()
         self._watch.stop()
 
     def _usable(self) -> None:
@@ -293,7 +303,7 @@ class PostgresStore(DurableStore):
             raise await self._set_aside(mismatch) from None
 
     async def _set_aside(self, mismatch: ValueMismatch) -> ValueDamaged:
-        await to_thread.run_sync(self._on_connection, partial(queries.set_aside, space=self.space, mismatch=mismatch))
+        await self._by_itself(partial(queries.set_aside, space=self.space, mismatch=mismatch))
         await self._reread_damage()
         self._committed((), [mismatch.key] if mismatch.key else [])
         return ValueDamaged(
@@ -303,14 +313,12 @@ class PostgresStore(DurableStore):
         )
 
     async def _reread_damage(self) -> None:
-        self._damage = await to_thread.run_sync(
-            self._on_connection, partial(queries.damage_reports, address=self.address, space=self.space)
-        )
+        self._damage = await self._by_itself(partial(queries.damage_reports, address=self.address, space=self.space))
 
     def _on_connection(self, work: Callable[[Any], T]) -> T:
         """Run rare work on a connection of its own. Raises the runtime's errors; blocks."""
         try:
-            with connect(self.address.url) as connection:
+            with self.connection() as connection:
                 return work(connection)
         except psycopg.Error as error:
             raise translated(error, self.address) from error

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from callboard.adapters.storage.postgres.address import Connection, connect
+from callboard.adapters.storage.postgres.address import Connection
 from callboard.adapters.storage.postgres.faults import translated
 from callboard.adapters.storage.postgres.schema import blob_parts
 from callboard.adapters.storage.postgres.store import PostgresStore
@@ -36,7 +36,7 @@ def export_workspace(store: PostgresStore, folder: Path) -> Tables:
     """
     copied: Tables = {}
     try:
-        with connect(store.address.url) as source:
+        with store.connection() as source:
             source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ  # one snapshot for all queries
             with source.transaction(), new_database(folder) as target:
                 copied = _export_tables(source, target, store.space)
@@ -122,7 +122,7 @@ def import_workspace(store: PostgresStore, folder: Path, scratch: Path) -> Table
     try:
         with (
             database_snapshot(folder, scratch) as source,
-            connect(store.address.url) as target,
+            store.connection() as target,
             target.transaction(),
         ):
             _refuse_contents(target, store)

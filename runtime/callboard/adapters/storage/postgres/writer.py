@@ -109,7 +109,8 @@ class _Attempt:
 class _Waits:
     """Waits of one group: for a server that cannot be reached, and for room on its disk."""
 
-    def __init__(self, patience: Patience, address: ServerAddress) -> None:
+    def __init__(self, patience: Patience, address: ServerAddress, watch: AnswerWatch) -> None:
+        self._watch = watch
         self._server = ObstacleWait(patience, alone=LOCK_WAIT, tell_after=TELL_AFTER)
         self._room = ObstacleWait(patience, alone=0.0)
         self._address = address
@@ -117,7 +118,7 @@ class _Waits:
     def go_on(self, error: Exception) -> bool:
         """Wait one more moment for the end of this obstacle; return False if it is none, or after the time limit."""
         if isinstance(error, StoreBusy):
-            return self._server.goes_on(f"{error}. Waiting for that")
+            return self._watch.goes_on(self._server, f"{error}. Waiting for that")
         return isinstance(error, StoreFull) and self._room.goes_on(f"{error}. Waiting for that")
 
     def end(self) -> None:
@@ -189,7 +190,7 @@ class PostgresWriter:
 
     def _commit(self, jobs: list[CommitJob]) -> None:
         """Commit the jobs, in one transaction if the server takes them so. Every job gets a result or an error."""
-        waits = _Waits(self._patience, self._address)
+        waits = _Waits(self._patience, self._address, self._watch)
         while True:
             attempt = _Attempt()
             failure = self._failure_of(jobs, attempt, waits)
