@@ -31,11 +31,6 @@ CHILD = Path(__file__).with_name("board_child.py")
 SOAK = int(os.environ.get("SOAK", "1"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass(frozen=True)
 class Crowd:
     """Numbers of tasks, processes, claimers in each, and processes that die."""

@@ -34,11 +34,6 @@ SOAK = int(os.environ.get("SOAK", "1"))
 PROCESSES, AGENTS = 8, 64
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass(frozen=True)
 class Load:
     """Number of envelopes that each agent sends, and number of processes that are killed."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.adapters.storage.older_stores import older_database
+from tests.adapters.storage.store_conformance import anyio_backend  # noqa: F401 - pytest finds it here: both event loops
 
 from callboard.adapters.storage.packing import (
     DICTIONARY,

@@ -26,11 +26,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def small_disk() -> Iterator[tuple[Path, Callable[[str], object]]]:
     """Folder on a small disk of its own, and a function that gives it another size."""
     with tempfile.TemporaryDirectory(prefix="disk-", dir="/tmp") as name:

@@ -51,17 +51,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
-
-
-@pytest.fixture
 def proxy(server: PostgresServer) -> Iterator[Proxy]:
     with proxied(server.socket) as proxy:
         yield proxy

@@ -30,17 +30,6 @@ from callboard.adapters.storage.postgres.store import PostgresStore  # noqa: E40
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
-
-
 FREEZING = """
     import os, sys
     import anyio
@@ -137,6 +126,22 @@ async def held(store: PostgresStore, name: str) -> Lease:
     return lease
 
 
+@contextmanager
+def leases_locked(url: str, store: PostgresStore) -> Iterator[Any]:
+    """A transaction that no limit ends locks the leases. Yields a connection that reads the hosts meanwhile."""
+    with psycopg.connect(url) as other:
+        other.execute("SELECT 1 FROM callboard.lease WHERE space = %s FOR SHARE", (store.space,))
+        with psycopg.connect(url, autocommit=True) as reader:
+            yield reader
+
+
+async def replaced(old: PostgresStore, lost: Lease, new: PostgresStore, taken: Lease) -> None:
+    """Check that only the newer of two leases can be written under."""
+    with pytest.raises(Fenced):
+        await old.commit(Append("s", b"too late"), fence=lost.fence)
+    assert await new.commit(Append("s", b"in time"), fence=taken.fence) == (1,)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["between", "acquire", "within"])
 async def test_a_host_that_is_frozen_in_a_transaction_is_replaced_and_does_not_cut_off_the_next_one(
@@ -174,22 +179,17 @@ async def test_a_lease_that_stays_locked_is_held_and_the_candidate_goes_on_renew
         await held(dead, "free")
         own = await held(store, "own")
         monkeypatch.setattr(dead._presence, "_beat", lambda: None)
-        with psycopg.connect(server.url) as other:
-            other.execute("SELECT 1 FROM callboard.lease WHERE space = %s FOR SHARE", (store.space,))
+        with leases_locked(server.url, store) as reader:
             await silenced(store, server.url, but=store._presence.host)
-            with psycopg.connect(server.url, autocommit=True) as third:
-                seen = "SELECT seen FROM callboard.host WHERE number = %s"
-                before = third.execute(seen, (store._presence.host,)).fetchall()
-                refused = await store.acquire("host")
-                assert isinstance(refused, LeaseHolder)
-                assert refused.pid == os.getpid()
-                assert third.execute(seen, (store._presence.host,)).fetchall() > before
+            seen = "SELECT seen FROM callboard.host WHERE number = %s"
+            before = reader.execute(seen, (store._presence.host,)).fetchall()
+            refused = await store.acquire("host")
+            assert isinstance(refused, LeaseHolder)
+            assert refused.pid == os.getpid()
+            assert reader.execute(seen, (store._presence.host,)).fetchall() > before
             assert store._presence.period == 0
             await store.commit(Put("own", b"1"), fence=own.fence)
-        taken = await held(store, "host")
-        with pytest.raises(Fenced):
-            await dead.commit(Append("s", b"too late"), fence=lost.fence)
-        assert await store.commit(Append("s", b"in time"), fence=taken.fence) == (1,)
+        await replaced(dead, lost, store, await held(store, "host"))
 
 
 @pytest.mark.slow
@@ -202,23 +202,19 @@ async def test_a_host_that_is_back_lives_while_its_old_transaction_is_still_open
     async with opened(server.url, str(tmp_path)) as store:
         lost = await held(store, "host")
         old = store._presence.host
-        with psycopg.connect(server.url) as other:
-            other.execute("SELECT 1 FROM callboard.lease WHERE space = %s FOR SHARE", (store.space,))
+        with leases_locked(server.url, store) as reader:
             store._presence.cut_off(store._presence.period)
             await store.reachable()
             new = store._presence.host
-            with psycopg.connect(server.url, autocommit=True) as third:
-                seen = "SELECT count(*) FROM callboard.host WHERE number = %s AND seen > now() - interval '3 seconds'"
-                for number in range(3):  # each renews the row, and tries to remove the old one
-                    await held(store, f"lease {number}")
-                assert third.execute(seen, (new,)).fetchall() == [(1,)]
-                assert third.execute("SELECT 1 FROM callboard.host WHERE number = %s", (old,)).fetchall() == [(1,)]
+            seen = "SELECT count(*) FROM callboard.host WHERE number = %s AND seen > now() - interval '3 seconds'"
+            for number in range(3):  # each renews the row, and tries to remove the old one
+                await held(store, f"lease {number}")
+            assert reader.execute(seen, (new,)).fetchall() == [(1,)]
+            assert reader.execute("SELECT 1 FROM callboard.host WHERE number = %s", (old,)).fetchall() == [(1,)]
             assert (store._presence.host, store._presence.period) == (new, 1)
         while isinstance(taken := await store.acquire("host"), LeaseHolder):
             await store.reachable()
-        with pytest.raises(Fenced):
-            await store.commit(Append("s", b"too late"), fence=lost.fence)
-        assert await store.commit(Append("s", b"in time"), fence=taken.fence) == (1,)
+        await replaced(store, lost, store, taken)
 
 
 @pytest.mark.slow

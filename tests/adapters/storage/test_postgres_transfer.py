@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import apsw
 import pytest
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 
 from callboard.adapters.storage.sqlite import open_store as open_sqlite
 from callboard.ports.store import Append, Delete, LeaseHolder, Put, Store
@@ -23,17 +22,6 @@ from callboard.adapters.storage.postgres.transfer import export_workspace, impor
 
 pytestmark = pytest.mark.anyio
 BLOBS = (b"", b"small", bytes(range(256)) * 9_000)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 async def fill(store: Store) -> list[str]:

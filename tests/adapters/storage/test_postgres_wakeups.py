@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Append, Put, Row
@@ -23,17 +23,6 @@ from callboard.adapters.storage.postgres import presence, queries  # noqa: E402 
 from callboard.adapters.storage.postgres import store as store_module  # noqa: E402 - only with the extra
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 async def test_a_follower_hears_of_a_commit_whose_ring_was_lost(

@@ -21,11 +21,6 @@ from callboard.types.errors import StoreBusy, StoreDamaged, WorkspaceUnusable
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def fill(folder: Path) -> dict[str, object]:
     """Create a store with every kind of content, and return the content."""
     store = await open_store(folder)

@@ -33,11 +33,6 @@ nonsense
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @contextlib.contextmanager
 def mounted(place: Path, options: str) -> Generator[Path, None, None]:
     """Mount a small in-memory file system, or skip the test if that is not allowed."""

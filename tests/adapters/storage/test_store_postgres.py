@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.adapters.storage.store_conformance import StoreConformance, anyio_backend, pytestmark  # noqa: F401 - pytest collects them here
 from tests.adapters.storage.test_store_model import STEPS_OF_TWO, run_steps
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 
 from callboard.ports.store import Store
 
@@ -20,12 +20,6 @@ pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not inst
 
 from callboard.adapters.storage.postgres.address import parse_address
 from callboard.adapters.storage.postgres.store import open_store
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 class TestPostgresStore(StoreConformance):

@@ -33,11 +33,6 @@ Child = subprocess.Popen[str] | Process
 SOAK = int(os.environ.get("SOAK", "1"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @contextlib.contextmanager
 def child(folder: Path, *command: str, under: tuple[str, ...] = ()) -> Generator[Child, None, None]:
     line = [str(CHILD), str(folder), *command]
