@@ -104,6 +104,7 @@ async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
         found = agent.host.board.agent(name)
         if found is None or found[0].kind == "subagent" or found[0].life == "stopped":
             continue
+        concerned = [envelope for envelope in from_others if name in ("lead", envelope.sender)]
         envelope = Envelope(
             id=short_id("env", *step.ids, "dropped", *([] if name == "lead" else [name])),
             sender="runtime",
@@ -111,7 +112,7 @@ async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
             incarnation=found[0].incarnation,
             type="error",
             mode="wake" if name == "lead" and agent.name != "lead" else "queue",
-            content=f"{count_words(len(from_others), 'message')} to {agent.name} not delivered: {step.why}",
+            content=f"{count_words(len(concerned), 'message')} to {agent.name} not delivered: {step.why}",
             caused_by=step.ids[0],
             cause=weakest(map(cause_of, dropped)),
             sent_at=_now(agent),
