@@ -330,3 +330,34 @@ async def test_an_order_to_resume_survives_the_end_of_its_host() -> None:
         await team.quiet()
         assert row(team, "alice").life != "crashed"
         assert "agent_resumed" in await team.journal("alice")
+
+
+class Races(MemoryStore):
+    """Store in which the row of a parked agent changes in the moment of its resume."""
+
+    races = 1
+
+    async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
+        for put in writes:
+            if isinstance(put, Put) and put.expected and b'"life":"starting"' in put.value and self.races:
+                self.races -= 1
+                parked = await self.get(put.key)
+                assert parked is not None
+                assert parked.value is not None
+                await super().commit(Put(put.key, parked.value), fence=fence)
+        return await super().commit(*writes, fence=fence)
+
+
+@virtual
+async def test_an_order_to_resume_that_loses_a_race_is_tried_again() -> None:
+    store = Races()
+    world = team_world(ScriptedModel(at_work(say("I see"))), Echo(name="write_file"), judge=Breaks(4), store=store)
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert row(team, "alice").life == "crashed"
+        await order(team, "resume", "alice")
+        with anyio.fail_after(600):
+            while row(team, "alice").life in {"crashed", "starting"}:
+                await anyio.sleep(0.1)
+        assert store.races == 0

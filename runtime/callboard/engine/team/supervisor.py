@@ -37,7 +37,7 @@ from callboard.engine.team.renew import renew_if_due
 from callboard.engine.team.watchdogs import Deadlocks, Stalls
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put
-from callboard.types.errors import CallboardError, SessionUnreadable
+from callboard.types.errors import CallboardError, Conflict, SessionUnreadable
 from callboard.types.events import BackgroundStarted, StopAsked
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.operations import Operation
@@ -395,11 +395,19 @@ class Team:
         if order.what == "kill":
             await self._kill(match[0], "person", order.why)
         elif match[0].life == "crashed":
-            self.members.pop((order.name, order.life), None)
             # In the store before the order counts as performed: this process may end before the agent's first record
             # (test_an_order_to_resume_survives_the_end_of_its_host).
             row = match[0].model_copy(update={"life": "starting", "since": self.host.clock.now()})
-            await self.host.commit(Put(agent_key(self.host.session, row.name), row.encode(), expected=match[1]))
+            parked = self.members.pop((order.name, order.life), None)
+            try:
+                await self.host.commit(Put(agent_key(self.host.session, row.name), row.encode(), expected=match[1]))
+            except Conflict:
+                # An overdue shutdown ends the parked agent in the same moment
+                # (test_an_order_to_resume_that_loses_a_race_is_tried_again).
+                if parked is not None:
+                    self.members[order.name, order.life] = parked
+                await self._obey(order)
+                return
             self._meet(row, resumed=True)
 
     async def _kill(self, row: AgentRow, by: str, reason: str) -> None:
