@@ -16,6 +16,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
+from callboard.adapters.storage.patience import PROCESS_ENDS
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
 from callboard.core.decoding import in_words, read_value
@@ -60,6 +61,8 @@ from callboard.types.schedules import Fire, Schedule
 
 _FOLLOWED = ("s/", fires_prefix(), queue_key(), host_key(""))
 """Prefixes of the rows that say which sessions need a host."""
+TOLD_WITHIN = 1.0
+"""Seconds for the other hosts to be told that this one leaves. A store that takes longer cannot be reached."""
 LEFT_WITHIN = 2.0
 """Seconds that a host which leaves has to remove its row. Then it counts as dead."""
 RETRY = 60.0
@@ -134,9 +137,13 @@ class Server:
         else:
             await self._what.leaving.wait()
         try:
-            await self._fleet.drain()
-        except StoreBusy:  # it reaches nobody now; its sessions leave all the same
-            log.warning("the other hosts were not told that this one leaves")
+            with anyio.fail_after(TOLD_WITHIN):
+                await self._fleet.drain()
+        except (StoreBusy, TimeoutError):
+            # Without the store no session comes to the end of its step, and none can be handed over.
+            self._tell(LogLine("trouble", "the store cannot be reached: leaves at once, and hands nothing over"))
+            PROCESS_ENDS.set()
+            return
         await self._fleet.changed.until(lambda: not self._hosted)
 
     async def _keep_all(self, group: TaskGroup) -> None:

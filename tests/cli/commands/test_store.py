@@ -212,3 +212,19 @@ def test_a_copy_ends_soon_after_sigterm(cut: bool, command: Command, server: Pos
     assert [*state.rglob("tmp*")] == []
     proxy.cut = False
     assert command.run_inline("store", "copy", "sqlite", CALLBOARD_STORE=url).code == 0
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_serving_host_that_is_cut_off_from_its_server_ends_soon_after_a_signal(
+    sent: signal.Signals, code: int, command: Command, proxy: Proxy
+) -> None:
+    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    lines = command.workspace / "lines"
+    with lines.open("wb") as out:
+        scenario = command.scenario(SCENARIO)
+        serve = command.start("--store", url, "serve", "--json", "--model", scenario, stdout=out.fileno())
+    wait_until(lambda: "no schedules yet" in lines.read_text())
+    proxy.cut = True
+    ended, seconds = end(serve, sent)
+    assert (ended, seconds < SOON) == (code, True), seconds

@@ -85,16 +85,16 @@ class Patience:
 
     @property
     def leaving(self) -> bool:
-        """Return True if the store closes, or if this process ends and has ended its sessions."""
+        """Return True if the store closes, or this process ends."""
         with self._changed:
-            return self._closing or (PROCESS_ENDS.is_set() and not self._listeners)
+            return self._closing or PROCESS_ENDS.is_set()
 
     def limit(self, alone: float) -> float:
         """Return the most seconds to wait; `alone`: the limit if nothing is hosted."""
         with self._changed:
             if self._closing or (self._suspended and alone != ENDLESS):
                 return 0.0
-            if self._listeners:
+            if self._listeners and not PROCESS_ENDS.is_set():
                 return float("inf")
             leaves = self._has_hosted or PROCESS_ENDS.is_set()
             return min(alone, LEAVING) if leaves and alone != ENDLESS else alone
