@@ -12,9 +12,12 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from callboard.adapters.extensions.claude_fields import LOUD, QUIET, SIMPLE, simple_value
 from callboard.adapters.extensions.yaml import Address, dotted
 from callboard.core.trust.yaml_nodes import node_of
+from callboard.core.validation import fault_words
 from callboard.types.choices import choose
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -158,3 +161,29 @@ def _address_of(text: str) -> Address | None:
         node = _inner(node, address[-1])
         del parts[:length]
     return tuple(address)
+
+
+def first_fault(error: ValidationError) -> tuple[Address, str]:
+    """Return the address and the text of the first fault.
+
+    Of a value with several types, the address is that of the type that fits the longest part of it.
+    """
+    faults = [(_written(fault["loc"]), fault) for fault in error.errors(include_url=False, include_input=False)]
+    start = faults[0][0]
+    inside = [(address, fault) for address, fault in faults if address[: len(start)] == start]
+    deepest = max((address for address, _ in inside), key=len)
+    texts = [_fault_text(fault["type"], fault["msg"], at) for at, fault in inside if at == deepest]
+    return deepest, " or ".join([texts[0], *(text.removeprefix("must be ") for text in texts[1:])])
+
+
+def _written(address: Address) -> Address:
+    """Return the address without the names of types that pydantic adds to that of a value with several types."""
+    return tuple(part for part in address if isinstance(part, int) or not (part == "str" or "[" in part))
+
+
+def _fault_text(kind: str, message: str, address: Address) -> str:
+    if kind == "extra_forbidden":
+        return unknown_setting(str(address[-1]), names_in(address[:-1]))
+    if kind == "missing":
+        return f"{address[-1]} is missing"
+    return fault_words(kind, message)

@@ -23,14 +23,13 @@ from pydantic import ValidationError
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, claude_files, claude_notes
 from callboard.adapters.extensions.trust import HOOKS, SETTINGS, read_claims
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document, load_yaml
-from callboard.config.setting_keys import names_in, unknown_setting
+from callboard.config.setting_keys import first_fault
 from callboard.core.checkpoints.address import check_base, parse_remote
 from callboard.core.context.pipeline import PRESETS, check_pipeline
 from callboard.core.context.stages.custom import is_own
 from callboard.core.permissions.rule_check import Kind, rule_note
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.trust.claims import WorkspaceClaims
-from callboard.core.validation import fault_words
 from callboard.types.agent_spec import StageSpec
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError
@@ -341,7 +340,7 @@ def _checked(values: Tree, origins: Mapping[Address, str]) -> Settings:
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
-        address, text = _first_fault(error)
+        address, text = first_fault(error)
         raise SettingsError(text, where(origins, address)) from None
     _check_pipelines(settings, origins)
     _check_remote(settings, origins)
@@ -401,32 +400,6 @@ def pipeline_of(settings: Settings, agent_type: str = "") -> tuple[StageSpec, ..
     """Return the stages for agents of a type: its own pipeline if one is set, otherwise that of all."""
     chosen = settings.context.pipelines.get(agent_type, settings.context.pipeline)
     return PRESETS[chosen] if isinstance(chosen, str) else chosen
-
-
-def _first_fault(error: ValidationError) -> tuple[Address, str]:
-    """Return the address and the text of the first fault.
-
-    Of a value with several types, the address is that of the type that fits the longest part of it.
-    """
-    faults = [(_written(fault["loc"]), fault) for fault in error.errors(include_url=False, include_input=False)]
-    start = faults[0][0]
-    inside = [(address, fault) for address, fault in faults if address[: len(start)] == start]
-    deepest = max((address for address, _ in inside), key=len)
-    texts = [_fault_text(fault["type"], fault["msg"], at) for at, fault in inside if at == deepest]
-    return deepest, " or ".join([texts[0], *(text.removeprefix("must be ") for text in texts[1:])])
-
-
-def _written(address: Address) -> Address:
-    """Return the address without the names of types that pydantic adds to that of a value with several types."""
-    return tuple(part for part in address if isinstance(part, int) or not (part == "str" or "[" in part))
-
-
-def _fault_text(kind: str, message: str, address: Address) -> str:
-    if kind == "extra_forbidden":
-        return unknown_setting(str(address[-1]), names_in(address[:-1]))
-    if kind == "missing":
-        return f"{address[-1]} is missing"
-    return fault_words(kind, message)
 
 
 def _leaves(value: object, address: Address = ()) -> Iterator[tuple[Address, object]]:

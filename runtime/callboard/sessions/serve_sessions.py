@@ -61,8 +61,8 @@ from callboard.types.schedules import Fire, Schedule
 
 _FOLLOWED = ("s/", fires_prefix(), queue_key(), host_key(""))
 """Prefixes of the rows that say which sessions need a host."""
-TOLD_WITHIN = 1.0
-"""Seconds for the other hosts to be told that this one leaves. A store that takes longer cannot be reached."""
+TOLD_WITHIN = 5.0
+"""Seconds for the other hosts to be told that this one leaves. A store that takes longer is taken as unreachable."""
 LEFT_WITHIN = 2.0
 """Seconds that a host which leaves has to remove its row. Then it counts as dead."""
 RETRY = 60.0

@@ -66,6 +66,8 @@ as things happen; the first is `system/init`, the last is `result`.
 
 The result of a failed run contains the lead's final text in `result` too, if there is one.
 
+`total_cost_usd` and `modelUsage` of `result` count from the start of this command, also if it continues a session.
+
 Besides the fields of the protocol, `result` has `metrics`: for the `session` and for each of its `agents`, the same
 numbers as in `callboard context --json` and `callboard team --json`. They count from an agent's first record.
 
