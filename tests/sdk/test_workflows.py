@@ -29,7 +29,7 @@ SCENARIO = """\
 agents:
   general*:
     - {when: {contains: "fails"}, fault: {status: 400}}
-    - {when: {contains: "does not fit: NaN"}, reply: '1.5'}
+    - {when: {contains: "it contains NaN"}, reply: '1.5'}
     - {when: {contains: "measured"}, reply: 'NaN'}
     - {when: {contains: "does not fit: score"}, repeat: forever, reply: '{"path": "a", "score": 7}'}
     - {when: {contains: "does not fit"}, repeat: forever, reply: 'no'}
