@@ -282,8 +282,16 @@ def test_a_folder_that_cannot_be_written_is_named(command: Command) -> None:
     ("name", "text", "fault"),
     [
         (".callboard/settings.yaml", "model: [unclosed\n", "settings.yaml:1: is not valid YAML"),
-        (".callboard/settings.yaml", "limits: {steps: many}\n", "settings.yaml:1: limits.steps: must be a whole number"),
-        (".callboard/settings.yaml", "permission: {deny: Bash(rm *)}\n", "settings.yaml:1: permission.deny: must be a list"),
+        (
+            ".callboard/settings.yaml",
+            "limits: {steps: many}\n",
+            "settings.yaml:1: limits.steps: must be a whole number",
+        ),
+        (
+            ".callboard/settings.yaml",
+            "permission: {deny: Bash(rm *)}\n",
+            "settings.yaml:1: permission.deny: must be a list",
+        ),
         (".callboard/settings.yaml", "base_url: https://x\n", "settings.yaml:1: base_url: a workspace may not set"),
         (".claude/settings.json", "{", "settings.json: is not valid JSON"),
     ],
