@@ -92,7 +92,7 @@ def call_delays(engine: str, place: str, *, own: bool) -> list[float]:
     with (
         side("send", engine, place, count=LOADED) as load,
         side("host", engine, place, writers=int(own), count=PROMPTS) as host,
-        side("prompt", engine, place, count=PROMPTS) as sender,
+        side("prompt", engine, place, writers=int(own), count=PROMPTS) as sender,
     ):
         for process in (load, host, *([] if own else [sender])):
             assert process.stdin is not None
