@@ -27,7 +27,11 @@ from callboard.adapters.storage.postgres.address import parse_address
 from callboard.adapters.storage.postgres.store import PostgresStore, open_store
 from callboard.ports.store import Append
 
-SECONDS = 10.0
+SECONDS = 30.0
+SETTLED = 20.0
+"""Seconds for the first looks, and for the server to count what was before: a connection at rest reports its
+transactions up to 10 s later.
+"""
 STEPS = 2_000
 
 
@@ -46,13 +50,21 @@ def table_bytes(url: str) -> int:
     return int(rows[0][0])
 
 
+def stop_vacuum(url: str) -> None:
+    """Stop the server's own workers, whose transactions the statistics count with those of the host."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum = off")
+        connection.execute("SELECT pg_reload_conf()")
+
+
 async def idle(store: PostgresStore, url: str, sessions: int, agents: int) -> None:
     async with AsyncExitStack() as stack:
         for session in range(sessions):
             await stack.enter_async_context(store.watch(f"s/{session}/"))
             for agent in range(agents):
                 await stack.enter_async_context(store.follow(f"m/{session}/{agent}.1"))
-        await anyio.sleep(3)  # the first looks
+        await anyio.to_thread.run_sync(stop_vacuum, url)
+        await anyio.sleep(SETTLED)
         before = await anyio.to_thread.run_sync(transactions, url)
         cpu = time.process_time()
         began = time.monotonic()
