@@ -71,7 +71,7 @@ class Member:
     row: AgentRow
     lock: AgentLock
     resumed: bool = False
-    """True if the user resumed the agent after it was parked."""
+    """True if the user resumed the session: a lead that had crashed lives again."""
     agent: AgentRuntime | None = None
     awake: bool = False
     """True once its first records in this process are written and its code has not crashed since."""

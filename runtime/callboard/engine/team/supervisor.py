@@ -408,7 +408,7 @@ class Team:
                     self.members[order.name, order.life] = parked
                 await self._obey(order)
                 return
-            self._meet(row, resumed=True)
+            self._meet(row)
 
     async def _kill(self, row: AgentRow, by: str, reason: str) -> None:
         """End a life, whatever it does. The lead's life ends only with its session."""

@@ -231,7 +231,7 @@ class Player:
                 try:
                     self._recall_line(json.loads(raw))
                 except (ValueError, LookupError, TypeError, AttributeError) as error:
-                    text = "is not a record of a reply: name another file, or remove it to begin anew"
+                    text = "is not a record of a reply: name another file, or remove it to start again"
                     raise SettingsError(text, f"{state}:{number}") from error
             file.truncate(whole)
 
