@@ -1,4 +1,4 @@
-"""A TCP proxy before a server's socket, which can break what passes it: cut it silently, or after a word."""
+"""A proxy before a server's socket, which can break what passes it: cut it silently, or after a word."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from pathlib import Path
 
 
 class Proxy:
-    """Passes bytes between TCP clients and a Unix socket, in a thread of its own."""
+    """Passes bytes between clients and a Unix socket, in a thread of its own."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, folder: Path | None = None) -> None:
+        """Listen on a TCP port, or on a socket in `folder`, which processes in other network namespaces can reach."""
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        if folder is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.url = f"postgresql://callboard@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
+            """Address for clients."""
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(folder / target.name))
+            self._listener.listen()
+            self.url = f"postgresql://callboard@/postgres?host={folder}"
         self.cut = False
         """True: connections stay open, and nothing passes them in either direction, as in a network that is cut."""
         self.break_after = b""
@@ -31,6 +39,7 @@ class Proxy:
         """Times that a server was sent something after it had answered, or first."""
         self._asked: set[socket.socket] = set()
         self._pairs: dict[socket.socket, socket.socket] = {}
+        self._servers: set[socket.socket] = set()
         self._doomed: set[socket.socket] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -75,6 +84,7 @@ class Proxy:
             server.close()
             client.close()
             return
+        self._servers.add(server)
         for one, other in ((client, server), (server, client)):
             self._pairs[one] = other
             self._selector.register(one, selectors.EVENT_READ)
@@ -90,14 +100,14 @@ class Proxy:
             self.broken += source in self._doomed
             self._end(source, target)
             return
-        if self.lose and self.lose in data and target.family == socket.AF_UNIX:
+        if self.lose and self.lose in data and target in self._servers:
             self.lose = b""
             self.broken += 1
             self.after_loss()
             self._end(source, target)
             return
         self._count(source, target)
-        if self.break_after and self.break_after in data and target.family == socket.AF_UNIX:
+        if self.break_after and self.break_after in data and target in self._servers:
             self.break_after = b""
             self._doomed.add(target)
         try:
@@ -106,7 +116,7 @@ class Proxy:
             self._end(source, target)
 
     def _count(self, source: socket.socket, target: socket.socket) -> None:
-        if target.family != socket.AF_UNIX:
+        if target not in self._servers:
             self._asked.discard(source)
         elif target not in self._asked:
             self._asked.add(target)
@@ -115,14 +125,15 @@ class Proxy:
     def _end(self, *pair: socket.socket) -> None:
         for one in pair:
             self._pairs.pop(one, None)
+            self._servers.discard(one)
             with contextlib.suppress(KeyError):
                 self._selector.unregister(one)
             one.close()
 
 
 @contextlib.contextmanager
-def proxied(target: Path) -> Iterator[Proxy]:
-    proxy = Proxy(target)
+def proxied(target: Path, folder: Path | None = None) -> Iterator[Proxy]:
+    proxy = Proxy(target, folder)
     try:
         yield proxy
     finally:

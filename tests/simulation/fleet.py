@@ -1,8 +1,9 @@
 """Serving hosts as machines: processes in namespaces of their own, on one server, and the witness of what they do.
 
-Each host sees only its own processes and has its own name. Its way to the server can be cut. The witness is a file to
-which the commands of the agents write: the session, the agent, the host that runs the command, and the time. So it says
-for each session which machine acted when, whatever the store says.
+Each host sees only its own processes, and has a name and a network of its own: it reaches nothing but the server's
+socket. Its way there can be cut. The witness is a file to which the commands of the agents write: the session, the
+agent, the host that runs the command, and the time. So it says for each session which machine acted when, whatever the
+store says.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from callboard.types.records import AgentRow, Envelope, SessionRow
 from callboard.types.schedules import Fire, Schedule
 
 LONGEST = 180.0
-"""Seconds until a wait gives up."""
+"""Seconds until a wait gives up, if the commands take no longer."""
 CHILD = Path(__file__).with_name("fleet_child.py")
+MACHINE = Path(__file__).with_name("machine.py")
 SCENARIO = """
 agents:
   lead:
@@ -54,7 +56,11 @@ agents:
       reply: [{{tool_use: {{name: send_message, input: {{to: lead, content: Hello from alice.}}}}}}]
     - {{reply: I have helped., repeat: forever}}
 """
-COMMAND = "for i in $(seq {count}); do echo {session} {agent} $HOSTNAME $EPOCHREALTIME >> witness; sleep {pause}; done"
+COMMAND = (
+    "for i in $(seq {count}); do echo {session} {agent} $HOSTNAME $EPOCHREALTIME >> witness; sleep {pause}; done; "
+    "seq 4000"
+)
+"""It acts, and prints more than fits into what the tables have left on a full disk."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class FleetWorld:
 
     def serve(self, name: str, proxy: Proxy | None = None, *, version: str = "") -> Host:
         """Start a serving host as a machine of this name. `version`: of Callboard, by its own account."""
-        url = self.server.url if proxy is None else f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+        url = self.server.url if proxy is None else proxy.url
         self.workspace.mkdir(exist_ok=True)
         (self.workspace / "0.yaml").touch()
         log = self.folder / f"{name}.log"
@@ -136,12 +142,12 @@ class FleetWorld:
                     "unshare",
                     "--pid",
                     "--uts",
+                    "--net",
                     "--fork",
                     "--kill-child",
                     "--mount-proc",
-                    "sh",
-                    "-c",
-                    START,
+                    sys.executable,
+                    str(MACHINE),
                     name,
                     *command,
                 ],
@@ -188,8 +194,13 @@ class FleetWorld:
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         return [Deed(session, agent, host, float(at)) for session, agent, host, at in lines]
 
+    @property
+    def patience(self) -> float:
+        """Return the seconds until a wait gives up."""
+        return max(LONGEST, 4 * self.count * self.pause)
+
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + max(LONGEST, 4 * self.count * self.pause)
+        deadline = time.monotonic() + self.patience
         while not condition():
             logs = "\n".join(f"--- {host.name}\n{host.said()[-3_000:]}" for host in self.hosts)
             assert time.monotonic() < deadline, f"not in time: {what}\n{logs}"
@@ -251,7 +262,6 @@ callboard.__version__ = sys.argv.pop(1)
 from callboard.__main__ import main
 raise SystemExit(main())
 """
-START = 'hostname "$0" && exec "$@"'
 
 
 async def _broken(store: Store, session: str) -> list[str]:

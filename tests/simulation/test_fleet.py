@@ -1,4 +1,5 @@
-"""Three serving hosts on one server: one is killed, one is cut off, the server restarts, and every session ends."""
+"""Three serving hosts on one server: one is killed, one is cut off, the server's disk is full, the server restarts, and
+every session ends."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,8 +20,9 @@ pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not inst
 
 from tests.postgres_proxy import proxied
 from tests.postgres_server import PostgresServer, running
-from tests.simulation.fleet import FleetWorld, fleet_world
+from tests.simulation.fleet import FleetWorld, Host, fleet_world
 from tests.simulation.test_two_machines import may_unshare
+from tests.small_disk import SmallDisk, small_disk
 
 from callboard import __version__
 
@@ -27,10 +31,17 @@ REPLACED_WITHIN = 15.0
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
+def disk() -> Iterator[SmallDisk]:
+    """The server's disk: tables, indexes, and the write-ahead log."""
+    with small_disk("1g") as mounted:
+        yield mounted
+
+
+@pytest.fixture(scope="module")
+def server(disk: SmallDisk) -> Iterator[PostgresServer]:
     if not may_unshare():
         pytest.skip("this user may not create namespaces of processes")
-    with running(durable=True) as server:
+    with running(durable=True, within=disk.folder) as server:
         yield server
 
 
@@ -39,9 +50,37 @@ def hosts_of(world: FleetWorld, after: float = 0.0) -> dict[str, str]:
     return {deed.session: deed.host for deed in world.deeds() if deed.at > after}
 
 
-def lived(world: FleetWorld, random: Random, sessions: int, *, cut: float, outage: float) -> None:
-    """Let the sessions run through the loss of a host, of a network, and of the server."""
-    with proxied(world.server.socket) as proxy:
+@dataclass(frozen=True)
+class Losses:
+    """How long each obstacle lasts, in seconds."""
+
+    cut: float
+    """Of one host's network."""
+    full: float
+    """Of the server's disk, after a host at work has met that."""
+    outage: float
+    """Of the server."""
+
+
+def keep_full(world: FleetWorld, host: Host, disk: SmallDisk, seconds: float) -> None:
+    """Leave no room at the server until this host waits for some, and then for so long."""
+    met = 0.0
+    deadline = time.monotonic() + world.patience
+
+    def over() -> bool:
+        nonlocal met
+        if not met and re.search(r"trouble +no room left at the server", host.said()):
+            met = time.monotonic()
+        assert met or time.monotonic() < deadline, f"the host has not met the full disk:\n{host.said()}"
+        return bool(met) and time.monotonic() > met + seconds
+
+    disk.keep_full(over)
+    world.server.restart_if_down()
+
+
+def lived(world: FleetWorld, disk: SmallDisk, random: Random, sessions: int, losses: Losses) -> None:
+    """Let the sessions run through the loss of a host, of a network, of the server's disk, and of the server."""
+    with TemporaryDirectory(dir="/tmp") as folder, proxied(world.server.socket, Path(folder)) as proxy:
         for name, way in (("one", None), ("two", proxy), ("three", None)):
             world.serve(name, way)
         world.until(lambda: all("serving" in host.said() for host in world.hosts), "three hosts serve")
@@ -62,11 +101,12 @@ def lived(world: FleetWorld, random: Random, sessions: int, *, cut: float, outag
         world.until(lambda: {hosts_of(world, at).get(each) for each in lost} == {"three"}, "host three acts for all")
         cut_off = [deed.at for deed in world.deeds() if deed.host == "two"]
         assert max(cut_off) < at + 10.0, "a host that is cut off ends its commands before it can be replaced"
-        time.sleep(max(0.0, at + cut - time.time()))
+        time.sleep(max(0.0, at + losses.cut - time.time()))
         proxy.cut = False
         world.serve("four")
+        keep_full(world, world.hosts[2], disk, losses.full)
         world.server.stop("immediate")
-        time.sleep(outage)
+        time.sleep(losses.outage)
         world.server.start()
         world.until(lambda: world.ended(ids), "every session ends")
         assert world.hosts[1].process.poll() is None, "the host that was cut off has stayed"
@@ -167,13 +207,17 @@ def test_hosts_of_two_versions_replace_each_other(server: PostgresServer, tmp_pa
 
 
 @pytest.mark.slow
-def test_hosts_die_and_are_cut_off_and_no_two_act_for_one_session(server: PostgresServer, tmp_path: Path) -> None:
+def test_hosts_die_and_are_cut_off_and_no_two_act_for_one_session(
+    server: PostgresServer, disk: SmallDisk, tmp_path: Path
+) -> None:
     with fleet_world(server, tmp_path, count=50, pause=0.5) as world:
-        lived(world, Random(1), 6, cut=14.0, outage=1.0)
+        lived(world, disk, Random(1), 6, Losses(cut=14.0, full=5.0, outage=1.0))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
-def test_many_sessions_survive_long_cuts_and_outages(server: PostgresServer, tmp_path: Path, seed: int) -> None:
+def test_many_sessions_survive_long_cuts_and_outages(
+    server: PostgresServer, disk: SmallDisk, tmp_path: Path, seed: int
+) -> None:
     with fleet_world(server, tmp_path, count=60, pause=3.0) as world:
-        lived(world, Random(seed), 200, cut=40.0, outage=120.0)
+        lived(world, disk, Random(seed), 200, Losses(cut=40.0, full=20.0, outage=120.0))

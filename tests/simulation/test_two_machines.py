@@ -156,7 +156,7 @@ def test_a_machine_that_dies_is_replaced_and_the_agent_hears_what_was_interrupte
 def test_a_machine_that_is_cut_off_stops_before_another_one_takes_over(
     server: PostgresServer, proxy: Proxy, workspace: Path
 ) -> None:
-    first = Machine("first", workspace, f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres")
+    first = Machine("first", workspace, proxy.url)
     second = Machine("second", workspace, server.url)
     with first.started(*RUN) as process:
         wait_for_witness(workspace, process)

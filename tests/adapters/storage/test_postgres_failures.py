@@ -57,7 +57,7 @@ def proxy(server: PostgresServer) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy) -> str:
-    return f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    return proxy.url
 
 
 async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(server: PostgresServer, proxy: Proxy) -> None:
@@ -244,7 +244,7 @@ async def test_a_command_gives_up_after_a_while_and_says_which_server_is_away(
     server: PostgresServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "LOCK_WAIT", 0.3)
-    dead = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    dead = proxy.url
     proxy.close()
     with pytest.raises(StoreBusy, match=f"the server of the store {dead} cannot be used now"):
         async with opened(dead):

@@ -167,7 +167,7 @@ def end(process: Process, sent: signal.Signals) -> tuple[int, float]:
 def test_a_run_that_is_cut_off_from_its_server_ends_soon_after_a_signal(
     sent: signal.Signals, code: int, command: Command, proxy: Proxy
 ) -> None:
-    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    url = proxy.url
     model = command.scenario(AT_WORK)
     run = command.start("--store", url, "run", "--model", model, "--allowed-tools", "Bash(touch:*)", "Go.")
     wait_until((command.workspace / "begun").exists)
@@ -186,7 +186,7 @@ def test_a_run_that_is_cut_off_from_its_server_ends_soon_after_a_signal(
 def test_a_command_that_waits_for_its_server_at_the_start_ends_soon_after_a_signal(
     sent: signal.Signals, code: int, words: tuple[str, ...], command: Command, proxy: Proxy
 ) -> None:
-    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    url = proxy.url
     scenario = command.scenario(SCENARIO)
     proxy.cut = True
     process = command.start("--store", url, *(scenario if word == "rehearsal:x" else word for word in words))
@@ -203,7 +203,7 @@ def test_a_copy_ends_soon_after_sigterm(cut: bool, command: Command, server: Pos
                 await store.put_blob(os.urandom(100_000 + number))
 
     anyio.run(fill)
-    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    url = proxy.url
     state = command.workspace.parent / "state"
     copy = command.start("--store", url, "store", "copy", "sqlite")
     wait_until(lambda: [*state.rglob("tmp*/state/callboard.db")])
@@ -220,7 +220,7 @@ def test_a_copy_ends_soon_after_sigterm(cut: bool, command: Command, server: Pos
 def test_a_serving_host_that_is_cut_off_from_its_server_ends_soon_after_a_signal(
     sent: signal.Signals, code: int, command: Command, proxy: Proxy
 ) -> None:
-    url = f"postgresql://callboard@127.0.0.1:{proxy.port}/postgres"
+    url = proxy.url
     lines = command.workspace / "lines"
     with lines.open("wb") as out:
         scenario = command.scenario(SCENARIO)

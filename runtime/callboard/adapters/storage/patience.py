@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
 
+from anyio import to_thread
+
+from callboard.types.errors import StoreFull
+
+T = TypeVar("T")
 Tell = Callable[[str], None]
 
 LOOK = 0.25
@@ -131,3 +137,20 @@ class ObstacleWait:
         """End the wait, because the obstacle is gone. Report `message` if the wait was reported."""
         if self._told:
             self._patience.tell(message)
+
+
+async def with_room(patience: Patience, work: Callable[[], Awaitable[T]], *, again: str) -> T:
+    """Return the result of `work`. Repeat it while the disk is full and this process hosts sessions.
+
+    `again`: report of the end of a wait that was reported. Raises `StoreFull` if this process hosts none.
+    """
+    wait = ObstacleWait(patience, alone=0.0)
+    while True:
+        try:
+            result = await work()
+        except StoreFull as full:
+            if not await to_thread.run_sync(wait.goes_on, f"{full}. Waiting for that"):
+                raise
+        else:
+            wait.over(again)
+            return result

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -24,7 +24,7 @@ from anyio.lowlevel import checkpoint
 
 from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import DurableFeeds
-from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell
+from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell, with_room
 from callboard.adapters.storage.postgres import queries, schema
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, connect
 from callboard.adapters.storage.postgres.faults import is_away, translated
@@ -165,13 +165,20 @@ class PostgresStore(DurableStore):
 
     async def put_blob(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
+        await self._with_room(partial(self._put_blob, digest, data))
+        return digest
+
+    async def _put_blob(self, digest: str, data: bytes) -> None:
         if await self._ask(queries.has_blob(self.space, digest)):
-            return digest
+            return
         parts = schema.blob_parts(data)
         # The first part comes last: with it the blob is complete, and no reader finds half of one.
         for number in reversed(range(len(parts))):
             await self._ask(queries.put_blob_part(self.space, digest, number, parts))
-        return digest
+
+    async def _with_room(self, work: Callable[[], Awaitable[T]]) -> T:
+        again = f"the server of the store {self.address} has room again: nothing was lost"
+        return await with_room(self.patience, work, again=again)
 
     async def get_blob(self, digest: str) -> bytes:
         self._usable()
@@ -193,7 +200,7 @@ class PostgresStore(DurableStore):
         self._usable()
         got: Fence | LeaseHolder | None = None
         with anyio.CancelScope(shield=True):  # a caller that is cancelled here would hold a lease without knowing it
-            got = await self._presence.acquire(lease_name)
+            got = await self._with_room(partial(self._presence.acquire, lease_name))
         assert got is not None, "a shielded scope was cancelled"
         if isinstance(got, LeaseHolder):
             return got
@@ -205,7 +212,7 @@ class PostgresStore(DurableStore):
 
     async def announce(self, about: bytes) -> None:
         self._usable()
-        await self._presence.announce(about)
+        await self._with_room(partial(self._presence.announce, about))
 
     async def present(self) -> Sequence[PresentProcess]:
         return await self._ask(self._presence.present())

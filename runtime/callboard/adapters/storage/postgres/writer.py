@@ -44,7 +44,6 @@ from callboard.adapters.storage.postgres.assumptions import (
     commit_if,
 )
 from callboard.adapters.storage.postgres.faults import (
-    away,
     is_away,
     may_repeat,
     translated,
@@ -251,7 +250,7 @@ class PostgresWriter:
             except psycopg.Error as unanswered:
                 self._drop()
                 took_place = None
-                if is_away(unanswered) and waits.go_on(away(unanswered, self._address)):
+                if waits.go_on(translated(unanswered, self._address)):  # it writes, so a full disk is waited for, too
                     continue
             attempt.unknown = took_place is None
             return bool(took_place)

@@ -36,7 +36,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from callboard.adapters.kernel.process_table import row_of
 from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import Doorbell, DurableFeeds
-from callboard.adapters.storage.patience import ObstacleWait, Patience, Tell
+from callboard.adapters.storage.patience import Patience, Tell, with_room
 from callboard.adapters.storage.sqlite import opening, statements
 from callboard.adapters.storage.sqlite.faults import translated
 from callboard.adapters.storage.sqlite.place import erase_blobs, get_blob, open_lock, put_blob, try_lock
@@ -45,7 +45,7 @@ from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
 from callboard.adapters.storage.threads import Readers
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
-from callboard.types.errors import StoreDamaged, StoreFull, ValueDamaged, heart_of
+from callboard.types.errors import StoreDamaged, ValueDamaged, heart_of
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -176,18 +176,14 @@ class SqliteStore(DurableStore):
 
         Repeat `work` while the disk is full and this process hosts sessions. Raises `StoreFull` if it hosts none.
         """
-        wait = ObstacleWait(self.patience, alone=0.0)
-        while True:
-            try:
-                result = await to_thread.run_sync(work)
-            except (OSError, StoreFull) as error:
-                failure = translated(error, self._folder) if isinstance(error, OSError) else error
-                lasts = isinstance(failure, StoreFull)
-                if not lasts or not await to_thread.run_sync(wait.goes_on, f"{failure}. Waiting for that"):
-                    raise failure from error
-            else:
-                wait.over(f"{self._folder} can be written again: nothing was lost")
-                return result
+        again = f"{self._folder} can be written again: nothing was lost"
+        return await with_room(self.patience, partial(self._in_thread, work), again=again)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await to_thread.run_sync(work)
+        except OSError as error:
+            raise translated(error, self._folder) from error
 
     async def get_blob(self, digest: str) -> bytes:
         self._usable()
