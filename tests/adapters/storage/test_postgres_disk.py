@@ -110,18 +110,17 @@ async def test_a_host_waits_for_room_with_everything_that_it_writes(
     disk: SmallDisk, work: Callable[[PostgresStore], Coroutine[Any, Any, object]]
 ) -> None:
     with server_with(disk) as url:
-        async with opened(url, "w") as store:
+        async with opened(url, "w") as store, opened(url, "v") as another:
             move(url, "record", "blob", "lease", "host")
             with pytest.raises(StoreFull):
                 await fill(store)
-            async with opened(url, "v") as another:
-                with pytest.raises(StoreFull, match="no room left at the server of the store"):
-                    await endlessly(partial(work, another))
-                notes = Notes()
-                with another.patience.lasting(notes.tell):
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(work, another)
-                        await notes.told.wait()
-                        assert await store.last("s") > 0
-                        disk.resize("30m")
-                assert notes.of_a_full_disk()
+            with pytest.raises(StoreFull, match="no room left at the server of the store"):
+                await endlessly(partial(work, another))
+            notes = Notes()
+            with another.patience.lasting(notes.tell):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(work, another)
+                    await notes.told.wait()
+                    assert await store.last("s") > 0, "reads go on"
+                    disk.resize("30m")
+            assert notes.of_a_full_disk()
