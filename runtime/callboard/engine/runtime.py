@@ -24,6 +24,7 @@ from callboard.core.team.lifecycle import AT_WORK
 from callboard.core.tool_access import AgentKind
 from callboard.engine.agent_lock import AgentLockHolder
 from callboard.engine.approvals.answer_guard import AnswerGuard
+from callboard.engine.audience import Audience
 from callboard.engine.awake_time import AwakeTime, Deadlines
 from callboard.engine.budgets.budgets import Budgets
 from callboard.engine.cache_watch import CacheNews
@@ -171,6 +172,7 @@ class SessionRuntime:
     mailboxes: Mailboxes = field(init=False)
     offered: dict[str, str] = field(default_factory=dict[str, str])
     """Idle agent -> the ready task that it was woken for, so that agents woken together claim different tasks."""
+    audience: Audience = field(init=False)
     awake: AwakeTime = field(init=False)
     deadlines: Deadlines = field(init=False)
     """Deadlines on the clock for time limits."""
@@ -212,6 +214,7 @@ class SessionRuntime:
     """Listeners of the supervisor, which needs this object first: see `listen`."""
 
     def __post_init__(self) -> None:
+        self.audience = Audience(self.ports.observers)
         self.awake = AwakeTime(self.ports.clock)
         self.deadlines = Deadlines(self.ports.clock, self.awake)
         self.key_limiter = self.ports.key_limiter or KeyLimiter(self.ports.clock)
@@ -385,8 +388,7 @@ class SessionRuntime:
     def observed(self, holder: AgentLockHolder, seq: int, event: Event) -> None:
         """Report a recorded event of an agent to the observers. Raises `AgentLockError` without the agent's lock."""
         agent = holder.open_block()
-        for observer in self.ports.observers:
-            observer.on_event(agent, seq, event)
+        self.audience.on_event(agent, seq, event)
         for handle in self.listeners.on_event:
             handle(agent, event)
 
@@ -396,8 +398,7 @@ class SessionRuntime:
         `reply`: the reply that it is part of.
         """
         agent = holder.open_block()
-        for observer in self.ports.observers:
-            observer.on_delta(agent, delta)
+        self.audience.on_delta(agent, delta)
         if self.on_streaming is not None and reply is not None:
             self.on_streaming(reply, delta)
 
@@ -406,8 +407,7 @@ class SessionRuntime:
 
         It is not output of the agent, and needs no lock.
         """
-        for observer in self.ports.observers:
-            observer.on_delta(agent, Delta("notice", text))
+        self.audience.on_delta(agent, Delta("notice", text))
 
     def listen(self, listeners: Listeners) -> None:
         """Set the listeners. The supervisor calls this once, before the session is read."""
@@ -418,8 +418,7 @@ class SessionRuntime:
 
     def mailed(self, envelope: Envelope) -> None:
         """Report an envelope to the observers."""
-        for observer in self.ports.observers:
-            observer.on_mail(envelope)
+        self.audience.on_mail(envelope)
 
     def address(self, name: str) -> str:
         """Return the mailbox stream of the newest incarnation of a name."""

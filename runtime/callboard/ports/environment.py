@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from callboard.core.agent.state import ExpectedDeliveries
 from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.context.reminders import ReminderFacts
 from callboard.core.permissions.values import AllowOverride
-from callboard.ports.model import Delta
+from callboard.ports.model import Delta, DeltaKind
 from callboard.ports.tool import Folders, ToolSpec
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import Event
@@ -56,10 +56,21 @@ class Dice(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What an observer wants to know."""
+
+    events: frozenset[type[Any]] | None = None
+    """Classes of events; None: all."""
+    deltas: frozenset[DeltaKind] | None = None
+    """Kinds of deltas; None: all."""
+
+
 class Observer(Protocol):
     """Observer of a session: the terminal, stream-json, logs, cassettes.
 
-    Called in the loop's thread; must not block or raise.
+    Called in the loop's thread; must not block or raise. One that does not need everything says so with an attribute
+    `interest` (an `Interest`), and costs nothing for the rest.
     """
 
     def on_event(self, agent: str, seq: int, event: Event) -> None: ...

@@ -48,9 +48,14 @@ class ModelRequest:
     """Thinking effort requested from the model; empty: the service's default."""
     thinking: Json | None = None
     """Parameter `thinking` of the call; None: the service's default."""
+    events: bool = field(default=True, compare=False, repr=False)
+    """False if nobody wants the service's events (`Delta.event`). Not part of the request itself."""
     on_head: OnHead | None = field(default=None, compare=False, repr=False)
     """Called once, as soon as the headers of a successful response have arrived with rate limits. Those of a refusal
     are in the `CallFault`. Not part of the request itself."""
+
+
+DeltaKind = Literal["text", "thinking", "tool", "dropped", "notice", "event"]
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ class Delta:
     Not to be changed. It is not frozen, because that doubles the time to make one, and a reply has hundreds.
     """
 
-    kind: Literal["text", "thinking", "tool", "dropped", "notice", "event"]
+    kind: DeltaKind
     text: str
     """Text; for `tool` the tool's name or a piece of its input; for `dropped` the reason why the partial reply is void;
     for `notice` the text of a hook for the person; empty for `event`."""

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import structlog
 
-from callboard.ports.environment import Answer, Observer
+from callboard.ports.environment import Answer, Interest, Observer
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.sdk import events as say
@@ -79,6 +79,8 @@ class Stream:
 
 class Relay:
     """Observer and approver that forwards to all streams of a session. It never answers a request."""
+
+    interest = Interest(deltas=frozenset({"text", "thinking", "dropped", "notice"}))
 
     def __init__(self) -> None:
         self._streams = WeakSet[Stream]()

@@ -31,6 +31,7 @@ from callboard.core.keys import host_key, host_lease, journal, rows_prefix, scre
 from callboard.core.live.following import LiveGate
 from callboard.core.live.frames import LiveFrame, LiveRequest
 from callboard.engine.approvals.broker import ApproverBroker
+from callboard.engine.audience import Audience
 from callboard.engine.commands import find_session
 from callboard.engine.recall import JournalGap, lost_words, recall
 from callboard.engine.row_cache import RowCache
@@ -78,7 +79,7 @@ class AttachedSession(OpenSession):
         super().__init__(row, places, store, board=board, clock=SystemClock(), model=model)
         self.pid = 0
         self._machine = ""
-        self._observers = observers
+        self._audience = Audience(observers)
         self._broker = ApproverBroker(self._board, approvers, self._give)
         self._states: dict[tuple[str, int], AgentState] = {}
         self._followed: set[tuple[str, int]] = set()
@@ -235,10 +236,9 @@ class AttachedSession(OpenSession):
         if gate is not None and (reason := gate.void(event)):
             self._show(key[0], Delta("dropped", reason))
         state = self._states[key] = apply(state, event)
-        for observer in self._observers:
-            if isinstance(event, EnvelopeReceived):
-                observer.on_mail(event.envelope)
-            observer.on_event(key[0], record.seq, event)
+        if isinstance(event, EnvelopeReceived):
+            self._audience.on_mail(event.envelope)
+        self._audience.on_event(key[0], record.seq, event)
         if gate is not None:
             self._show_live(gate.saw(record.seq, event))
         self._changed.notify()
@@ -272,8 +272,7 @@ class AttachedSession(OpenSession):
             self._show(frame.reply.agent, _delta_of(frame))
 
     def _show(self, agent: str, delta: Delta) -> None:
-        for observer in self._observers:
-            observer.on_delta(agent, delta)
+        self._audience.on_delta(agent, delta)
 
     # Requests
 
@@ -297,8 +296,7 @@ class AttachedSession(OpenSession):
                 break
             holder = following
             message = f"{process_words(holder)} takes over the session from {self.where}; this screen follows it"
-            for observer in self._observers:
-                observer.on_delta("lead", Delta("notice", message))
+            self._show("lead", Delta("notice", message))
         self._gone.set()
         self._changed.notify()
 

@@ -34,6 +34,7 @@ from callboard.core.keys import checkpoint_key
 from callboard.core.team.worktrees import Worktree
 from callboard.engine.runtime import SessionRuntime
 from callboard.engine.team.moves import Moves, note_move
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, Put
@@ -58,6 +59,7 @@ class CheckpointTrigger:
 
     def __init__(self, placed: PlacedWorkspace | None) -> None:
         self._placed = placed
+        self.interest = Interest(frozenset() if placed is None else None, frozenset())
         self.agents: set[str] = set()
         """Agents in whose folders a checkpoint is due."""
         self.changed = Notifier()

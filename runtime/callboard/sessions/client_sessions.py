@@ -28,7 +28,7 @@ from callboard.core.keys import host_lease, rows_prefix
 from callboard.engine.commands import find_session
 from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.engine.row_cache import RowCache
-from callboard.ports.environment import Answer
+from callboard.ports.environment import Answer, Interest
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.sessions.attached import open_attached
@@ -109,6 +109,10 @@ class ClientSession:
         self._words = texts
         self.changed = Notifier()
         """Notifier of changes of these attributes."""
+
+    @property
+    def interest(self) -> Interest:
+        return Interest(deltas=frozenset())
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         line = self._words(agent, event)

@@ -16,6 +16,7 @@ from callboard.core.reports.metrics import Metrics, metrics_from, metrics_of
 from callboard.core.team.open_work import DeniedCall, OpenWork
 from callboard.engine.commands import LEAD_ENDED
 from callboard.engine.recall import recall
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.ports.store import Store
 from callboard.ports.store_reading import row_of
@@ -117,6 +118,8 @@ class RunEnd:
 
 class DeniedCalls:
     """Observer that collects the calls that were denied while this process hosted the session."""
+
+    interest = Interest(frozenset({ModelReplied, CallJudged, ApprovalNeeded, AnswerTaken}), frozenset())
 
     def __init__(self) -> None:
         self._calls: dict[str, dict[str, ToolCall]] = {}

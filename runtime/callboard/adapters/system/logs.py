@@ -28,6 +28,7 @@ from pydantic_core import to_json
 
 from callboard.core.reports.metrics import Metrics, together
 from callboard.core.utf8 import storable_json
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.types.events import (
     CacheThrash,
@@ -295,6 +296,8 @@ def _json(line: Mapping[str, object]) -> bytes:
 
 class EventLog:
     """The observer that writes the lines of events, directly to the file, because they are the majority."""
+
+    interest = Interest(deltas=frozenset())
 
     def __init__(self, session: str, file: LogFile) -> None:
         self._session = session

@@ -32,6 +32,7 @@ from callboard.cli.headless.translated_events import TranslatedEvents
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.signals import ExitRequests, ended_by, handle_signals, run_with_signals
 from callboard.cli.terminal.terminal import Terminal, block
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.sessions.base import unfinished_end
@@ -529,6 +530,10 @@ class ClientRun:
 
     def _queued(self) -> Sequence[str]:
         return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
+
+    @property
+    def interest(self) -> Interest:
+        return Interest(frozenset({TurnBegan, CallJudged, TurnEnded}), frozenset({"notice"}))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Note a turn that no message caused, stop one after an interrupt, and note the judgement of calls."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from callboard.cli.headless.messages import CHANGING_COMMANDS, PROMPT_COMMANDS
 from callboard.cli.terminal.terminal import Block, plain
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.result import FAILED, RunEnd
@@ -57,6 +58,8 @@ _COMPACTED = (ContextEdited, SummaryFailed)  # a union would be made for each ev
 
 class CommandRunner:
     """Runs commands of the runtime. As an observer of the session, it sees how a compaction ended."""
+
+    interest = Interest(frozenset(_COMPACTED), frozenset())
 
     def __init__(self) -> None:
         self._compaction: ContextEdited | SummaryFailed | None = None

@@ -38,7 +38,8 @@ from callboard.cli.headless.messages import (
 from callboard.core.budgets.tree import used_up
 from callboard.core.context.view.transcript import message_uuid
 from callboard.core.mcp.catalog import real_call
-from callboard.ports.model import Delta
+from callboard.ports.environment import Interest
+from callboard.ports.model import Delta, DeltaKind
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import RunEnd
 from callboard.types.agent_spec import AgentSpec, ModelLimits
@@ -149,6 +150,11 @@ class StreamJson:
         The lead takes such a choice only when it reads its mail, after `system/init` of that turn.
         """
         self._chosen |= chosen
+
+    @property
+    def interest(self) -> Interest:
+        deltas: frozenset[DeltaKind] = frozenset({"event"}) if self._spoken.partial else frozenset()
+        return Interest(frozenset(self._emitters), deltas)
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Emit the messages of an event."""

@@ -30,6 +30,7 @@ from callboard.core.agent.state import AgentState
 from callboard.core.context.summary.folding import text_of as placed_text
 from callboard.core.keys import subagent_suffix
 from callboard.core.replies import ReplyText
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
 from callboard.types.events import (
@@ -122,6 +123,10 @@ class LiveScreen(Screen):
             return output
         self._shows_earlier = True
         return Block((*self.earlier(state).lines, *output.lines), progress=True)
+
+    @property
+    def interest(self) -> Interest:
+        return Interest(deltas=frozenset({"text", "thinking", "tool", "dropped", "notice"}))
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Print the blocks that are complete; mark the streamed text as void if the service reports that."""

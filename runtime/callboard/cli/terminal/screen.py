@@ -30,6 +30,7 @@ from callboard.core.call_words import relative_paths
 from callboard.core.recovery.retry_policy import odd_stop
 from callboard.core.replies import ReplyText
 from callboard.core.reports.spending import usage_words
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.types.events import (
     AgentResumed,
@@ -179,6 +180,10 @@ class Screen:
             self._print(Block(tuple(Line(note, "warn") for note in session.notes)))
         if session.damage:
             self._print(Block(tuple(Line(f"the store: {entry}", "warn") for entry in session.damage)))
+
+    @property
+    def interest(self) -> Interest:
+        return Interest(deltas=frozenset({"notice"}))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines."""

@@ -209,6 +209,7 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
+        events=agent.host.audience.hears("event"),
     )
 
 

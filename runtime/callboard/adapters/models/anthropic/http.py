@@ -59,7 +59,7 @@ class HttpModel:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         """Make one call. Raises only `CallFault`."""
-        call = _Call(request, ReplyBuilder(on_delta))
+        call = _Call(request, ReplyBuilder(on_delta, events=request.events))
         rates = None
         try:
             # One scope for all time limits of the call. If it ends without another exception, the deadline has passed.

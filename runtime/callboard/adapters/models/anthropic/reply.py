@@ -50,12 +50,14 @@ class ServiceError(Exception):
 class ReplyBuilder:
     """The reply so far. Call `take` with events until `complete`; then `reply` returns the complete reply."""
 
-    def __init__(self, on_delta: OnDelta) -> None:
+    def __init__(self, on_delta: OnDelta, *, events: bool = True) -> None:
+        """Prepare a reply. `events`: also show each event as it came."""
         self.begun = False
         """True if `message_start` was received: tokens may be billed."""
         self.complete = False
         """True if `message_stop` was received."""
         self._show = on_delta
+        self._shows_events = events
         self._blocks: list[Json] = []
         self._pieces: list[dict[str, list[str]]] = []
         """Streamed texts of each field, for each block."""
@@ -99,7 +101,8 @@ class ReplyBuilder:
         if not self.begun and kind != "message_start":
             raise BadEvent(f"a {kind} before message_start")
         handler(event)
-        self._show(Delta("event", "", event))
+        if self._shows_events:
+            self._show(Delta("event", "", event))
 
     def reply(self) -> Reply:
         """Return the complete reply, once. Raises `BadEvent` if it is inconsistent."""
