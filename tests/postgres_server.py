@@ -77,11 +77,11 @@ class PostgresServer:
         """Stop the server. `mode`: as of pg_ctl; `immediate` is like a crash."""
         self._run("pg_ctl", "stop", "-w", "-s", "-m", mode, "-D", self._data)
 
-    def restart_if_down(self) -> bool:
-        """Start the server if it has ended by itself, as after a full disk. Return True if it had."""
-        if down := self._run("pg_ctl", "status", "-D", self._data, check=False) != 0:
+    def starts_again(self) -> bool:
+        """Return True if the server accepts connections. Starts it if it has ended by itself, as after a full disk."""
+        if self._run("pg_ctl", "status", "-D", self._data, check=False) != 0:
             self.start()
-        return down
+        return self._run("pg_isready", "-q", "-h", self._folder, check=False) == 0
 
     def kill(self) -> None:
         """End the server without a word, whatever state it is in."""

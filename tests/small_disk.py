@@ -31,12 +31,14 @@ class SmallDisk:
 
     def keep_full(self, until: Callable[[], bool]) -> None:
         """Leave no room until that returns True, whatever others delete meanwhile. Then free what this took."""
-        with self._ballast.open("wb") as file:
-            while not until():
-                for step in _STEPS:
-                    _take_all(file, step)
-                time.sleep(_LOOK)
-        self._ballast.unlink()
+        try:
+            with self._ballast.open("wb") as file:
+                while not until():
+                    for step in _STEPS:
+                        _take_all(file, step)
+                    time.sleep(_LOOK)
+        finally:
+            self._ballast.unlink()
 
 
 def _take_all(file: BinaryIO, step: int) -> None:

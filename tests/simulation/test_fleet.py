@@ -62,20 +62,25 @@ class Losses:
     """Of the server."""
 
 
+NO_ROOM = re.compile(r"trouble +(no room left at the server|the server of the store \S+ cannot be used now)")
+"""A server without room for its write-ahead log ends, and cannot start."""
+
+
 def keep_full(world: FleetWorld, host: Host, disk: SmallDisk, seconds: float) -> None:
-    """Leave no room at the server until this host waits for some, and then for so long."""
+    """Leave no room at the server until this host waits for it, and then for so long."""
     met = 0.0
     deadline = time.monotonic() + world.patience
+    before = len(host.said())
 
     def over() -> bool:
         nonlocal met
-        if not met and re.search(r"trouble +no room left at the server", host.said()):
+        if not met and NO_ROOM.search(host.said()[before:]):
             met = time.monotonic()
-        assert met or time.monotonic() < deadline, f"the host has not met the full disk:\n{host.said()}"
+        assert met or time.monotonic() < deadline, f"the host has not met the full disk:\n{host.said()[before:]}"
         return bool(met) and time.monotonic() > met + seconds
 
     disk.keep_full(over)
-    world.server.restart_if_down()
+    world.until(world.server.starts_again, "the server accepts connections")
 
 
 def lived(world: FleetWorld, disk: SmallDisk, random: Random, sessions: int, losses: Losses) -> None:
