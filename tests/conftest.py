@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from tests import bytecode, warm, workers
+from tests.postgres_server import PostgresServer, running
 from tests.time_limit import TimeLimit
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -145,6 +147,13 @@ SAMPLE, FEWEST = 5, 10
 
 ON_TRIO = ("adapters/storage/", "engine/agent/", "engine/approvals/", "engine/messaging/", "engine/recovery/")
 """Folders whose tests `make test` runs on trio, too. The others run on it with the slow tests."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests of a module. A test that stops it starts it again."""
+    with running() as server:
+        yield server
 
 
 class Scheduler(LoadScopeScheduling):

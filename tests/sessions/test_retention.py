@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 
 from callboard.adapters.storage.durable import DurableStore
 from callboard.adapters.storage.postgres import queries
@@ -50,12 +50,6 @@ ALL = RetentionSettings(sessions=0)
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,24 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.adapters.git.worktree_world import new_repository, run_git
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 from tests.simulation.foreign_service import Json, Say, Service, foreign_service
 from tests.simulation.test_two_machines import LONGEST, Machine, may_unshare, resumed
 
 pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
 BRANCH = "callboard/{}/workspace"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 def use(number: int, name: str, **tool_input: object) -> Json:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.postgres_proxy import Proxy, proxied
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 
 pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
 
@@ -33,12 +33,6 @@ agents:
 """  # noqa: E501 - one command
 LONGEST = 120.0
 """Seconds until a test gives up. A take-over takes 10 to 20."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture

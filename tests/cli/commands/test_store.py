@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.commands.command import Command
 from tests.postgres_proxy import Proxy, proxied
-from tests.postgres_server import PostgresServer, running
+from tests.postgres_server import PostgresServer
 from tests.warm import Process
 
 pytest.importorskip("psycopg", reason="the extra callboard[postgres] is not installed")
@@ -25,12 +25,6 @@ from callboard.adapters.storage.postgres import store as store_module
 from callboard.sessions.serve_sessions import TOLD_WITHIN
 
 SCENARIO = "agents:\n  lead:\n    - reply: Done.\n    - reply: Done again.\n"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture
