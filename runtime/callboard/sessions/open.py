@@ -86,7 +86,7 @@ from callboard.sessions.quick_imports import freeze_opened
 from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
-from callboard.sessions.stores import damaged_rows, keep_patience, patiently, watch_cut_off
+from callboard.sessions.stores import damaged_rows, keep_patience, patient_run, watch_cut_off
 from callboard.sessions.vouching import can_announce
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
@@ -382,7 +382,7 @@ def _build_ports(
             places.workspace,
             places.session_data(prepared.row.id),
             (places.state, places.config),
-            run=partial(patiently, prepared.store),
+            run=patient_run(prepared.store),
             skills=skills.folders(),
             shared=shared_transcripts(places, prepared.loaded, prepared.row, mirror=options.hosting.mirror)
             if options.hosting.persistent and not prepared.replay

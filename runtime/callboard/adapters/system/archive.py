@@ -9,10 +9,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 from uuid import NAMESPACE_URL, uuid5
 
 import anyio.to_thread
@@ -27,7 +27,12 @@ from callboard.types.records import Json
 
 T = TypeVar("T")
 
-Run = Callable[[Callable[[], None]], Awaitable[None]]
+
+class Run(Protocol):
+    """Function that runs blocking work in a thread, and returns its result."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T: ...
+
 
 Mirror = Callable[[str, Sequence[bytes]], None]
 """Function that gets the path of a copy of a transcript, and the lines that were added to it."""
@@ -223,14 +228,13 @@ class FileArchive:
 
     async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
         """Add lines to a file, and to its copy for other programs. Raises `StoreFull` if there is no room."""
-        await self._append(path, first, lines, self._run)
+        await self._extend(Path(path), first, lines, self._run)
         if self._shared is None:
             return
         copy = self._shared.copy_of(Path(path))
         try:
-            await anyio.to_thread.run_sync(partial(copy.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
             first, lines = self._shared.lines_of(Path(path), first, lines)
-            new = await self._append(str(copy), first, lines, anyio.to_thread.run_sync)
+            new = await self._extend(copy, first, lines, anyio.to_thread.run_sync)
         except (OSError, StoreFull) as failed:
             # The copy is a courtesy to other programs: no session stops for it
             # (test_a_copy_that_cannot_be_written_stops_nothing).
@@ -240,14 +244,9 @@ class FileArchive:
         if new and self._shared.mirror is not None:
             self._shared.mirror(str(self._shared.mirrored_as(Path(path))), new)
 
-    async def _append(self, path: str, first: int, lines: Sequence[bytes], run: Run) -> Sequence[bytes]:
-        """Add the lines that the file does not have, and return them."""
-        if path not in self._lines:
-            self._lines[path] = await anyio.to_thread.run_sync(_whole_lines, Path(path))
-        new = lines[max(0, self._lines[path] - first) :]
-        if new:
-            await run(partial(_append, Path(path), b"".join(new)))
-        self._lines[path] = max(self._lines[path], first + len(lines))
+    async def _extend(self, path: Path, first: int, lines: Sequence[bytes], run: Run) -> Sequence[bytes]:
+        """Add the lines that the file does not have, and return them. One piece of work for a thread."""
+        new, self._lines[str(path)] = await run(partial(_extend, path, self._lines.get(str(path)), first, lines))
         return new
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -302,6 +301,20 @@ def _whole_lines(path: Path) -> int:
         lengths = [len(line) for line in file if line.endswith(b"\n")]
         file.truncate(sum(lengths))
     return len(lengths)
+
+
+def _extend(path: Path, has: int | None, first: int, lines: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Add the lines that the file does not have. Return them, and the number of its lines.
+
+    `has`: that number before; None: this process has not appended yet.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if has is None:
+        has = _whole_lines(path)
+    new = lines[max(0, has - first) :]
+    if new:
+        _append(path, b"".join(new))
+    return new, max(has, first + len(lines))
 
 
 def _append(path: Path, data: bytes) -> None:
