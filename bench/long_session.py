@@ -21,7 +21,7 @@ import child
 from bare import MODEL
 from bytes import part_text
 from server import FILES
-from step import Server, serving
+from step import NotComparable, Server, serving
 
 LENGTHS = (200, 1_000, 5_000)
 REPEATS = {1: 5, 200: 5, 1_000: 2, 5_000: 1}
@@ -41,8 +41,12 @@ class Run:
     pauses: list[float]
 
 
-def run(server: Server, steps: int) -> Run:
-    """Run a session of this many steps in its own folder. Raises `child.ChildFailed`."""
+def run(server: Server, steps: int, turn: int) -> Run:
+    """Run a session of this many steps in its own folder, the `turn`-th of this length.
+
+    Raises `child.ChildFailed`, or `NotComparable` if the session made another number of steps.
+    """
+    label = f"long-{steps}-{turn}+{WINDOW}window+files"  # one for each run: the service counts the replies of a label
     with tempfile.TemporaryDirectory() as temporary:
         home, folder, noted = Path(temporary, "home"), Path(temporary, "workspace"), Path(temporary, "pauses")
         home.mkdir()
@@ -53,20 +57,22 @@ def run(server: Server, steps: int) -> Run:
         options = ["--model", MODEL, "--max-turns", str(steps * 2 + 10), "--output-format", "json"]
         env = child.environment(
             home,
-            ANTHROPIC_BASE_URL=server.base_url(steps, f"long+{WINDOW}window+files"),
+            ANTHROPIC_BASE_URL=server.base_url(steps, label),
             ANTHROPIC_API_KEY="not-a-key",
             CALLBOARD_LIMITS__STUCK_AFTER="1000000",
         )
         cost = child.run([*command, *options], env, folder)
+        if (replies := server.seen(label).get("replies")) != steps + 1:
+            raise NotComparable(f"a session of {steps} steps made {replies} model calls")
         return Run(cost.cpu, json.loads(noted.read_text()))
 
 
 def measure(server: Server) -> dict[int, list[Run]]:
-    """Run all lengths in turns. Raises `child.ChildFailed`."""
+    """Run all lengths in turns. Raises `child.ChildFailed` and `NotComparable`."""
     runs: dict[int, list[Run]] = {length: [] for length in REPEATS}
     most = max(REPEATS.values())
-    for length in [length for turn in range(most) for length, times in REPEATS.items() if turn < times]:
-        runs[length].append(run(server, length))
+    for turn, length in [(turn, length) for turn in range(most) for length in REPEATS if turn < REPEATS[length]]:
+        runs[length].append(run(server, length, turn))
     return runs
 
 
@@ -74,7 +80,7 @@ def main() -> int:
     with serving() as server:
         try:
             runs = measure(server)
-        except child.ChildFailed as failed:
+        except (child.ChildFailed, NotComparable) as failed:
             print(f"no numbers: {failed}")
             return 1
     cpu = {length: statistics.median(each.cpu for each in made) for length, made in runs.items()}

@@ -29,7 +29,7 @@ from step import Server, serving
 
 AGENTS = (100, 500)
 MATES = (10, 50)
-EARLY, STEPS = 20, 2_000
+EARLY, STEPS = 20, 5_000
 WINDOW = 200_000
 BOUNDS = {
     "MB after the first reply": 70.0,
@@ -56,7 +56,9 @@ def hosted(url: str, folder: Path, steps: str, agents: int, *, objects: bool = F
     env = child.environment(
         folder, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="not-a-key", CALLBOARD_LIMITS__STUCK_AFTER="1000000"
     )
-    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    ran = subprocess.run(
+        command, env=env, cwd=folder, capture_output=True, text=True, timeout=child.LONGEST_SECONDS, check=False
+    )
     if ran.returncode or not ran.stdout.strip():
         raise child.ChildFailed(f"{' '.join(command)}: exit code {ran.returncode}\n{ran.stderr[-2_000:]}")
     return json.loads(ran.stdout.splitlines()[-1])
