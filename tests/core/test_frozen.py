@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from callboard.core.agent.state import AgentState
-from callboard.core.frozen import replace
+from callboard.core.frozen import finished, replace
 from callboard.core.rate_limits.limiter import waiter
 
 
@@ -22,6 +22,19 @@ def test_a_copy_equals_what_dataclasses_makes_and_leaves_the_original_alone() ->
 def test_an_unknown_field_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="no field sqe"):
         replace(AgentState(), sqe=4)
+
+
+def test_a_value_that_was_just_made_is_changed_itself_and_the_value_before_never() -> None:
+    before = AgentState(seq=3)
+    kept = pickle.dumps(before)
+    made = replace(before, calls=())
+    assert finished(made, before, seq=4) is made
+    assert made == dataclasses.replace(before, seq=4, calls=())
+    assert finished(before, before, seq=4) == dataclasses.replace(before, seq=4)
+    assert pickle.dumps(before) == kept
+    for value in (made, before):
+        with pytest.raises(TypeError, match="no field sqe"):
+            finished(value, before, sqe=4)
 
 
 def test_a_class_with_slots_is_copied_as_well() -> None:

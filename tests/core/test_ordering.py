@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -258,7 +259,7 @@ class Run:
             self._stage(place, "settled")
 
     def _stage(self, place: int, stage: Any) -> None:
-        self.calls = self.calls.having(place, replace(self.calls[place], stage=stage))
+        self.calls = self.calls.changed(self.calls[place].call.id, partial(replace, stage=stage))
 
 
 def _near(one: str, other: str) -> bool:

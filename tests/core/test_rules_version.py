@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,20 @@ STATE = TypeAdapter(AgentState)
 """Made once: it takes a twentieth of a second."""
 
 
-def digest() -> str:
-    """What the rules make of each golden event, after an agent's beginning and in the middle of its turn."""
+def cases() -> Iterator[tuple[Life, bytes]]:
+    """Each golden event, after an agent's beginning and in the middle of its turn."""
     lines = (FOLDER / "rules.jsonl").read_text(encoding="utf-8").splitlines()
     states = (Life.begun("lead"), Life.begun("lead").prompted("go"), Life.begun("lead").prompted("go").called("bash"))
-    made = hashlib.sha256()
     for line in lines:
         for life in states:
-            made.update(_applied(life, line.encode()).encode())
+            yield life, line.encode()
+
+
+def digest() -> str:
+    """What the rules make of the events."""
+    made = hashlib.sha256()
+    for life, data in cases():
+        made.update(_applied(life, data).encode())
     return made.hexdigest()[:16]
 
 
@@ -38,6 +45,10 @@ def _applied(life: Life, data: bytes) -> str:
         state = apply(life.state, decode_event(data))
     except (AssertionError, LookupError, ValueError) as error:  # an event that cannot follow: that, too, is a rule
         return type(error).__name__
+    return _written(state)
+
+
+def _written(state: AgentState) -> str:
     body = STATE.dump_python(state, mode="json", exclude_defaults=True)
     return json.dumps(_sorted(body), sort_keys=True)
 
@@ -57,6 +68,13 @@ def test_rules_that_make_another_state_have_another_version() -> None:
         f"the rules make another state of the same events. Raise RULES in core/agent/snapshot.py, unless only the "
         f"form of the state changed; then write into {VERSION.name}: {now}"
     )
+
+
+def test_a_rule_leaves_the_state_before_the_event_alone() -> None:
+    for life, data in cases():
+        before = _written(life.state)
+        _applied(life, data)
+        assert _written(life.state) == before, data
 
 
 def test_a_snapshot_of_other_rules_is_passed_over(monkeypatch: Any) -> None:

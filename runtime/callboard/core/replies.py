@@ -24,7 +24,7 @@ class ReplyText:
 
     def after(self, blocks: Sequence[Json], stop_reason: str, trimmed: str = "") -> ReplyText:
         """Return the text with one more reply. `trimmed`: whitespace that was cut from its end."""
-        new = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+        new = "\n".join([str(block.get("text", "")) for block in blocks if block.get("type") == "text"])
         text = (new.strip() or self.text) if self.seam is None else f"{self.text}{self.seam}{new}".strip()
         if not new.strip():
             return ReplyText(text, self.seam if _is_part(stop_reason) else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -35,9 +36,8 @@ def check(calls: OpenCalls) -> None:
         assert list(calls.at(stage)) == [one for one in alone if one.stage == stage]
     for place, one in enumerate(alone):
         assert calls.find(one.call.id) is one
-        assert calls.place(one.call.id) == place
+        assert calls[place] is one
     assert calls.find("another") is None
-    assert calls.place("another") is None
 
 
 @given(hy.lists(hy.sampled_from(["task", "read_file", "bash"]), max_size=12), CHANGES)
@@ -48,9 +48,11 @@ def test_the_index_equals_a_search_after_every_change(tools: list[str], changes:
         if place >= len(tools):
             continue
         before, was = calls, tuple(calls)
-        calls = calls.having(place, replace(calls[place], stage=stage, request_id=request_id))
+        calls = calls.changed(f"c{place}", partial(replace, stage=stage, request_id=request_id))
         check(calls)
+        assert (calls[place].stage, calls[place].request_id) == (stage, request_id)
         assert before == was
+    assert calls.changed("another", partial(replace, stage="settled")) is calls
     adapter = TypeAdapter(OpenCalls)
     restored = adapter.validate_json(adapter.dump_json(calls))
     assert restored == calls

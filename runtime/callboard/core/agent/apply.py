@@ -32,7 +32,7 @@ from callboard.core.approvals.plan_gate import PlanGate
 from callboard.core.budgets.tree import BUDGET_LIMITS, raised, used_up
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import add_assistant, add_user, with_overhead
-from callboard.core.frozen import replace
+from callboard.core.frozen import finished, replace
 from callboard.core.keys import END_FIRE, short_id
 from callboard.core.messaging.authority import after, raises
 from callboard.core.recovery import retry_policy as rec
@@ -56,7 +56,7 @@ def _looking(rule: Rule, look: Look) -> Rule:
     def both(state: AgentState, event: Any) -> AgentState:
         after = rule(state, event)
         waits = look(state.waits, state, event)
-        return after if waits is after.waits else replace(after, waits=waits)
+        return after if waits is after.waits else finished(after, state, waits=waits)
 
     return both
 
@@ -281,7 +281,7 @@ def is_for_runtime(envelope: Envelope) -> bool:
 
 def apply(state: AgentState, event: ev.Event) -> AgentState:
     """Return the state after one more record. Raises `KeyError` for an event without a rule, which is a bug."""
-    return replace(_RULES[type(event)](state, event), seq=state.seq + 1)
+    return finished(_RULES[type(event)](state, event), state, seq=state.seq + 1)
 
 
 def apply_behind_hole(state: AgentState, seq: int, event: ev.Event) -> AgentState:

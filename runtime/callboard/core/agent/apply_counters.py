@@ -16,7 +16,7 @@ from callboard.core.agent import stuck_detector as st
 from callboard.core.agent.changes import Rule
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import NOTHING, Account, Amount, amount_of
-from callboard.core.frozen import replace
+from callboard.core.frozen import finished, replace
 from callboard.core.replies import GOES_ON
 from callboard.types import events as ev
 from callboard.types.records import Usage
@@ -113,7 +113,7 @@ def _charging(rule: Rule, charge: Charge) -> Rule:
         after = rule(state, event)
         if account is after.budget.account:
             return after
-        return replace(after, budget=replace(after.budget, account=account))
+        return finished(after, state, budget=replace(after.budget, account=account))
 
     return both
 
@@ -133,7 +133,7 @@ def _looking(rule: Rule, look: Look) -> Rule:
         if after.turn is None or not after.me.stuck_after:
             return after
         seen = look(after.turn.stuck, state, event)
-        return after if seen is after.turn.stuck else replace(after, turn=replace(after.turn, stuck=seen))
+        return after if seen is after.turn.stuck else finished(after, state, turn=replace(after.turn, stuck=seen))
 
     return both
 

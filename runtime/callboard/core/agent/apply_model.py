@@ -18,7 +18,7 @@ from callboard.core.agent.changes import (
     with_spec,
 )
 from callboard.core.agent.open_calls import CallState, OpenCalls
-from callboard.core.agent.state import AgentState
+from callboard.core.agent.state import AgentState, ViewCosts
 from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
 from callboard.core.context.cache.health import CacheHealth, after_thrash_report, health_seen
 from callboard.core.context.cache.rereads import after_edits, called
@@ -41,11 +41,13 @@ from callboard.types.records import Usage
 def _called(state: AgentState, e: ev.ModelCalled) -> AgentState:
     if e.purpose == "summary":
         return state
-    recovery = replace(state.model.recovery, waiting_until=0.0, parked=False)
+    recovery = state.model.recovery
+    if recovery.waiting_until or recovery.parked:
+        recovery = replace(recovery, waiting_until=0.0, parked=False)
     return replace(
         state,
         model=replace(state.model, call=e, turn_calls=state.model.turn_calls + 1, recovery=recovery),
-        inbox=replace(state.inbox, deliveries=0),
+        inbox=replace(state.inbox, deliveries=0) if state.inbox.deliveries else state.inbox,
     )
 
 
@@ -62,7 +64,6 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         conversation = add_assistant(
             conversation, state.seq + 1, e.blocks, at=e.at, turn=turn.id if turn else "", by=model
         )
-    state = reply_booked(state, e)
     return replace(
         state,
         model=replace(
@@ -79,12 +80,8 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
         turn=turn,
         calls=OpenCalls.of(CallState(call) for call in e.calls),
         budget=replace(state.budget, usage=state.budget.usage.plus(e.usage)),
-        costs=replace(
-            state.costs,
-            cache=cache_seen(state.costs.cache, e.usage, e.at, state.context.conversation.revision),
-            health=health_after(state, e),
-        ),
-        compaction=replace(state.compaction, batch=""),
+        costs=costs_after_reply(state, e),
+        compaction=replace(state.compaction, batch="") if state.compaction.batch else state.compaction,
         turns=replace(state.turns, steps=state.turns.steps + 1),
         work=replace(state.work, steps_since_todo=state.work.steps_since_todo + 1),
     )
@@ -305,8 +302,8 @@ CALL_RULES: Mapping[type, Rule] = {
 """Model calls, recovery, edits and summaries."""
 
 
-def reply_booked(state: AgentState, e: ModelReplied) -> AgentState:
-    """Return the state before a reply, with the cost of the request and the reply's calls added."""
+def costs_after_reply(state: AgentState, e: ModelReplied) -> ViewCosts:
+    """Return the costs after a reply: of its request, and of its calls."""
     limits = state.me.limits_of(state.model.call.model if state.model.call else e.model)
     forgotten = called(state.costs.forgotten, e.calls, state.turns.steps + 1)
     charged = 0.0
@@ -315,8 +312,14 @@ def reply_booked(state: AgentState, e: ModelReplied) -> AgentState:
         whole = size(state.context.conversation)
         # The step that requested it, and the storing of its result.
         charged = step_price(prices_of(limits), whole + reread, whole) + limits.price_output * e.usage.output_tokens
-    cycle = after_reply(state.costs.cycle, state.context.conversation.messages, limits, charged)
-    return replace(state, costs=replace(state.costs, cycle=cycle, forgotten=forgotten))
+    view = state.context.conversation
+    return replace(
+        state.costs,
+        cache=cache_seen(state.costs.cache, e.usage, e.at, view.revision),
+        cycle=after_reply(state.costs.cycle, view.messages, limits, charged),
+        forgotten=forgotten,
+        health=health_after(state, e),
+    )
 
 
 def edit_booked(before: AgentState, after: AgentState, e: ContextEdited) -> AgentState:

@@ -25,7 +25,7 @@ from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
 from callboard.core.approvals.plans import decision, void_of
 from callboard.core.approvals.requests import UNASKED
 from callboard.core.context.system_prompt import todo_reminder
-from callboard.core.frozen import replace
+from callboard.core.frozen import finished, replace
 from callboard.core.messaging.envelopes import defused_parts
 from callboard.core.recovery.retry_policy import on_switched
 from callboard.types import events as ev
@@ -34,9 +34,8 @@ from callboard.types.records import Json
 
 
 def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
-    """Change one call without copying the others: a lead may have a running call for each of a thousand subagents."""
-    place = state.calls.place(call)
-    return state if place is None else replace(state, calls=state.calls.having(place, change(state.calls[place])))
+    calls = state.calls.changed(call, change)
+    return state if calls is state.calls else replace(state, calls=calls)
 
 
 def _judged(state: AgentState, e: ev.CallJudged) -> AgentState:
@@ -160,10 +159,14 @@ def _tool_settled(state: AgentState, e: ev.ToolSettled) -> AgentState:
 
 
 def _merged(state: AgentState, e: ev.ResultsMerged) -> AgentState:
-    placed = [Placed(data=_result_block(item), source="tool") for item in state.calls]
-    ends = any(item.ends_turn for item in state.calls)
-    notes = [text for item in state.calls for text in item.context]
-    state = replace(add_to_user_message(state, tuple(placed), e.at), calls=OpenCalls())
+    placed: list[Placed] = []
+    notes: list[str] = []
+    ends = False
+    for item in state.calls:
+        placed.append(Placed(data=_result_block(item), source="tool"))
+        notes += item.context
+        ends = ends or item.ends_turn
+    state = finished(add_to_user_message(state, tuple(placed), e.at), state, calls=OpenCalls())
     for number, text in enumerate(notes):
         state = queue(state, Injection(kind="post-tool-use-hook", text=text, source="hook", key=str(number)))
     if state.turn and ends:

@@ -6,7 +6,7 @@ through all calls at each decision would make a fan-out quadratic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, overload
 
@@ -57,7 +57,7 @@ class CallState:
 
 @dataclass(slots=True, eq=False, repr=False)  # no field is set again; `frozen` would cost time at each change
 class OpenCalls(Sequence[CallState]):
-    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `having`.
+    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `changed`.
 
     Equal to any other `OpenCalls` or tuple of the same calls.
     """
@@ -78,19 +78,17 @@ class OpenCalls(Sequence[CallState]):
         made = tuple(calls)
         counts: dict[CallStage, int] = {}
         places: dict[str, int] = {}
+        names: set[str] = set()
         for place, item in enumerate(made):
             counts[item.stage] = counts.get(item.stage, 0) + 1
             places.setdefault(item.call.id, place)
-        return cls(made, places, counts, frozenset(item.call.name for item in made), _requests(made))
+            names.add(item.call.name)
+        return cls(made, places, counts, frozenset(names), _requests(made))
 
     @property
     def stages(self) -> set[CallStage]:
         """Return the stages of the calls."""
         return set(self._counts)
-
-    def place(self, call_id: str) -> int | None:
-        """Return the index of a call, or None if it is not of this reply."""
-        return self._places.get(call_id)
 
     def find(self, call_id: str) -> CallState | None:
         """Return a call by its id, or None if it is not of this reply."""
@@ -101,10 +99,17 @@ class OpenCalls(Sequence[CallState]):
         """Return the calls at a stage, in order."""
         return [item for item in self._calls if item.stage == stage] if stage in self._counts else ()
 
-    def having(self, place: int, now: CallState) -> OpenCalls:
-        """Return the calls with another state of the call at this place. Its id and its tool stay the same."""
+    def changed(self, call_id: str, change: Callable[[CallState], CallState]) -> OpenCalls:
+        """Return the calls with one of them changed: its id and its tool stay the same. An unknown id changes nothing.
+
+        The other calls are not copied: a lead may have a running call for each of a thousand subagents.
+        """
+        place = self._places.get(call_id)
+        if place is None:
+            return self
         before = self._calls[place]
-        made = (*self._calls[:place], now, *self._calls[place + 1 :])
+        now = change(before)
+        made = (*self._calls[:place], now, *self._calls[place + 1 :]) if len(self._calls) > 1 else (now,)
         counts = self._counts
         if before.stage != now.stage:
             changed = dict(counts)
@@ -152,4 +157,4 @@ class OpenCalls(Sequence[CallState]):
 
 
 def _requests(calls: Iterable[CallState]) -> tuple[str, ...]:
-    return tuple(item.request_id for item in calls if item.request_id)
+    return tuple([item.request_id for item in calls if item.request_id])

@@ -152,10 +152,14 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     if repeats == 1 and stuck.last:
         swings = stuck.swings + 1 if now == stuck.before else 2
     had = dict(stuck.failures)
-    mail = sum(outcome.call.name in MAIL_TOOLS for outcome in outcomes)
-    unsent = sum(outcome.call.name in MAIL_TOOLS and outcome.is_error for outcome in outcomes)
-    created = sum(outcome.call.name in TASK_TOOLS and not outcome.is_error for outcome in outcomes)
-    uncreated = sum(outcome.call.name in TASK_TOOLS and outcome.denied for outcome in outcomes)
+    mail = unsent = created = uncreated = 0
+    for outcome in outcomes:
+        if outcome.call.name in MAIL_TOOLS:
+            mail += 1
+            unsent += outcome.is_error
+        if outcome.call.name in TASK_TOOLS:
+            created += not outcome.is_error
+            uncreated += outcome.denied
     new, seen = _new_results(stuck.seen, outcomes, texts)
     return replace(
         stuck,
@@ -286,16 +290,16 @@ def _new_results(
 ) -> tuple[int, tuple[str, ...]]:
     """Count successful calls, except messages, whose call and result are both new; add them to `seen`."""
     new = 0
-    recent = dict.fromkeys(seen)
     for outcome, text in zip(outcomes, texts, strict=True):
         if outcome.is_error or outcome.call.name in MAIL_TOOLS:
             continue
         marks = _digest("call", outcome.call.name, text.input), _digest("result", text.result)
-        new += not any(mark in recent for mark in marks)
-        for mark in marks:
-            recent.pop(mark, None)
-            recent[mark] = None
-    return new, tuple(recent)[-SEEN:]
+        if set(marks).isdisjoint(seen):
+            new += 1
+        else:
+            seen = tuple([mark for mark in seen if mark not in marks])
+        seen = (*seen, *marks)
+    return new, seen[-SEEN:]
 
 
 def _failures(outcomes: Sequence[CallOutcome]) -> list[str]:

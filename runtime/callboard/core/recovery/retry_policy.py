@@ -154,6 +154,9 @@ class RecoveryState:
     """True if the user has sent a prompt since the newest call: the next call tries a parked or refused key at once."""
 
 
+_CALM = RecoveryState()
+
+
 def model_in_use(recovery: RecoveryState, spec: AgentSpec) -> str:
     """Return the fallback model in use; without one, the model that the spec names for the present mode."""
     return recovery.model or first_model(spec)
@@ -367,7 +370,9 @@ def on_reply(
 
     `react_limit` as in `AgentSpec`: with `per_turn` a prompt is compacted once, however many replies follow.
     """
-    fresh = replace(
+    if recovery == _CALM and not (cut or cut_call or paused):
+        return recovery
+    return replace(
         recovery,
         attempts=0,
         tried=0,
@@ -383,8 +388,10 @@ def on_reply(
         cut_text="",
         cut_call=cut_call,
         cut_characters=0 if not cut_call else recovery.cut_characters,
+        output_limit=recovery.output_limit if cut else 0,
+        escalated=recovery.escalated and cut,
+        continuations=recovery.continuations if cut else 0,
     )
-    return fresh if cut else replace(fresh, output_limit=0, escalated=False, continuations=0)
 
 
 def on_turn_end(recovery: RecoveryState) -> RecoveryState:

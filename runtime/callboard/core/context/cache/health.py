@@ -63,20 +63,21 @@ def cache_hit_rate(usage: Usage) -> float:
 
 def health_seen(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> CacheHealth:
     """Return the health after the reply to a call that was made at `sent_at`. A reply without usage changes nothing."""
-    if not usage.prompt_tokens:
+    prompt = usage.prompt_tokens
+    read = usage.cache_read_input_tokens
+    if not prompt:
         return health
     # Half of the tokens that can be found: after an edit the view is shorter than the content that the last call left
     # (test_a_read_of_less_than_half_of_what_was_left_is_a_miss, test_a_shorter_view_need_not_find_what_it_has_lost).
-    hit = usage.cache_read_input_tokens > 0 and 2 * usage.cache_read_input_tokens >= min(
-        health.left, usage.prompt_tokens
-    )
-    counts = not hit and not _explained(health, usage, limits, sent_at)
-    cached_tokens = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
-    return CacheHealth(
+    hit = read > 0 and 2 * read >= min(health.left, prompt)
+    counts = not hit and not _explained(health, prompt, limits, sent_at)
+    cached_tokens = read + usage.cache_creation_input_tokens
+    return replace(
+        health,
         misses=0 if hit else health.misses + counts,
         told=health.told and not hit,
         sent_at=sent_at,
-        prompt=usage.prompt_tokens,
+        prompt=prompt,
         left=cached_tokens,
         reported=health.reported or cached_tokens > 0,
     )
@@ -128,10 +129,10 @@ def first_change(before: Sent, now: Sent) -> str:
     return _message_change(before.messages, now.messages)
 
 
-def _explained(health: CacheHealth, usage: Usage, limits: ModelLimits, sent_at: float) -> bool:
+def _explained(health: CacheHealth, prompt: int, limits: ModelLimits, sent_at: float) -> bool:
     """Return True if the miss was inevitable: there was nothing to find."""
     # Nobody could prevent any of these (test_a_miss_that_the_cache_explains_is_not_counted).
-    too_small = min(health.prompt, usage.prompt_tokens) < limits.cache_minimum
+    too_small = min(health.prompt, prompt) < limits.cache_minimum
     return health.prompt == 0 or too_small or sent_at - health.sent_at > limits.cache_ttl
 
 

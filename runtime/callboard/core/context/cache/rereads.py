@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import cast
+from itertools import pairwise
+from typing import Any, cast
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from callboard.core.context.view.messages import SMALL, Messages, calls_of, is_result
 from callboard.core.frozen import replace
@@ -52,11 +56,29 @@ class HiddenResult:
     """Step of its last use before it was removed."""
 
 
+class HiddenResults(tuple[HiddenResult, ...]):
+    """Notes, oldest first, that tell without a search whether any of them is of a call."""
+
+    calls: frozenset[str]
+    """`what` of all notes."""
+
+    def __new__(cls, notes: Iterable[HiddenResult] = ()) -> HiddenResults:
+        """Create the notes with their index."""
+        made = super().__new__(cls, notes)
+        made.calls = frozenset([note.what for note in made])
+        return made
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Serialise as a list of notes in a snapshot."""
+        return core_schema.no_info_after_validator_function(cls, handler(tuple[HiddenResult, ...]))
+
+
 @dataclass(frozen=True)
 class RemovedContent:
     """Content removed from the view, and its cost so far."""
 
-    gone: tuple[HiddenResult, ...] = ()
+    gone: HiddenResults = HiddenResults()
     used: Mapping[str, int] = field(default_factory=dict[str, int])
     """Step at which each path was last read or changed, least recently used first."""
     taken: int = 0
@@ -89,7 +111,8 @@ def after_edits(forgotten: RemovedContent, messages: Messages, edits: Sequence[E
         return forgotten
     whats = {(note.what, note.first) for note in notes}
     remaining = [note for note in forgotten.gone if (note.what, note.first) not in whats]
-    return replace(forgotten, gone=tuple([*remaining, *notes][-MOST_GONE:]), taken=forgotten.taken + len(notes))
+    gone = HiddenResults([*remaining, *notes][-MOST_GONE:])
+    return replace(forgotten, gone=gone, taken=forgotten.taken + len(notes))
 
 
 def steps_to_keep(forgotten: RemovedContent, least: int, allowed: float) -> int:
@@ -109,34 +132,39 @@ def steps_to_keep(forgotten: RemovedContent, least: int, allowed: float) -> int:
 def path_of(tool_input: Json) -> str:
     """Return the file that a call is about; empty if it names none."""
     for name in _PATHS:
-        if isinstance(tool_input.get(name), str) and tool_input[name]:
-            return posixpath.normpath(str(tool_input[name]))
+        path = tool_input.get(name)
+        if path and isinstance(path, str):
+            return posixpath.normpath(path)
     return ""
 
 
-def comparable_call(name: str, tool_input: Json) -> str:
-    """Return the tool and the input of a call, without parts that make no difference to the result."""
-    path = path_of(tool_input)
+def comparable_call(name: str, tool_input: Json, path: str) -> str:
+    """Return the tool and the input of a call, without parts that make no difference to the result.
+
+    `path`: the file that the call is about (`path_of`).
+    """
     arguments = {k: v for k, v in sorted(tool_input.items()) if k not in _BESIDE_THE_POINT and k not in _PATHS}
     encoded = _encoded(arguments) if arguments else ""
-    return " ".join(part for part in (name, path, encoded) if part)[:_LONGEST]
+    return " ".join([part for part in (name, path, encoded) if part])[:_LONGEST]
 
 
 def _on_call(forgotten: RemovedContent, name: str, tool_input: Json, step: int) -> RemovedContent:
     path = path_of(tool_input)
+    forgotten = _used(forgotten, path, step)
     if name in CHANGING:
         # A command may now print something else about the workspace: running it again is no re-read.
-        gone = tuple(note for note in forgotten.gone if note.what.startswith("read_file "))
-        return replace(_used(forgotten, path, step), gone=gone)
-    subject = comparable_call(name, tool_input)
+        gone = [note for note in forgotten.gone if note.what.startswith("read_file ")]
+        return replace(forgotten, gone=HiddenResults(gone))
+    subject = comparable_call(name, tool_input, path)
+    if subject not in forgotten.gone.calls:
+        return forgotten
     (first, end) = _lines(tool_input)
     matches = [note for note in forgotten.gone if note.what == subject and first < note.end and note.first < end]
-    forgotten = _used(forgotten, path, step)
     if not matches:
         return forgotten
     return replace(
         forgotten,
-        gone=tuple(note for note in forgotten.gone if note not in matches),
+        gone=HiddenResults([note for note in forgotten.gone if note not in matches]),
         rereads=forgotten.rereads + 1,
         reread_tokens=forgotten.reread_tokens + sum(note.tokens for note in matches),
     )
@@ -151,8 +179,12 @@ def _used(forgotten: RemovedContent, path: str, step: int) -> RemovedContent:
         counts = [*gaps, *[0] * (LONGEST_GAP + 1 - len(gaps))]
         counts[min(step - before, LONGEST_GAP)] += 1
         gaps = tuple(counts)
-    others = [(used_path, at) for used_path, at in forgotten.used.items() if used_path != path]
-    return replace(forgotten, gaps=gaps, used=dict([*others, (path, step)][-MOST_USED:]))
+    used = dict(forgotten.used)
+    used.pop(path, None)
+    used[path] = step
+    while len(used) > MOST_USED:
+        del used[next(iter(used))]
+    return replace(forgotten, gaps=gaps, used=used)
 
 
 def _lines(tool_input: Json) -> tuple[int, int]:
@@ -165,19 +197,20 @@ def _lines(tool_input: Json) -> tuple[int, int]:
 def _notes(forgotten: RemovedContent, messages: Messages, edit: Edit, step: int) -> Iterator[HiddenResult]:
     """Yield notes about the results that an edit removes."""
     start, stop = messages.span(edit.message, edit.last)
-    for index in range(start, stop):
-        message = messages[index]
-        if message.role != "user" or not index:
+    first = max(1, start)
+    for index, (asked, message) in enumerate(pairwise(messages[first - 1 : stop]), first):
+        if message.role != "user":
             continue
-        calls = {str(call.get("id")): call for call in calls_of(messages[index - 1])}
+        calls = {str(call.get("id")): call for call in calls_of(asked)}
         places = range(len(message.blocks)) if edit.block is None else (edit.block,)
         for place in places:
             note = _note(message, place, calls)
             if note is not None:
                 name, tool_input, tokens = note
                 came = step - (len(messages) - index) // 2  # two messages a step
-                used_at = forgotten.used.get(path_of(tool_input), came)
-                yield HiddenResult(comparable_call(name, tool_input), *_lines(tool_input), tokens, used_at)
+                path = path_of(tool_input)
+                used_at = forgotten.used.get(path, came)
+                yield HiddenResult(comparable_call(name, tool_input, path), *_lines(tool_input), tokens, used_at)
 
 
 def _note(message: ViewMessage, place: int, calls: Mapping[str, Json]) -> tuple[str, Json, int] | None:

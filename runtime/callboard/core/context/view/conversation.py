@@ -8,7 +8,6 @@ history and edits from scratch. It equals the view that was grown step by step; 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby
@@ -80,17 +79,18 @@ def add_assistant(
 
     Empty text is omitted. A reply after a reply (`pause_turn`) continues the same message.
     """
-    made = tuple(make_block(data, "assistant", at, by=by) for data in _sendable(blocks))
+    made = tuple([make_block(data, "assistant", at, by=by) for data in _sendable(blocks)])
     if not made:
         return replace(conv, output=0)
-    grown = _grown(conv, id, "assistant", made, turn=turn)
+    messages = _grown(conv.messages, id, "assistant", made, turn=turn)
     if not conv.output:
-        return grown
+        return replace(conv, messages=messages)
     return replace(
-        grown,
+        conv,
+        messages=messages,
         counted=conv.counted + conv.output,
-        counted_base=conv.counted_base + grown.tokens - conv.tokens,
-        counted_upto=grown.messages[-1].id,
+        counted_base=conv.counted_base + messages.tokens - conv.tokens,
+        counted_upto=_newest(messages),
         output=0,
     )
 
@@ -108,18 +108,21 @@ def add_user(conv: Conversation, id: int, placed: Sequence[Placed], *, at: float
         first = not instructed and item.source in _INSTRUCTS
         instructed = instructed or first
         made.append(placed_block(item, at, pinned=item.pinned or first))
-    return replace(_grown(conv, id, "user", tuple(made), turn=turn), instructed=instructed) if made else conv
+    if not made:
+        return conv
+    return replace(conv, messages=_grown(conv.messages, id, "user", tuple(made), turn=turn), instructed=instructed)
 
 
 def usage_seen(conv: Conversation, usage: Usage) -> Conversation:
     """Return the view with the exact count as it was sent. Must be called before the reply is added."""
-    if not usage.prompt_tokens:
+    prompt = usage.prompt_tokens
+    if not prompt:
         return conv
     return replace(
         conv,
-        counted=usage.prompt_tokens,
+        counted=prompt,
         counted_base=conv.overhead + conv.tokens,
-        counted_upto=conv.messages[-1].id if conv.messages else 0,
+        counted_upto=_newest(conv.messages),
         output=usage.output_tokens,
     )
 
@@ -130,7 +133,7 @@ def counted(conv: Conversation, tokens: int) -> Conversation:
         conv,
         counted=tokens,
         counted_base=conv.overhead + conv.tokens,
-        counted_upto=conv.messages[-1].id if conv.messages else 0,
+        counted_upto=_newest(conv.messages),
         output=0,
         asked=True,
     )
@@ -209,12 +212,18 @@ def _sendable(blocks: Sequence[Json]) -> list[Json]:
 
 
 def _grown(
-    conv: Conversation, id: int, role: Literal["user", "assistant"], blocks: tuple[ViewBlock, ...], *, turn: str
-) -> Conversation:
-    last = conv.messages.last
+    messages: Messages, id: int, role: Literal["user", "assistant"], blocks: tuple[ViewBlock, ...], *, turn: str
+) -> Messages:
+    last = messages.last
     if last is not None and last.role == role:
-        return replace(conv, messages=conv.messages.with_last(joined(last, blocks, turn)))
-    return replace(conv, messages=conv.messages.append(make_message(id, role, results_first(blocks), turn)))
+        return messages.with_last(joined(last, blocks, turn))
+    return messages.append(make_message(id, role, results_first(blocks), turn))
+
+
+def _newest(messages: Messages) -> int:
+    """Return the id of the newest message; 0 without messages."""
+    last = messages.last
+    return last.id if last else 0
 
 
 def _exchanged(messages: Messages, edit: Edit) -> Messages:
@@ -270,7 +279,9 @@ def _rewritten(message: ViewMessage, edits: Sequence[Edit]) -> ViewMessage:
         number = -1 if edit.block is None else edit.block
         if 0 <= number < len(blocks) and message.role == "user":
             data = _reading(blocks[number].data, edit)
-            blocks[number] = dataclasses.replace(blocks[number], data=data, tokens=estimate_block(data))
+            old = blocks[number]
+            tokens = estimate_block(data)
+            blocks[number] = ViewBlock(data, old.source, tokens, old.at, old.pinned, old.compactable, old.by)
     if tuple(blocks) == message.blocks:
         return message
     return make_message(message.id, message.role, tuple(blocks), message.turn)

@@ -22,8 +22,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import reduce
 from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, overload
 
 from pydantic import GetCoreSchemaHandler
@@ -37,8 +37,12 @@ from callboard.types.records import Json
 
 def make_message(id: int, role: Literal["user", "assistant"], blocks: tuple[ViewBlock, ...], turn: str) -> ViewMessage:
     """Make a message from these blocks."""
-    tokens = sum(block.tokens for block in blocks)
-    return ViewMessage(id, role, blocks, tokens, turn, any(map(is_private, blocks)))
+    tokens = 0
+    private = False
+    for block in blocks:
+        tokens += block.tokens
+        private = private or bool(block.by) or is_service_call(block)
+    return ViewMessage(id, role, blocks, tokens, turn, private)
 
 
 def make_block(
@@ -98,7 +102,10 @@ def results_first(blocks: tuple[ViewBlock, ...]) -> tuple[ViewBlock, ...]:
 
     Stable: an existing result never changes its index, so an edit keeps its target.
     """
-    return (*(b for b in blocks if is_result(b)), *(b for b in blocks if not is_result(b)))
+    results = [block for block in blocks if block.data.get("type") == "tool_result"] if len(blocks) > 1 else []
+    if not results or len(results) == len(blocks):
+        return blocks
+    return (*results, *(block for block in blocks if not is_result(block)))
 
 
 def is_result(block: ViewBlock) -> bool:
@@ -186,16 +193,24 @@ class _Sums(NamedTuple):
     bulk: int = 0
     images: int = 0
 
-    def plus(self, other: _Sums) -> _Sums:
-        return _Sums(
-            self.tokens + other.tokens,
-            self.results + other.results,
-            self.bulk + other.bulk,
-            self.images + other.images,
-        )
+    def plus(self, messages: Iterable[ViewMessage]) -> _Sums:
+        """Return the sums with those over more messages."""
+        tokens, results, bulk, images = self
+        for message in messages:
+            tokens += message.tokens
+            for block in message.blocks:
+                kind = block.data["type"]
+                if kind == "tool_result":
+                    results += block.tokens
+                    bulk += block.tokens if block.tokens > SMALL else 0
+                if kind == "image" or not isinstance(block.data.get("content", ""), str):
+                    images += sum(1 for _ in images_of(block))
+        return _Sums(tokens, results, bulk, images)
 
 
 _NONE = _Sums()
+_ID = attrgetter("id")
+_LAST = attrgetter("last_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +218,8 @@ class _Chunk:
     """Consecutive messages and their precomputed values."""
 
     messages: tuple[ViewMessage, ...]
+    last_id: int
+    """Id of the last message."""
     sums: _Sums
     by_source: Mapping[Source, int]
     """Tokens of the blocks of each source."""
@@ -435,13 +452,14 @@ class Messages(Sequence[ViewMessage]):
     def __getitem__(self, index: int | slice) -> ViewMessage | tuple[ViewMessage, ...]:
         if isinstance(index, slice):
             return self._slice(index)
-        if 0 < -index <= len(self._tail):
-            return self._tail[index]
         place = index if index >= 0 else len(self) + index
+        behind = place - self._starts[-1]  # in the tail, which is asked most often
+        if 0 <= behind < len(self._tail):
+            return self._tail[behind]
         if not 0 <= place < len(self):
             raise IndexError(f"there is no message {index} of {len(self)}")
-        number = self._chunk_at(place)
-        return self._of_chunk(number)[place - self._starts[number]]
+        number = bisect_right(self._starts, place) - 1
+        return self._chunks[number].messages[place - self._starts[number]]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Messages):
@@ -470,7 +488,7 @@ class Messages(Sequence[ViewMessage]):
     # Internals
 
     def _all(self) -> _Sums:
-        return _plus(self._before, self._tail[-1]) if self._tail else self._before
+        return self._before.plus(self._tail[-1:])
 
     def _chunk_at(self, index: int) -> int:
         """Return the number of the chunk that contains an index; for the tail, the number of chunks."""
@@ -481,8 +499,8 @@ class Messages(Sequence[ViewMessage]):
 
     def _below(self, id: int) -> int:
         """Return the number of messages with a lower id."""
-        number = bisect_left(self._chunks, id, key=lambda chunk: chunk.messages[-1].id)
-        return self._starts[number] + bisect_left(self._of_chunk(number), id, key=lambda message: message.id)
+        number = bisect_left(self._chunks, id, key=_LAST)
+        return self._starts[number] + bisect_left(self._of_chunk(number), id, key=_ID)
 
     def _slice(self, index: slice) -> tuple[ViewMessage, ...]:
         start, stop, step = index.indices(len(self))
@@ -498,17 +516,6 @@ class Messages(Sequence[ViewMessage]):
         return messages[start - self._starts[first] : stop - self._starts[first]]
 
 
-def _plus(sums: _Sums, message: ViewMessage) -> _Sums:
-    results = bulk = images = 0
-    for block in message.blocks:
-        if is_result(block):
-            results += block.tokens
-            bulk += block.tokens if block.tokens > SMALL else 0
-        if block.data["type"] != "text":
-            images += sum(1 for _ in images_of(block))
-    return sums.plus(_Sums(message.tokens, results, bulk, images))
-
-
 def _bulky(messages: Sequence[ViewMessage]) -> tuple[int, ...]:
     return tuple(
         place
@@ -519,15 +526,20 @@ def _bulky(messages: Sequence[ViewMessage]) -> tuple[int, ...]:
 
 def _chunk(messages: tuple[ViewMessage, ...]) -> _Chunk:
     by_source: dict[Source, int] = {}
-    for block in (block for message in messages for block in message.blocks):
-        by_source[block.source] = by_source.get(block.source, 0) + block.tokens
+    pinned: list[ViewBlock] = []
+    for message in messages:
+        for block in message.blocks:
+            by_source[block.source] = by_source.get(block.source, 0) + block.tokens
+            if block.pinned:
+                pinned.append(block)
     return _Chunk(
         messages,
-        reduce(_plus, messages, _NONE),
+        messages[-1].id,
+        _NONE.plus(messages),
         by_source,
-        tuple(block for message in messages for block in message.blocks if block.pinned),
+        tuple(pinned),
         _bulky(messages),
-        frozenset[str]().union(*map(writers, messages)),
+        frozenset[str]().union(*(writers(message) for message in messages if message.private)),
     )
 
 
@@ -540,8 +552,8 @@ def _cut(messages: Sequence[ViewMessage]) -> tuple[_Chunk, ...]:
 
 def _whole(chunks: tuple[_Chunk, ...], tail: tuple[ViewMessage, ...]) -> Messages:
     starts = tuple(accumulate((len(chunk.messages) for chunk in chunks), initial=0))
-    old = reduce(_Sums.plus, (chunk.sums for chunk in chunks), _NONE)
-    return Messages(chunks, starts, tail, reduce(_plus, tail[:-1], old))
+    old = _Sums(*map(sum, zip(_NONE, *(chunk.sums for chunk in chunks), strict=True)))
+    return Messages(chunks, starts, tail, old.plus(tail[:-1]))
 
 
 def _built(chunks: tuple[_Chunk, ...], messages: tuple[ViewMessage, ...]) -> Messages:
