@@ -91,16 +91,26 @@ def workspace(place: Path) -> Path:
 
 
 def aiohttp_loops(server: Server, agents: int, folder: Path) -> Side:
-    url = server.base_url(CALLS - 1, f"aiohttp+{LATENCY_MS}ms")
+    label = f"aiohttp-{agents}+{LATENCY_MS}ms"
+    url = server.base_url(CALLS - 1, label)
     said = told([sys.executable, str(HERE / "fanout_bare.py"), url, str(agents)], workspace(folder), url)
+    check_calls(server, label, agents)
     return Side("bare aiohttp", agents, said["wall"], said["cpu"], said["kib"])
 
 
 def loops(name: str, command: list[str], server: Server, agents: int, folder: Path) -> Side:
     """Measure a program that runs as many agents at once: the SDK loop, or another framework."""
-    url = server.base_url(CALLS - 1, f"{name}+{LATENCY_MS}ms")
+    label = f"{name}-{agents}+{LATENCY_MS}ms"
+    url = server.base_url(CALLS - 1, label)
     said = told([*command, str(agents)], workspace(folder), url)
+    check_calls(server, label, agents)
     return Side(name, agents, said["wall"], said["cpu"], said["kib"])
+
+
+def check_calls(server: Server, label: str, agents: int) -> None:
+    """Raise `child.ChildFailed` unless the agents of a side have made all their calls."""
+    if (replies := server.seen(label).get("replies")) != agents * CALLS:
+        raise child.ChildFailed(f"{label}: {agents} agents made {replies} calls, not {CALLS} each")
 
 
 def ours(server: Server, agents: int, folder: Path) -> Side:
