@@ -36,9 +36,10 @@ def input_words(tool_input: Mapping[str, Any]) -> str:
 
     Without such a field: `key value, key value`, where lists and objects are shown by their counts.
     """
-    main = next((text for field in _MAIN_FIELDS if (text := tool_input.get(field)) and isinstance(text, str)), None)
-    if main is not None:
-        return _first_line(main)
+    for field in _MAIN_FIELDS:
+        text = tool_input.get(field)
+        if text and isinstance(text, str):
+            return _first_line(text)
     return ", ".join(f"{key} {_value_words(value)}" for key, value in tool_input.items())
 
 

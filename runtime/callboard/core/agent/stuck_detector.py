@@ -152,6 +152,7 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     if repeats == 1 and stuck.last:
         swings = stuck.swings + 1 if now == stuck.before else 2
     had = dict(stuck.failures)
+    failures = _failures(outcomes)
     mail = unsent = created = uncreated = 0
     for outcome in outcomes:
         if outcome.call.name in MAIL_TOOLS:
@@ -169,7 +170,7 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
         before_words=stuck.last_words,
         repeats=repeats,
         swings=swings,
-        failures=tuple((kind, had.get(kind, 0) + 1) for kind in _failures(outcomes)),
+        failures=tuple([(kind, had.get(kind, 0) + 1) for kind in failures]),
         looks=stuck.looks if waits else 0,
         letters=max(0, stuck.letters + mail - MAIL_PER_RESULT * new),
         unsent=max(0, stuck.unsent + 2 * unsent - mail),
@@ -304,8 +305,9 @@ def _new_results(
 
 def _failures(outcomes: Sequence[CallOutcome]) -> list[str]:
     """Return the kinds of failures of a step, sorted; none if one of its calls succeeded, which is progress."""
-    if not all(outcome.is_error for outcome in outcomes):
-        return []
+    for outcome in outcomes:
+        if not outcome.is_error:
+            return []
     kinds = {(outcome.call.name, kind) for outcome in outcomes if (kind := _kind_of(outcome.content))}
     return [f"{name}: {kind}" for name, kind in sorted(kinds)]
 

@@ -209,6 +209,8 @@ def _turn_began(before: AgentState, after: AgentState, e: ev.TurnBegan) -> Agent
 
 
 def _merged(before: AgentState, after: AgentState, e: ev.ResultsMerged) -> AgentState:
+    if before.calls.names.isdisjoint(_COUNTED):
+        return after
     done = [item.call.name for item in before.calls if not item.is_error]
     sent = sum(name in MAIL_TOOLS for name in done)
     created = sum(name in TASK_TOOLS for name in done)
@@ -228,6 +230,7 @@ def _with_counts(state: AgentState, counts: MailCounts) -> AgentState:
     return replace(state, inbox=replace(state.inbox, counts=counts))
 
 
+_COUNTED = MAIL_TOOLS | TASK_TOOLS
 _COUNTS: Mapping[type, Count] = {
     ev.EnvelopeReceived: _received,
     ev.TurnBegan: _turn_began,
