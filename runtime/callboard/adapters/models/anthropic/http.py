@@ -17,12 +17,12 @@ from itertools import accumulate
 from typing import TypeVar
 from urllib.parse import quote
 
-import aiohttp
 import anyio
 
 from callboard.adapters.models.anthropic.faults import ErrorResponse, FaultTexts, fault_of_answer, fault_of_event
 from callboard.adapters.models.anthropic.reply import BadEvent, EventReader, ReplyBuilder, ServiceError
 from callboard.adapters.models.anthropic.service import (
+    LIBRARY_ERRORS,
     ConnectionLost,
     RequestRefused,
     ServiceAnswer,
@@ -46,8 +46,6 @@ _END_S = 0.25
 
 _UNAUTHORIZED = 401
 _UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
-_FOREIGN = (aiohttp.ClientError, OSError)
-"""Exceptions of the HTTP library. `OSError` covers resets, TLS errors and timeouts of the system."""
 
 
 class HttpModel:
@@ -75,7 +73,7 @@ class HttpModel:
         except RequestRefused as error:
             fault = self._fault_of_status(error)
             rates = rates_of(error.headers, time.time())
-        except (ConnectionLost, *_FOREIGN) as error:
+        except (ConnectionLost, *LIBRARY_ERRORS) as error:
             fault = _lost(error, call.request_id)
         except CredentialsMissing as error:
             fault = Fault(kind="credentials", message=str(error))
@@ -96,7 +94,7 @@ class HttpModel:
         except TimeoutError:
             reason = f"no answer within {request.total_timeout:g} s"
             fault = Fault(kind="silence", type="total", message=reason)
-        except (ConnectionLost, *_FOREIGN) as error:
+        except (ConnectionLost, *LIBRARY_ERRORS) as error:
             fault = _lost(error)
             reason = fault.message
         except CredentialsMissing as error:
@@ -117,7 +115,7 @@ class HttpModel:
         try:
             with anyio.fail_after(timeout):
                 return model_facts(body_of(await self._with_key(lambda: self._service.get(path))))
-        except (RequestRefused, ConnectionLost, TimeoutError, CredentialsMissing, *_FOREIGN):
+        except (RequestRefused, ConnectionLost, TimeoutError, CredentialsMissing, *LIBRARY_ERRORS):
             return ModelFacts()  # many services have no such path
 
     async def aclose(self) -> None:
@@ -282,7 +280,7 @@ async def _read_end(chunks: AsyncIterator[bytes]) -> None:
     try:
         async for _ in chunks:
             pass
-    except _FOREIGN:
+    except LIBRARY_ERRORS:
         return  # the reply is complete: a connection lost afterwards is not a fault of the call
 
 

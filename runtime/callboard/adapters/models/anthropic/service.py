@@ -14,12 +14,14 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-
 from callboard import __version__
 from callboard.adapters.models.anthropic.credentials import Credentials
+from callboard.adapters.system.late_certificates import certificates_read_late
 from callboard.types.lazy_dataclass import dataclass
+
+with certificates_read_late():
+    import aiohttp
+    from aiohttp.abc import AbstractStreamWriter
 
 API_VERSION = "2026-10-21"
 """Version of the Messages API that requests name: that of the SDK, which test_requests_name_the_sdks_version reads."""
@@ -37,6 +39,8 @@ _LONGEST_ERROR = 1 << 20
 """Most bytes that are read of an error's body."""
 _OK = 200
 
+LIBRARY_ERRORS = (aiohttp.ClientError, OSError)
+"""Exceptions of the HTTP library. `OSError` covers resets, TLS errors and timeouts of the system."""
 _UNCONNECTED = (
     aiohttp.ClientConnectorError,
     aiohttp.ClientHttpProxyError,
