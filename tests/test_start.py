@@ -8,9 +8,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 from pydantic import BaseModel
@@ -50,7 +51,7 @@ def test_a_pattern_is_compiled_when_it_is_first_used() -> None:
 
 
 def _is_compiled(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func) == "re.compile"
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile" for node in ast.walk(value))
 
 
 def modules() -> list[ModuleType]:
@@ -61,13 +62,22 @@ def modules() -> list[ModuleType]:
 
 def test_every_pattern_is_valid() -> None:
     """A pattern is compiled at its first use, which would be late to learn that it is not valid."""
-    values = [value for module in modules() for value in vars(module).values()]
+    values = [inner for module in modules() for value in vars(module).values() for inner in flat(value)]
     patterns = [value for value in values if type(value).__name__ == "_LatePattern"]
     assert len(patterns) > 200
     for pattern in patterns:
         re.compile(
             pattern.pattern, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
         )
+
+
+def flat(value: object) -> Iterator[object]:
+    """Yield the values in a constant: those of tuples, lists, and dictionaries in it, too."""
+    if isinstance(value, tuple | list | dict):
+        for inner in cast("Iterable[object]", value.values() if isinstance(value, dict) else value):
+            yield from flat(inner)
+    else:
+        yield value
 
 
 def test_every_model_can_be_built() -> None:
@@ -102,13 +112,14 @@ print(sorted({names!r} & sys.modules.keys()))
 
 
 def test_a_command_that_only_looks_loads_nothing_that_runs_agents(tmp_path: Path) -> None:
-    places = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+    assert last_line(LOOKED.format(names=set(NOT_TO_LOOK)), tmp_path) == "[]"
+
+
+def last_line(program: str, home: Path) -> str:
+    """Return the last line that a Python program prints."""
+    places = {f"XDG_{name}_HOME": str(home / name) for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+    environment = {**os.environ, **places}
     ran = subprocess.run(
-        [sys.executable, "-c", LOOKED.format(names=set(NOT_TO_LOOK))],
-        env={**os.environ, **places},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", program], env=environment, cwd=home, capture_output=True, text=True, check=True
     )
-    assert ran.stdout.splitlines()[-1] == "[]"
+    return ran.stdout.splitlines()[-1]

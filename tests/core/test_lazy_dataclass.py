@@ -6,9 +6,10 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import typing
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -208,6 +209,52 @@ def test_the_end_of_making_a_value_runs() -> None:
     assert Checked(1).size == 1
     with pytest.raises(ValueError, match="negative"):
         Checked(-1)
+
+
+def test_a_class_variable_is_no_field_and_each_field_keeps_the_text_of_its_type() -> None:
+    found: list[object] = []
+    for decorator in (dataclass, EAGER):
+
+        @decorator(frozen=True, slots=True)
+        class Shared:
+            name: str
+            most: ClassVar[int] = 3
+            few: typing.ClassVar[list[int]] = [4]
+
+        @decorator(frozen=True)
+        class Named:
+            name: str
+            parts: list[Unknown] = field(default_factory=list)  # noqa: F821 - a name that only type checkers need
+
+        kinds: list[Any] = [Shared, Named]
+        found.append(
+            [
+                ([(one.name, one.type) for one in dataclasses.fields(kind)], kind.__annotations__, kind("a"))
+                for kind in kinds
+            ]
+        )
+        found[-1] = repr(found[-1])
+    assert found[0] == found[1]
+    assert "list[Unknown]" in str(found[0])
+
+
+def test_a_default_value_does_not_compile_the_hash_of_its_class() -> None:
+    @dataclass(frozen=True)
+    class Part:
+        name: str
+
+    @dataclass(frozen=True)
+    class Whole:
+        part: Part = Part("a")
+
+    assert not inspect.isfunction(vars(Part)["__hash__"])
+    assert Part.__hash__(Part("a")) == hash(Whole().part) == hash(("a",))
+    assert inspect.isfunction(vars(Part)["__hash__"])
+    with pytest.raises(ValueError, match="mutable default"):
+
+        @dataclass
+        class _Wrong:
+            parts: dict[str, int] = {}  # noqa: RUF012 - what is refused
 
 
 def test_a_class_inherits_fields_and_methods() -> None:

@@ -23,16 +23,16 @@ class _LatePattern:
     """Pattern that has no methods of its own until the first one is asked for, and from then on those of `re`."""
 
     def __init__(self, text: str | bytes, flags: int) -> None:
-        self._text = text
+        self.pattern = text
         self._flags = flags
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        pattern = re.compile(self._text, self._flags)
+        pattern = re.compile(self.pattern, self._flags)
         for method in _METHODS:
             setattr(self, method, getattr(pattern, method))
         return getattr(pattern, name)
 
     def __repr__(self) -> str:
-        return repr(re.compile(self._text, self._flags))
+        return repr(re.compile(self.pattern, self._flags))

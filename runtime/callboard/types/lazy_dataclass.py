@@ -58,7 +58,13 @@ def dataclass(
         kind.__doc__ = kind.__doc__ or kind.__name__  # otherwise `dataclasses` inspects the signature for it
         inherits = any("__dataclass_fields__" in base.__dict__ for base in kind.__mro__[1:])
         checked = frozen and inherits  # `dataclasses` compares `frozen` with that of the bases
-        made = eager_dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only, frozen=checked)(kind)
+        annotations, whole = _bare(kind)
+        try:
+            made = eager_dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only, frozen=checked)(kind)
+        finally:
+            annotations.update(whole)
+        for name, text in whole.items():
+            made.__dict__["__dataclass_fields__"][name].type = text
         options = {"init": True, "repr": repr, "eq": eq, "order": order, "frozen": frozen}
         for name, value in options.items():
             setattr(made.__dict__["__dataclass_params__"], name, value)
@@ -76,8 +82,29 @@ def dataclass(
     return decorated if cls is None else decorated(cls)
 
 
+def _bare(kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take the texts of annotations away, and return the annotations of the class, and what they were.
+
+    `dataclasses` compares each text three times with a pattern to find `ClassVar`, `InitVar`, and `KW_ONLY`, which
+    takes half the time of a class. A class with one of these keeps its texts.
+    """
+    annotations: dict[str, Any] = vars(kind).get("__annotations__", {})
+    whole = dict(annotations)
+    try:
+        text = " ".join(annotations.values())
+    except TypeError:  # these are no texts
+        return annotations, {}
+    if "ClassVar" in text or "InitVar" in text or "KW_ONLY" in text:
+        return annotations, {}
+    annotations.update(dict.fromkeys(whole))
+    return annotations, whole
+
+
 class _Compiled:
-    """A method of a class that replaces itself with the compiled one at its first use."""
+    """A method of a class that replaces itself with the compiled one at its first use.
+
+    `dataclasses` looks at `__hash__` of the class of each default value, without a use of it.
+    """
 
     __slots__ = ("_name", "_owner")
 
@@ -85,9 +112,14 @@ class _Compiled:
         self._owner = owner
         self._name = name
 
+    def __call__(self, instance: Any) -> Any:
+        return self.__get__(instance)()
+
     def __get__(self, instance: Any, kind: type[Any] | None = None) -> Any:
         owner = self._owner
         name = self._name
+        if instance is None and name == "__hash__":
+            return self
         method = _COMPILERS[name](owner) if name in _COMPILERS else _comparison(owner, name)
         method.__module__ = owner.__module__
         method.__qualname__ = f"{owner.__qualname__}.{name}"

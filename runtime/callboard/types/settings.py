@@ -510,9 +510,15 @@ class Settings(Section):
         bare = _SNAPSHOT.sub("", model)
         stated: dict[str, float] = {}
         for pattern in sorted(self.models, key=lambda name: (name == model, name == bare, len(name))):
-            if pattern in (model, bare) or fnmatchcase(model, pattern):
+            if pattern in (model, bare) or _matches(model, pattern):
                 stated |= self.models[pattern].model_dump(exclude_none=True)
         return stated
+
+
+def _matches(model: str, pattern: str) -> bool:
+    """Return True if a glob matches the model. Its beginning is compared first, because `fnmatch` compiles a glob."""
+    beginning = pattern.partition("*")[0].partition("?")[0].partition("[")[0]
+    return model.startswith(beginning) and fnmatchcase(model, pattern)
 
 
 _SNAPSHOT = late_pattern(r"-(?:\d{8}|latest)\Z")

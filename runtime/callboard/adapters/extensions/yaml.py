@@ -64,8 +64,9 @@ def _resolvers(*, decimals: bool) -> _Resolvers:
     for kind, (pattern, starts) in _WORDS.items():
         if kind == "float" and not decimals:
             continue
+        plain = late_pattern(f"(?:{pattern})$")
         for start in starts:
-            table.setdefault(start, []).append((f"{_TAG}{kind}", re.compile(f"(?:{pattern})$")))
+            table.setdefault(start, []).append((f"{_TAG}{kind}", plain))
     return table
 
 

@@ -36,18 +36,18 @@ _REPOSITORY: Mapping[str, re.Pattern[str]] = {
         ),
         _SWITCH,
     ),
-    "core.autocrlf": re.compile(_SWITCH.pattern + "|input", re.IGNORECASE),
-    "core.safecrlf": re.compile(_SWITCH.pattern + "|warn", re.IGNORECASE),
-    "core.eol": re.compile("lf|crlf|native", re.IGNORECASE),
-    "core.checkstat": re.compile("default|minimal", re.IGNORECASE),
-    "merge.conflictstyle": re.compile("merge|diff3|zdiff3"),
+    "core.autocrlf": late_pattern(_SWITCH.pattern + "|input", re.IGNORECASE),
+    "core.safecrlf": late_pattern(_SWITCH.pattern + "|warn", re.IGNORECASE),
+    "core.eol": late_pattern("lf|crlf|native", re.IGNORECASE),
+    "core.checkstat": late_pattern("default|minimal", re.IGNORECASE),
+    "merge.conflictstyle": late_pattern("merge|diff3|zdiff3"),
     "user.name": _TEXT,
     "user.email": _TEXT,
 }
 _PERSON: Mapping[str, re.Pattern[str]] = {**_REPOSITORY, "core.excludesfile": _TEXT}
 _FORMATS: Mapping[str, re.Pattern[str]] = {
-    "extensions.objectformat": re.compile("sha1|sha256"),
-    "extensions.refstorage": re.compile("files|reftable"),
+    "extensions.objectformat": late_pattern("sha1|sha256"),
+    "extensions.refstorage": late_pattern("files|reftable"),
 }
 """Formats of a repository's store. With a wrong value, git refuses the repository."""
 _HEADER = late_pattern(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\.)*)")?\s*\]')

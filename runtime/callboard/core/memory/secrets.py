@@ -47,7 +47,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("a JSON web token", r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
     ("an age key", r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}"),
 )
-_KNOWN = tuple((label, re.compile(form)) for label, form in _FORMS)
+_KNOWN = tuple((label, late_pattern(form)) for label, form in _FORMS)
 _URL = late_pattern(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@'\"<>]{0,200}:(?P<value>[^\s/@'\"<>]{1,200})@", re.IGNORECASE)
 _QUERY = late_pattern(
     r"[?&](?:access_?token|api_?key|key|token|sig|signature|secret|password|auth)=(?P<value>[^\s&#'\"<>]{8,})",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -21,18 +20,19 @@ from typing import cast
 
 from callboard.ports.model import ModelRequest
 from callboard.types.errors import SettingsError, UsageError
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 VERSION = 1
 _OF_THIS_RUN = (
     # Transcripts are named by a journal position, which depends on the arrival of mail.
-    (re.compile(r"(/transcripts/[a-z][a-z0-9-]*)-[0-9]+\.jsonl"), r"\1-{{callboard:position}}.jsonl"),
+    (late_pattern(r"(/transcripts/[a-z][a-z0-9-]*)-[0-9]+\.jsonl"), r"\1-{{callboard:position}}.jsonl"),
     # The permitted length of a summary depends on the size of the replaced part, and so on the length of this machine's
     # paths.
-    (re.compile(r"at most [0-9]+ words \([0-9]+ tokens are the limit\)"), "{{callboard:sizes}}"),
+    (late_pattern(r"at most [0-9]+ words \([0-9]+ tokens are the limit\)"), "{{callboard:sizes}}"),
     # The fence of a summary depends on the text that it encloses, and so on these paths too.
-    (re.compile(r"(</?(?:record|summary))-[0-9a-f]{12}>"), r"\1-{{callboard:fence}}>"),
+    (late_pattern(r"(</?(?:record|summary))-[0-9a-f]{12}>"), r"\1-{{callboard:fence}}>"),
 )
 """Other parts of a request that differ between machines, and their placeholders."""
 
