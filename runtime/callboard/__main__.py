@@ -21,13 +21,17 @@ from callboard.cli.terminal import hangup
 hangup.install()
 type_ahead.hold_from_import()
 
-import click
+from callboard.sessions.quick_imports import collector_paused, freeze_imports
 
-from callboard import __version__  # pyright: ignore[reportUnusedImport] - imported before structlog is for the first time
-from callboard.cli import _fast_start as _early  # noqa: F401  # pyright: ignore[reportUnusedImport] - runs before the first import of structlog
-from callboard.cli.commands.options import Invocation
-from callboard.cli.commands.root import cli
-from callboard.types.errors import CallboardError, UsageError
+freeze_imports()
+with collector_paused():
+    import click
+
+    from callboard import __version__  # pyright: ignore[reportUnusedImport] - imported before structlog is for the first time
+    from callboard.cli import _fast_start as _early  # noqa: F401  # pyright: ignore[reportUnusedImport] - runs before the first import of structlog
+    from callboard.cli.commands.options import Invocation
+    from callboard.cli.commands.root import cli
+    from callboard.types.errors import CallboardError, UsageError
 
 BUG = 70
 INTERRUPTED = 130

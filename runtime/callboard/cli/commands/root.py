@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from callboard.cli.commands.client_options import option_names
 from callboard.cli.commands.options import everywhere, in_worktree, taking_over, with_plugins, with_servers
-from callboard.sessions.quick_imports import collector_paused, freeze_imports
+from callboard.sessions.quick_imports import collector_paused
 from callboard.types.late_pattern import late_pattern
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -98,7 +98,6 @@ class RootGroup(click.Group):
             return None
         with collector_paused():
             module = importlib.import_module(f"callboard.cli.commands.{entry[0]}")
-        freeze_imports()
         return getattr(module, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -229,7 +228,6 @@ def cli(ctx: click.Context, /, **values: Any) -> int | None:
         return None
     with collector_paused():
         talk = importlib.import_module("callboard.cli.commands.talk").talk
-    freeze_imports()
     return talk(ctx.obj, **values)
 
 
