@@ -125,6 +125,19 @@ def last_line(program: str, home: Path) -> str:
     return ran.stdout.splitlines()[-1]
 
 
+NOT_TO_RUN = ("callboard.adapters.models.cassette", "callboard.cli.headless.client", "callboard.sessions.replay")
+"""What only a recording, a replay, or a client of `callboard run` needs."""
+RUN = """
+import sys
+import callboard.cli.commands.run, callboard.sessions.open
+print([name for name in {names!r} if name in sys.modules])
+"""
+
+
+def test_a_run_loads_neither_cassettes_nor_what_serves_a_client(tmp_path: Path) -> None:
+    assert last_line(RUN.format(names=NOT_TO_RUN), tmp_path) == "[]"
+
+
 COLLECTED = """
 import gc, sys
 largest = [0]

@@ -41,7 +41,6 @@ from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.options import CommandsAtRest, HostingOptions
 from callboard.sessions.person_actions import say_as_person, write_schedule_as_person
 from callboard.sessions.prepare import PreparedSession
-from callboard.sessions.replay import Wiring
 from callboard.sessions.result import (
     DONE,
     FAILED,
@@ -51,6 +50,7 @@ from callboard.sessions.result import (
     advice_after,
     outcome_of,
 )
+from callboard.sessions.wiring import Wiring
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import CallboardError, Conflict, LimitReached, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass

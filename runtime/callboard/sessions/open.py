@@ -83,11 +83,11 @@ from callboard.sessions.options import (
 )
 from callboard.sessions.prepare import PreparedSession, hold_session, prepare_session
 from callboard.sessions.quick_imports import freeze_opened
-from callboard.sessions.replay import Replayed, Wiring, wired, wired_for_replay
 from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patient_run, watch_cut_off
 from callboard.sessions.vouching import can_announce
+from callboard.sessions.wiring import Wiring, wired, wired_for_replay
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Fenced, SessionHosted, heart_of
@@ -569,7 +569,7 @@ async def run_supervisor(
                 await group.start(partial(LiveHost(host).serve, live, host_row))
             if live is not None and launcher.level == 0 and can_announce(host.ports.store):
                 await group.start(partial(guard_answers, host, live, host_row))
-            if not isinstance(wiring, Replayed):
+            if wiring.schedules:
                 group.start_soon(keep_reading, definitions, tell)
             group.start_soon(keep_patience, host.ports.store, tell)
             group.start_soon(watch_cut_off, host.ports.store, host.fence)

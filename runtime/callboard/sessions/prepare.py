@@ -33,8 +33,8 @@ from callboard.ports.store import Lease, Store
 from callboard.sessions.lease import hold_lease
 from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
 from callboard.sessions.places import WorkspacePaths, find_places
-from callboard.sessions.replay import CASSETTE, Replay, find_replay
 from callboard.sessions.stores import open_store
+from callboard.sessions.wiring import CASSETTE, Replay, find_replay
 from callboard.sessions.workspaces import PlacedWorkspace, place_here, place_session, remote_entries, remote_of
 from callboard.types.errors import UsageError
 from callboard.types.events import Event

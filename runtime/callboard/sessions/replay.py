@@ -7,14 +7,14 @@ and results; with live tools the rules of this workspace decide.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
 
-from callboard.adapters.models.cassette.format import Placeholders, read_header
+from callboard.adapters.models.cassette.format import Placeholders
 from callboard.adapters.models.cassette.mail_order import PATIENCE, DeliveryOrder, DeliveryRecorder
 from callboard.adapters.models.cassette.recorder import Cassette, CassetteModel, Recording, RecordingModel, Tape
 from callboard.adapters.models.cassette.tool_results import (
@@ -40,7 +40,6 @@ from callboard.adapters.models.cassette.wrappers import (
     taped_facts,
 )
 from callboard.adapters.system.clock import SystemClock
-from callboard.adapters.system.scratch import scratch_folder
 from callboard.adapters.tools.mcp import server_tools
 from callboard.config.settings import LoadedSettings
 from callboard.core.messaging.envelopes import sending
@@ -48,51 +47,20 @@ from callboard.engine.runtime import Services, SessionRuntime
 from callboard.engine.toolbox import Toolbox, wrapped
 from callboard.ports.environment import Approver, Surroundings
 from callboard.ports.tool import Tool
-from callboard.sessions.compose import ModelSelection, choose_model
+from callboard.sessions.compose import ModelSelection
 from callboard.sessions.places import WorkspacePaths
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.errors import SettingsError
-from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
-CASSETTE = "cassette"
 LIVE_PATIENCE = 660.0
 """Seconds of silence in a replay whose tools run: longer than any tool may take."""
-_SESSION = late_pattern(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """Session that is neither recorded nor a replay."""
-
-    chosen: ModelSelection
-    schedules: bool = True
-    """True if schedules fire while the session is hosted."""
-
-    def wrap(self, ports: Services) -> Services:
-        """Return the ports for the session's agents."""
-        return ports
-
-    def nonce(self, real: str) -> str:
-        """Return the nonce that identifies a person's message as one envelope."""
-        return real
-
-    def facts(self, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the facts about the machine in the agent's prompt."""
-        return real
-
-    def verdict(self) -> str:
-        """Return the fault of the session as a replay; empty if there is none."""
-        return ""
-
-    async def feed(self, host: SessionRuntime) -> None:
-        """Send the envelopes that come from outside the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
-    """Session that is being recorded. For its methods see `Plain`."""
+    """Session that is being recorded. For its methods see `Wiring`."""
 
     chosen: ModelSelection
     tape: Recording
@@ -129,7 +97,7 @@ class RecordingSource:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Session that is replayed. For its methods see `Plain`."""
+    """Session that is replayed. For its methods see `Wiring`."""
 
     chosen: ModelSelection
     tape: Cassette
@@ -206,46 +174,15 @@ class Replayed:
         return replayed(tool, self.tape)
 
 
-Wiring = Plain | RecordingSource | Replayed
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """Description of the session that a cassette replays."""
-
-    file: Path
-    session: str
-    attended: bool
-    data: Path
-    """Folder for large results and transcripts, removed at the end."""
-
-
-async def find_replay(model: str, stack: AsyncExitStack) -> Replay | None:
-    """Return the replay that this model names, None for any other model.
-
-    Raises `SettingsError` for an invalid cassette.
-    """
-    kind, _, path = model.partition(":")
-    if kind != CASSETTE or not path:
-        return None
-    file = Path(path)
-    header = await anyio.to_thread.run_sync(read_header, file)
-    session = str(header.get("session", ""))
-    if not _SESSION.match(session):
-        raise SettingsError("the cassette names no session: record it again", f"{file}:1")
-    data = stack.enter_context(scratch_folder())
-    return Replay(file, session, bool(header.get("attended")), data)
-
-
 @asynccontextmanager
-async def wired_for_replay(
-    replay: Replay, loaded: LoadedSettings, places: WorkspacePaths, live_tools: bool
-) -> AsyncGenerator[Wiring]:
-    """Yield the model and the delivery order of a replay.
+async def replayed(
+    file: Path, session: str, loaded: LoadedSettings, places: WorkspacePaths, *, live_tools: bool
+) -> AsyncGenerator[Replayed]:
+    """Yield the model and the delivery order of a replay of this file.
 
     Raises `SettingsError` with file and line for a damaged cassette.
     """
-    cassette = await anyio.to_thread.run_sync(Cassette, replay.file, _placeholders(places, replay.session))
+    cassette = await anyio.to_thread.run_sync(Cassette, file, _placeholders(places, session))
     course = DeliveryOrder(cassette, SystemClock(), LIVE_PATIENCE if live_tools else PATIENCE)
     limits = _limits_of(cassette, loaded)
     fallbacks = tuple(str(name) for name in cassette.header.get("fallbacks", ()))
@@ -257,30 +194,23 @@ async def wired_for_replay(
         course.close()
 
 
-@asynccontextmanager
-async def wired(
-    model: str, loaded: LoadedSettings, places: WorkspacePaths, *, session: str, record: Path | None, attended: bool
-) -> AsyncGenerator[Wiring]:
-    """Yield the model of a session that is not a replay, recorded if requested.
-
-    Raises the errors of `choose_model`, and `UsageError` if the cassette cannot be written.
-    """
-    async with choose_model(model, loaded, places, session) as chosen:
-        if record is None:
-            yield Plain(chosen)
-            return
-        header: Json = {
-            "model": chosen.name,
-            "session": session,
-            "attended": attended,
-            "limits": {name: model_limits.model_dump(mode="json") for name, model_limits in chosen.limits.items()},
-            "fallbacks": list(chosen.fallbacks),
-        }
-        recording = Recording(record, _placeholders(places, session), header)
-        try:
-            yield RecordingSource(replace(chosen, model=RecordingModel(chosen.model, recording)), recording)
-        finally:
-            recording.close()
+@contextmanager
+def recorded(
+    chosen: ModelSelection, record: Path, places: WorkspacePaths, *, session: str, attended: bool
+) -> Generator[RecordingSource]:
+    """Yield the model of a session whose calls are recorded. Raises `UsageError` if the cassette cannot be written."""
+    header: Json = {
+        "model": chosen.name,
+        "session": session,
+        "attended": attended,
+        "limits": {name: model_limits.model_dump(mode="json") for name, model_limits in chosen.limits.items()},
+        "fallbacks": list(chosen.fallbacks),
+    }
+    recording = Recording(record, _placeholders(places, session), header)
+    try:
+        yield RecordingSource(replace(chosen, model=RecordingModel(chosen.model, recording)), recording)
+    finally:
+        recording.close()
 
 
 def _limits_of(cassette: Cassette, loaded: LoadedSettings) -> dict[str, ModelLimits]:

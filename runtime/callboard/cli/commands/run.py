@@ -46,9 +46,8 @@ from callboard.cli.commands.options import (
 )
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.commands.prompt_input import read_prompt
-from callboard.cli.headless.initialize import agents_of
 from callboard.cli.headless.json_result import schema_words
-from callboard.cli.headless.options import ClientOptions
+from callboard.cli.headless.options import ClientOptions, agents_of
 from callboard.cli.headless.run import Headless, Output, run_headless
 from callboard.cli.terminal.keyboard import person_is_there
 from callboard.cli.terminal.terminal import Terminal, block

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import anyio
 
-from callboard.adapters.extensions.agents import AgentFile, given_agents
 from callboard.adapters.extensions.hooks import HookEntry
 from callboard.cli.headless.client import Client, ClientGone, ClientRefused
 from callboard.cli.headless.json_result import schema_words
 from callboard.cli.headless.messages import PROMPT_COMMANDS, key_source
+from callboard.cli.headless.options import agents_of
 from callboard.core.hooks.matching import MATCHED
 from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.core.hooks.output import defers, output_meaning
@@ -149,20 +149,6 @@ def _ignored_notes(request: Json) -> Iterator[str]:
     for name in request:
         if name not in _TAKEN:
             yield f"initialize: {name} is ignored: {_WHY.get(name, 'it is unknown')}"
-
-
-def agents_of(raw_agents: object, place: str) -> tuple[dict[str, AgentFile], list[str]]:
-    """Return the agent types of a client by name, and the ignored parts.
-
-    Raises `UsageError` for anything but a mapping of names to objects.
-    """
-    if raw_agents is None:
-        return {}, []
-    listed = cast("dict[object, object]", raw_agents) if isinstance(raw_agents, dict) else {"": None}
-    if not all(isinstance(name, str) and isinstance(entry, dict) for name, entry in listed.items()):
-        raise UsageError(f"{place}: agents map names to objects with `description` and `prompt`")
-    agents, notes = given_agents(cast("dict[str, Json]", raw_agents), place)
-    return agents, [str(note) for note in notes]
 
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from callboard.adapters.extensions.agents import AgentFile, given_agents
 from callboard.sessions.options import SessionOptions
+from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
@@ -44,3 +48,17 @@ class ClientOptions:
     """Beta features of the service that the client requests."""
     quiet_states: bool = False
     """True if only the client's library requested the states, and keeps them to itself."""
+
+
+def agents_of(raw_agents: object, place: str) -> tuple[dict[str, AgentFile], list[str]]:
+    """Return the agent types of a client by name, and the ignored parts.
+
+    Raises `UsageError` for anything but a mapping of names to objects.
+    """
+    if raw_agents is None:
+        return {}, []
+    listed = cast("dict[object, object]", raw_agents) if isinstance(raw_agents, dict) else {"": None}
+    if not all(isinstance(name, str) and isinstance(entry, dict) for name, entry in listed.items()):
+        raise UsageError(f"{place}: agents map names to objects with `description` and `prompt`")
+    agents, notes = given_agents(cast("dict[str, Json]", raw_agents), place)
+    return agents, [str(note) for note in notes]
