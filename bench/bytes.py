@@ -54,6 +54,8 @@ PARTS = {
 CALL = re.compile(r"(?P<thread>\d+) +(?P<call>\w+)\((?P<arguments>.*)")
 RESUMED = re.compile(r"(?P<thread>\d+) +<\.\.\. \w+ resumed>(?P<arguments>.*)")
 PATH = re.compile(r"\d+<([^>]*)>")
+RESULT = re.compile(r"\) += (\d+)$")
+"""Result of a call that did not fail. strace aligns the results of short lines."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,14 @@ def counted(trace: Path, database: int) -> Written:
             else:
                 continue
             paths = PATH.findall(arguments)
-            result = arguments.rpartition(") = ")[2].split()
+            result = RESULT.search(arguments)
             part = part_of(paths[-1 if call == "copy_file_range" else 0]) if paths else None
-            if part is None or not result or not result[0].isdigit():
+            if part is None or result is None:
                 continue
             if call in SYNCS:
                 syncs[part] += 1
             else:
-                sizes[part] += int(result[0])
+                sizes[part] += int(result[1])
     return Written(sizes, syncs, database)
 
 
