@@ -270,6 +270,11 @@ class AgentRuntime:
         self._notify(events)
         return True
 
+    def announce(self, events: Sequence[Event]) -> None:
+        """Show the newest events, which were committed before this object existed."""
+        self.recent_replies.take(events, self.state)
+        self._notify(events)
+
     def stream(self, delta: Delta, reply: StreamingReply | None = None) -> None:
         """Show a piece of the agent's output. Shows nothing once another object runs the agent.
 

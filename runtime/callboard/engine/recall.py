@@ -4,7 +4,8 @@ A damaged record leaves a gap in the numbers of a journal. A snapshot after the 
 snapshot, the state before the gap is the newest that is certain: `recall` then refuses, and `recall_readable` returns
 that state with the readable records after the gap.
 
-An agent's spec is stored in a row for its content, so that it commits with the agent's own row.
+An agent's spec is stored in a row for its content, so that it commits with the agent's own row. The spec of a subagent
+whose journal begins in the same commit is only there.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from callboard.ports.store import Store
 from callboard.ports.store_reading import records_of, row_of
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SessionUnreadable, UsageError
-from callboard.types.events import ContextEdited, Event
+from callboard.types.events import AgentStarted, ContextEdited, Event
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ViewMessage
+from callboard.types.records import AgentRow
 
 PAGE = 500
 """Number of records to read at once."""
@@ -165,3 +167,15 @@ async def load_spec(store: Store, session: str, digest: str) -> AgentSpec:
         message = f"session {session} is damaged: the spec {digest[:12]} of one of its agents is missing"
         raise SessionUnreadable(message, session)
     return read_value(AgentSpec, row.value, row.key)
+
+
+async def first_spec(store: Store, session: str, row: AgentRow) -> AgentSpec:
+    """Return the spec with which an agent's life began. Raises `SessionUnreadable` if the store no longer has it."""
+    if row.spec:
+        return await load_spec(store, session, row.spec)
+    stream = journal(session, row.name, row.incarnation)
+    records = await records_of(store, stream, 0, 1)
+    first = read_event(records[0].data, stream, records[0].seq) if records else None
+    if not isinstance(first, AgentStarted):
+        raise SessionUnreadable(f"session {session} is damaged: the first record of {row.name} is missing", session)
+    return first.spec

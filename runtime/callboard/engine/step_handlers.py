@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from callboard.core.agent.authority import authority_of
 from callboard.core.agent.rules.final_report import farewell, last_words
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.stuck_detector import stop_words
+from callboard.core.agent.turn_start import turn_began
 from callboard.core.approvals.requests import SCHEDULED_WAIT
 from callboard.core.budgets.tree import schedule_of
 from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.sendable import with_attachments
 from callboard.core.keys import count_words, request_envelope_id, request_key, short_id
-from callboard.core.messaging.authority import answered, cause_of, turn_of, weakest
+from callboard.core.messaging.authority import answered, cause_of, weakest
 from callboard.core.messaging.envelopes import injected, sending
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.tasks.board import ready_for
@@ -63,12 +63,7 @@ async def begin(agent: AgentRuntime, step: st.Step) -> None:
 
 
 async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:
-    state = agent.state
-    waking = next((e for e in state.inbox.mail if e.id == step.cause), None)
-    turn = short_id("turn", state.identity.session, agent.name, state.identity.incarnation, state.turns.count)
-    authority = turn_of(waking, authority_of(state), state.me.kind)
-    depth = waking.depth if waking else 0
-    await agent.note(ev.TurnBegan(at=_now(agent), turn=turn, cause=step.cause, depth=depth, authority=authority))
+    await agent.note(turn_began(agent.state, step.cause, _now(agent)))
     look_round(agent)
 
 

@@ -349,7 +349,7 @@ class AgentTotals(Value):
 
 
 class AgentRow(Value):
-    """Row of one agent, in its newest incarnation. `spec` is the digest of its `AgentSpec` blob."""
+    """Row of one agent, in its newest incarnation."""
 
     name: str
     incarnation: int = 1
@@ -358,6 +358,7 @@ class AgentRow(Value):
     agent_type: str = ""
     parent: str | None = None
     spec: str = ""
+    """Digest of its `AgentSpec`, which is a row. Empty: the first record of its journal has the spec."""
     life: AgentLife = "starting"
     waiting_for: str = ""
     created_at: float = 0.0

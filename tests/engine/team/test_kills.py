@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import anyio
 import pytest
 from tests.engine.agent.test_background import Commands, Starts
 from tests.engine.team.supervised import Hangs, Processes, at_work, order, to_lead, told, until, virtual
-from tests.engine.team.team_world import TeamWorld, spawn, team_world
+from tests.engine.team.team_world import STORE_TOOLS, TeamWorld, spawn, team_world
 
+from callboard.adapters.mcp.memory import MemoryServers
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.keys import mailbox
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta
 from callboard.ports.store import Append, Fence, Row, Write
 from callboard.testing import HostedSession, ScriptedModel, say, use
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import StoreDamaged
 from callboard.types.events import Event, StopAsked, TaskHeld
+from callboard.types.mcp import ServerEntry
 from callboard.types.records import Envelope, Json
 
+TOOLS = {tool.spec.name: tool for tool in STORE_TOOLS}
 LOOK: tuple[str, Json] = ("task", {"description": "d", "prompt": "p", "agent_type": "explore"})
 
 
@@ -122,11 +130,23 @@ async def killed_early(team: HostedSession, store: Early, kind: str) -> None:
     await team.quiet()
 
 
+class Bringing(TeamWorld):
+    """Subagents bring a server, so that their first record is not part of their birth, as in older versions."""
+
+    def host(self, session: str) -> SessionRuntime:
+        host = super().host(session)
+        host.ports = replace(host.ports, servers=MemoryServers(), own_servers=self._own_servers)
+        return host
+
+    def _own_servers(self, me: AgentSpec) -> Sequence[ServerEntry]:
+        return [ServerEntry("shop", "stdio", "agent", "explore.md")] if me.kind == "subagent" else []
+
+
 @virtual
 async def test_a_subagent_that_is_killed_before_its_first_record_is_an_error_result_of_its_call() -> None:
     store = Early()
     store.late = '"kind":"subagent"'
-    world = team_world(ScriptedModel({"lead": [use(*LOOK), say("alas")]}), store=store)
+    world = Bringing(ScriptedModel({"lead": [use(*LOOK), say("alas")]}), TOOLS, store=store)
     async with world.session() as team:
         await killed_early(team, store, "subagent")
         assert "[status: stopped] The subagent was stopped before it was done" in to_lead(world.model)
@@ -171,7 +191,7 @@ class Dies(Early):
 async def test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew() -> None:
     store = Dies()
     store.late = '"kind":"subagent"'
-    world = team_world(ScriptedModel({"lead": [use(*LOOK), say("alas")]}, end="alive"), store=store)
+    world = Bringing(ScriptedModel({"lead": [use(*LOOK), say("alas")]}, end="alive"), TOOLS, store=store)
     with pytest.RaisesGroup(StoreDamaged, flatten_subgroups=True):
         async with world.session() as team:
             await killed_early(team, store, "subagent")

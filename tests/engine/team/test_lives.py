@@ -45,7 +45,7 @@ class ListingStore(MemoryStore):
         return found
 
 
-async def test_a_subagent_lives_in_four_commits() -> None:
+async def test_a_subagent_lives_in_three_commits() -> None:
     """Each commit costs a sync of the disk."""
     store = ListingStore()
     world = team_world(ScriptedModel({"lead": [use(*LOOK), say("thanks")], "*": [say("found")]}), store=store)
@@ -54,9 +54,8 @@ async def test_a_subagent_lives_in_four_commits() -> None:
         await team.quiet()
         keys = [row.key for row in await store.keys(agent_key("s1", ""))]
         (name,) = {key.rpartition("/")[2] for key in keys} - {"lead"}
-        birth, start, reply, end = store.of("s1", name)
-    assert birth == ["row"]
-    assert start == ["agent_started", "prompt_set", "envelope_received", "turn_began", "row"]
+        birth, reply, end = store.of("s1", name)
+    assert birth == ["row", "agent_started", "prompt_set", "envelope_received", "turn_began"]
     assert (reply[-2:], end) == (["model_called", "model_replied"], ["turn_ended", "agent_stopped", "row"])
 
 

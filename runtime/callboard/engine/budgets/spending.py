@@ -14,7 +14,7 @@ from callboard.core.keys import journal
 from callboard.core.reports.spending import Life, LifeFold, Spending, spending_of
 from callboard.engine.awake_time import AwakeTime
 from callboard.engine.budgets.budgets import Budgets
-from callboard.engine.recall import load_spec, numbered_events, recall_readable
+from callboard.engine.recall import first_spec, numbered_events, recall_readable
 from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Clock
 from callboard.ports.store import Store
@@ -95,9 +95,9 @@ async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[A
         return True
     if any(schedule.budget != Budget() or schedule.fire_budget != Budget() for schedule in budgets.board.schedules()):
         return True
-    specs = {row.spec for row in rows if row.life != "stopped" and row.spec}
+    living = {row.spec or row.name: row for row in rows if row.life != "stopped"}
     try:
-        return any([(await load_spec(store, session, digest)).budget != Budget() for digest in sorted(specs)])
+        return any([(await first_spec(store, session, row)).budget != Budget() for _, row in sorted(living.items())])
     except SessionUnreadable as wrong:
         if wrong.newer:
             raise

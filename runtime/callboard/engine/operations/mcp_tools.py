@@ -74,6 +74,11 @@ def _is_others(private: Mapping[str, Collection[str]], server: str, agent: str) 
     return server in private and agent not in private[server]
 
 
+def brings(host: SessionRuntime, me: AgentSpec) -> bool:
+    """Return True if the agent's type defines servers of its own."""
+    return host.ports.servers is not None and bool(host.ports.own_servers(me))
+
+
 async def bring(agent: AgentRuntime) -> None:
     """Add the servers that the agent's type defines, for agents of this type only.
 

@@ -22,8 +22,10 @@ from callboard.core.mcp.catalog import CALL, listed_tools
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.mcp_tools import news, offer, reaches, until_ready
+from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PromptParts
 from callboard.types import steps as st
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import ValueDamaged
 from callboard.types.events import InjectionQueued, PromptSet
 from callboard.types.messages import Injection
@@ -37,7 +39,8 @@ async def renew_prompt(agent: AgentRuntime, step: st.SetPrompt) -> None:
 async def _renew(agent: AgentRuntime) -> None:
     in_use = await _in_use(agent)
     if lacks_submit_plan(agent.state):
-        await _record(agent, await _composed(agent, listed_tools(in_use[1]) if in_use is not None else None))
+        before = listed_tools(in_use[1]) if in_use is not None else None
+        await _record(agent, await _composed(agent.host, agent.state.me, before))
 
 
 async def set_prompt(agent: AgentRuntime) -> None:
@@ -45,23 +48,32 @@ async def set_prompt(agent: AgentRuntime) -> None:
     parts = None
     in_use = await _in_use(agent)
     if in_use is not None:  # unchanged if the runtime's own tools are: servers may need time to connect
-        parts = await _composed(agent, listed_tools(in_use[1]))
+        parts = await _composed(agent.host, agent.state.me, listed_tools(in_use[1]))
         if not agent.host.moved and agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
             return
     if parts is None or reaches(agent.host, agent.state.me):
-        await until_ready(agent.host)
-        parts = await _composed(agent, None)
+        parts = await first_prompt(agent.host, agent.state.me)
     await _record(agent, parts)
 
 
-async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
-    store = agent.host.ports.store
+async def first_prompt(host: SessionRuntime, me: AgentSpec) -> PromptParts:
+    """Compose the prompt of an agent that has none, once the servers are ready."""
+    await until_ready(host)
+    return await _composed(host, me, None)
+
+
+async def prompt_set(host: SessionRuntime, parts: PromptParts) -> PromptSet:
+    """Store the parts of a prompt, and return the record that they are in use."""
+    store = host.ports.store
     tools = await store.put_blob(parts.tools)
     system = await store.put_blob(parts.system)
     instructions = None if parts.instructions is None else dict(parts.instructions)
-    now = agent.host.clock.now()
-    tokens = parts.tokens
-    prompt = PromptSet(at=now, system=system, tools=tools, overhead_tokens=tokens, instructions=instructions)
+    now = host.clock.now()
+    return PromptSet(at=now, system=system, tools=tools, overhead_tokens=parts.tokens, instructions=instructions)
+
+
+async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
+    prompt = await prompt_set(agent.host, parts)
     if agent.begins_alone:
         await agent.note(prompt)
     else:
@@ -79,10 +91,10 @@ async def _in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
         return None
 
 
-async def _composed(agent: AgentRuntime, before: Sequence[DeclaredTool] | None) -> PromptParts:
+async def _composed(host: SessionRuntime, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptParts:
     """Compose the prompt from the agent's current spec. `before`: the tools of servers that stay in the list."""
-    offered = offer(agent.host, agent.state.me, before)
-    return await agent.host.ports.prompts.compose(agent.state.me, offered.tools, offered.lines)
+    offered = offer(host, me, before)
+    return await host.ports.prompts.compose(me, offered.tools, offered.lines)
 
 
 def look_round(agent: AgentRuntime) -> None:
@@ -116,7 +128,7 @@ async def _offer_first_servers(agent: AgentRuntime) -> None:
         return
     in_use = await _in_use(agent)
     if in_use is not None and f'"{CALL}"'.encode() not in in_use[1]:
-        await _record(agent, await _composed(agent, None))
+        await _record(agent, await _composed(agent.host, agent.state.me, None))
 
 
 _HEARD = frozenset({"prompt", "scheduled", "message", "broadcast", "result", "question", "answer"})

@@ -38,11 +38,12 @@ from callboard.engine.operations.claim_task import take_up
 from callboard.engine.operations.cleanup import notify_lead, release_all
 from callboard.engine.operations.elicit import take_back_orphans
 from callboard.engine.operations.mcp_tools import bring, take_along, until_ready
-from callboard.engine.operations.prompt import set_prompt
+from callboard.engine.operations.prompt import look_round, set_prompt
 from callboard.engine.operations.receive import listen, receive_rest
 from callboard.engine.recall import load_spec, recall
 from callboard.engine.runtime import SessionRuntime
 from callboard.engine.step_handlers import begin
+from callboard.engine.team.birth import Births
 from callboard.engine.team.spawner import AgentSpawner
 from callboard.ports.store import Append, Put, Write
 from callboard.types.errors import Conflict, NobodyCanAct, SessionUnreadable
@@ -91,6 +92,7 @@ class TeamContext:
 
     host: SessionRuntime
     pid: int
+    births: Births
     wait_ended: Callable[[str, int], Awaitable[tuple[str, str]]]
     """Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
     moved_on: Callable[[AgentRuntime | None], None]
@@ -102,25 +104,22 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
 
     A life that has ended or is parked is only read.
     """
-    host = around.host
-    row = member.row = current(host, member.row)
-    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
-    if state.lifecycle.ended is not None:
-        return state.lifecycle.ended.outcome, state.lifecycle.ended.result
-    if row.life == "crashed" and not member.resumed:
-        return "failed", f"{row.name} crashed again and again and is parked"
-    # It was killed and its journal cannot be continued. A caller that repeats its call must not revive it
-    # (test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew).
-    if row.life == "stopped":
-        return row.outcome or "stopped", f"{row.name} was ended"
-    agent = member.agent = AgentRuntime(host, row, state, begin, lock=member.lock)
-    agent.spawner = AgentSpawner(agent, around.wait_ended)
+    row = member.row = current(around.host, member.row)
+    newborn = await around.births.take(row)
+    agent = newborn or await _recalled(member, around.host)
+    if not isinstance(agent, AgentRuntime):
+        return agent
+    member.agent = agent
+    agent.spawner = AgentSpawner(agent, around.births.bear, around.wait_ended)
     agent.on_wake = partial(around.moved_on, agent)
     done: list[LifeDone] = []
     try:
         async with anyio.create_task_group() as group:
             agent.group = group
-            await _wake_up(agent, around.pid)
+            if newborn is None:
+                await _wake_up(agent, around.pid)
+            elif agent.state.turn is not None:
+                look_round(agent)
             if agent.begins_alone:  # before the first decision, so that the assignment joins the first commit
                 await receive_rest(agent)
             group.start_soon(listen, agent)
@@ -133,6 +132,21 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
         agent.group = None  # an agent that has crashed starts no further operation
         await take_along(agent)
     return done[0].outcome, done[0].result
+
+
+async def _recalled(member: Member, host: SessionRuntime) -> AgentRuntime | tuple[str, str]:
+    """Return an agent from its journal, or (outcome, result) of a life that is over or parked."""
+    row = member.row
+    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
+    if state.lifecycle.ended is not None:
+        return state.lifecycle.ended.outcome, state.lifecycle.ended.result
+    if row.life == "crashed" and not member.resumed:
+        return "failed", f"{row.name} crashed again and again and is parked"
+    # It was killed and its journal cannot be continued. A caller that repeats its call must not revive it
+    # (test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew).
+    if row.life == "stopped":
+        return row.outcome or "stopped", f"{row.name} was ended"
+    return AgentRuntime(host, row, state, begin, lock=member.lock)
 
 
 def current(host: SessionRuntime, row: AgentRow) -> AgentRow:
@@ -168,8 +182,8 @@ async def started(agent: AgentRuntime) -> None:
     spec = await load_spec(host.ports.store, host.session, row.spec)
     now = host.clock.now()
     event = AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation)
-    # A subagent's start joins the commit of its first turn (test_a_subagent_lives_in_four_commits). After a crash
-    # before that, the row without a journal starts again.
+    # A subagent's start joins the commit of its first turn, unless it has joined that of its birth (`Births`). After a
+    # crash before that, the row without a journal starts again.
     if row.kind == "subagent":
         await agent.note(event)
     else:

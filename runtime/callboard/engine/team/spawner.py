@@ -34,13 +34,16 @@ from callboard.types.records import AgentRow, Budget, Envelope, Usage
 
 WaitEnded = Callable[[str, int], Awaitable[tuple[str, str]]]
 """Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
+Bear = Callable[[AgentRow, AgentSpec, Envelope], Awaitable[bool]]
+"""Function (row, spec, assignment) that commits a birth, or returns False for an agent that begins by itself."""
 
 
 class AgentSpawner:
     """Creator of agents for one agent. Implements the port `Spawner`."""
 
-    def __init__(self, agent: AgentRuntime, wait_ended: WaitEnded) -> None:
+    def __init__(self, agent: AgentRuntime, bear: Bear, wait_ended: WaitEnded) -> None:
         self._agent = agent
+        self._bear = bear
         self._wait_ended = wait_ended
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
@@ -125,26 +128,34 @@ class AgentSpawner:
     def _writes(
         self, spec: AgentSpec, prompt: str, call: str, *, now: float, incarnation: int, revision: int
     ) -> tuple[Write, ...]:
-        host = self._agent.host
-        parent = self._agent.state.me
-        row = AgentRow(
+        session = self._agent.host.session
+        row = self._row(spec, incarnation, now).model_copy(update={"spec": spec_digest(spec)})
+        return (
+            Put(agent_key(session, spec.name), row.encode(), expected=revision),
+            Put(spec_key(session, row.spec), spec.encode()),
+            sending(session, self._assignment(spec, prompt, call, now=now, incarnation=incarnation)),
+        )
+
+    def _row(self, spec: AgentSpec, incarnation: int, now: float) -> AgentRow:
+        return AgentRow(
             name=spec.name,
             incarnation=incarnation,
             kind=spec.kind,
             role=spec.role,
             agent_type=spec.agent_type,
-            parent=parent.name,
-            spec=spec_digest(spec),
+            parent=self._agent.state.me.name,
             created_at=now,
             since=now,
             depth=self._depth(),
             worktree=worktree_in_use(spec),
             earlier=self._used_before(spec.name),
         )
-        envelope = Envelope(
+
+    def _assignment(self, spec: AgentSpec, prompt: str, call: str, *, now: float, incarnation: int) -> Envelope:
+        return Envelope(
             # Derived from the call, so that the same call after a crash sends no second assignment.
             id=short_id("env", call, "assignment"),
-            sender=parent.name,
+            sender=self._agent.state.me.name,
             recipient=spec.name,
             incarnation=incarnation,
             type="message",
@@ -154,11 +165,6 @@ class AgentSpawner:
             sender_incarnation=self._agent.state.identity.incarnation,
             metadata={"assignment": True},
             sent_at=now,
-        )
-        return (
-            Put(agent_key(host.session, spec.name), row.encode(), expected=revision),
-            Put(spec_key(host.session, row.spec), spec.encode()),
-            sending(host.session, envelope),
         )
 
     def _used_before(self, name: str) -> Usage:
@@ -213,15 +219,20 @@ class AgentSpawner:
 
     async def _create(self, spec: AgentSpec, prompt: str, call: str) -> None:
         host = self._agent.host
-        if host.board.agent(spec.name) is None:
-            # The store finishes a commit although the call was cancelled. Without the shield the agent would not be on
-            # the board when the children of the call are stopped, and would work for nobody.
-            writes = self._writes(spec, prompt, call, now=host.clock.now(), incarnation=1, revision=0)
-            try:
-                with anyio.CancelScope(shield=True):
-                    await host.commit(*writes)
-            except Conflict:
-                await host.refresh(agent_key(host.session, spec.name))
+        if host.board.agent(spec.name) is not None:
+            return
+        now = host.clock.now()
+        try:
+            assignment = self._assignment(spec, prompt, call, now=now, incarnation=1)
+            if not await self._bear(self._row(spec, 1, now), spec, assignment):
+                with anyio.CancelScope(shield=True):  # for the reason in `Births.bear`
+                    await host.commit(*self._writes(spec, prompt, call, now=now, incarnation=1, revision=0))
+        except Conflict:
+            await host.refresh(agent_key(host.session, spec.name))
+        except BaseException:  # cancelled: the budgets must not count an agent that does not exist
+            if host.board.agent(spec.name) is None:
+                self.take_back(spec.name)
+            raise
 
     async def attend(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str] | None:
         await self._create(spec, prompt, call)

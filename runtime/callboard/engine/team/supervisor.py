@@ -31,7 +31,9 @@ from callboard.engine.operations.claim_task import TaskOffers, free_at_start, fr
 from callboard.engine.rate_limits.limiter import share
 from callboard.engine.runtime import Listeners, SessionRuntime
 from callboard.engine.scheduling.scheduler import SessionScheduler
+from callboard.engine.step_handlers import begin
 from callboard.engine.team.admin_orders import SUPERVISOR, AdminOrder, read_order
+from callboard.engine.team.birth import Births
 from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
 from callboard.engine.team.renew import renew_if_due
 from callboard.engine.team.watchdogs import Deadlocks, Stalls
@@ -87,7 +89,7 @@ class Team:
         self.dead_letters = DeadLetters(host, self.touched, self._start_task)
         self.stalls = Stalls(host, self._running)
         self.deadlocks = Deadlocks(host, self._waiting, self.touched)
-        self._around = TeamContext(host, pid, self.wait_ended, self._moved_on)
+        self._around = TeamContext(host, pid, Births(host, self._lock_of, begin), self.wait_ended, self._moved_on)
         self._group: TaskGroup | None = None
         self._locks: dict[tuple[str, int], AgentLock] = {}
         self._activity = Notifier()
