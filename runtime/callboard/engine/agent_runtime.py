@@ -103,6 +103,23 @@ class RecentReplies:
         self.since = max(self.since, written.bare.seq)
 
 
+_TOGETHER = 64
+"""Most records of callers in one commit."""
+
+
+@dataclass(slots=True, eq=False)
+class _Recording:
+    """Events and writes of one caller that wait for the commit before them."""
+
+    events: tuple[Event, ...]
+    writes: Sequence[Write]
+    unless: Callable[[AgentState], bool] | None
+    is_over: bool = False
+    """True once they are recorded, void, or refused."""
+    is_recorded: bool = False
+    error: Exception | None = None
+
+
 class AgentRuntime:
     """One agent: its state, its journal, and its running operations in this process."""
 
@@ -136,6 +153,8 @@ class AgentRuntime:
         self._begin = begin
         # One commit at a time, because each names the journal position before it.
         self._recording = anyio.Lock(fast_acquire=True)
+        self._queue: list[_Recording] = []
+        """Records of callers that wait for the commit in progress. The next commit has all of them."""
         self._retired = False
         self._changed = Notifier()
         self._seen = 0
@@ -229,7 +248,9 @@ class AgentRuntime:
     ) -> bool:
         """Journal events, then update the state.
 
-        Events and writes are one commit. Shielded from cancellation; one commit at a time.
+        Events and writes are one commit. Shielded from cancellation; one commit at a time. Records that wait for a
+        commit are written together, because each commit costs a sync of the disk
+        (test_results_that_wait_for_a_commit_share_the_next_one).
 
         If `unless(state)` is true, the events are void: nothing is recorded, and the result is False. Raises the
         exceptions of `Store.commit`.
@@ -240,13 +261,48 @@ class AgentRuntime:
             await anyio.sleep_forever()  # until its operation is cancelled: another object writes its journal
         # The store finishes a commit although its caller was cancelled. Without the shield the state would lack those
         # events.
+        recording = _Recording(events, writes, unless)
         with self.lock, anyio.CancelScope(shield=True):
+            self._queue.append(recording)
             async with self._recording:
-                if unless is not None and unless(self.state):
-                    return False
-                await self._write(events, writes)
+                if not recording.is_over:  # else it was in the commit of the caller before
+                    await self._record_queue()
+        if recording.error is not None:
+            raise recording.error
+        return recording.is_recorded
+
+    async def _record_queue(self) -> None:
+        """Record what waits, in one commit. After a conflict each caller has a commit of its own."""
+        waiting, self._queue = self._queue[:_TOGETHER], self._queue[_TOGETHER:]
+        try:
+            await self._record_together(waiting)
+            if len(waiting) > 1 and any(isinstance(recording.error, Conflict) for recording in waiting):
+                for recording in waiting:
+                    recording.error = None
+                    await self._record_together([recording])
+        finally:
+            for recording in waiting:
+                recording.is_over = True
+
+    async def _record_together(self, recordings: Sequence[_Recording]) -> None:
+        state = self.state
+        valid = list[_Recording]()
+        for recording in recordings:
+            if recording.unless is None or not recording.unless(state):
+                valid.append(recording)
+                state = self._after(recording.events, state)
+        if not valid:
+            return
+        events = tuple(event for recording in valid for event in recording.events)
+        try:
+            await self._write(events, [write for recording in valid for write in recording.writes], state)
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            for recording in valid:
+                recording.error = error
+            return
+        for recording in valid:
+            recording.is_recorded = True
         self._notify(events)
-        return True
 
     async def note(
         self, *events: Event, unless: Callable[[AgentState], bool] | None = None, row_waits: bool = False
@@ -260,7 +316,7 @@ class AgentRuntime:
             return await self.record(*events, unless=unless)
         if unless is not None and unless(self.state):
             return False
-        state = self._after(events)
+        state = self._after(events, self.state)
         # Other agents and other processes decide by the row, so a change of the row does not wait for the next commit.
         if events and not row_waits and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
@@ -341,17 +397,18 @@ class AgentRuntime:
             if self._retired or self.state.identity.spec is None or self.state.lifecycle.ended is not None:
                 return
             key = snapshot_key(self.host.session, self.name, self.row.incarnation)
-            await self._write((), [Put(key, dump(self.state))])
+            await self._write((), [Put(key, dump(self.state))], self.state)
 
-    def _after(self, events: Sequence[Event]) -> AgentState:
-        state = self.state
+    def _after(self, events: Sequence[Event], state: AgentState) -> AgentState:
         for event in events:
             state = apply(state, event)
         return state
 
-    async def _write(self, events: Sequence[Event], writes: Sequence[Write]) -> None:
-        """Write all pending records, the agent's row and `writes` in one commit, then update the state."""
-        state = self._after(events)
+    async def _write(self, events: Sequence[Event], writes: Sequence[Write], state: AgentState) -> None:
+        """Write all pending records, the agent's row and `writes` in one commit, then update the state.
+
+        `state`: the state after the events.
+        """
         stream = journal(self.host.session, self.name, self.row.incarnation)
         first = self.state.seq - len(self._unwritten)
         together = (*self._unwritten, *events)

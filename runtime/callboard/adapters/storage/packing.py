@@ -14,7 +14,7 @@ PACKED = 1 << 32
 """Bit of the column `crc` of a packed value. Checksums have 32 bits."""
 SMALLEST_RECORD = 256
 """Bytes of the smallest record that is packed: packing takes 15 us for a small one, 60 us for one of 2 KB."""
-SMALLEST_ROW = 1_024
+SMALLEST_ROW = 256
 """Bytes of the smallest row that is packed. Small rows are written again and again in one place."""
 _WINDOW = -15  # without header and trailer
 _SMALL_WINDOW = -13

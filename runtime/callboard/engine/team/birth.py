@@ -16,8 +16,7 @@ import anyio
 from callboard.core.agent.decide import decide
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.turn_start import first_records
-from callboard.core.keys import agent_key, journal
-from callboard.core.messaging.envelopes import sending
+from callboard.core.keys import agent_key, journal, mailbox
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime, Begin
@@ -82,8 +81,11 @@ class Births:
         try:
             await host.commit(
                 Put(agent_key(host.session, row.name), born.encode(), expected=0),
+                # Before the journal, which then grows at the end of the table of records.
+                Append(
+                    mailbox(host.session, row.name, row.incarnation), assignment.encode(), expected=0, id=assignment.id
+                ),
                 *appends,
-                sending(host.session, assignment),
             )
         except BaseException:
             self._births.pop((row.name, row.incarnation), None)
