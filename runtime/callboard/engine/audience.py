@@ -1,4 +1,4 @@
-"""Delivery of what happens in a session to its observers, each of which gets what it wants (`Interest`)."""
+"""Delivery of events, output, and mail of a session to its observers, as far as each wants them (`Interest`)."""
 
 from __future__ import annotations
 

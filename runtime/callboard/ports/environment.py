@@ -58,7 +58,7 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """What an observer wants to know."""
+    """Events and deltas that an observer gets."""
 
     events: frozenset[type[Any]] | None = None
     """Classes of events; None: all."""

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from callboard.adapters.storage.durable import DurableStore
 from callboard.adapters.storage.threads import run_soon, soon_here
-from callboard.adapters.system.archive import Run
+from callboard.adapters.system.archive import ThreadRunner
 from callboard.config.settings import load_settings
 from callboard.core.checkpoints.address import parse_remote, workspace_name
 from callboard.core.keys import DATABASE, session_of
@@ -154,7 +154,7 @@ def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
         yield
 
 
-def patient_run(store: Store) -> Run:
+def patient_run(store: Store) -> ThreadRunner:
     """Return the function that runs work in a thread, and again while the disk is full and a session is hosted here."""
     return store.patiently if isinstance(store, DurableStore) else anyio.to_thread.run_sync
 

@@ -9,6 +9,7 @@ import pytest
 
 from callboard.cli.headless.messages import json_line
 from callboard.cli.headless.stream_json import StreamJson
+from callboard.engine.audience import Audience
 from callboard.sessions.result import RunEnd, RunLimit
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
@@ -39,12 +40,13 @@ class Stream:
     def __init__(self, *, opened: bool = True) -> None:
         self.output: list[dict[str, Any]] = []
         self.stream = StreamJson(self.output.append, cwd="/w", version="1")
+        self._audience = Audience([self.stream])
         if opened:
             self.stream.opened("s1", model="m", mode="default")
 
     def on(self, agent: str, *events: ev.Event) -> None:
         for event in events:
-            self.stream.on_event(agent, 1, event)
+            self._audience.on_event(agent, 1, event)
 
     def of(self, kind: str, subtype: str | None = None) -> list[dict[str, Any]]:
         return [one for one in self.output if one["type"] == kind and subtype in {None, one.get("subtype")}]

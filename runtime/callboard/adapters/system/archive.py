@@ -28,7 +28,7 @@ from callboard.types.records import Json
 T = TypeVar("T")
 
 
-class Run(Protocol):
+class ThreadRunner(Protocol):
     """Function that runs blocking work in a thread, and returns its result."""
 
     async def __call__(self, work: Callable[[], T], /) -> T: ...
@@ -185,7 +185,7 @@ class FileArchive:
         data: Path,
         own_state: tuple[Path, ...],
         *,
-        run: Run = anyio.to_thread.run_sync,
+        run: ThreadRunner = anyio.to_thread.run_sync,
         skills: tuple[Path, ...] = (),
         shared: SharedTranscripts | None = None,
     ) -> None:
@@ -244,7 +244,7 @@ class FileArchive:
         if new and self._shared.mirror is not None:
             self._shared.mirror(str(self._shared.mirrored_as(Path(path))), new)
 
-    async def _extend(self, path: Path, first: int, lines: Sequence[bytes], run: Run) -> Sequence[bytes]:
+    async def _extend(self, path: Path, first: int, lines: Sequence[bytes], run: ThreadRunner) -> Sequence[bytes]:
         """Add the lines that the file does not have, and return them. One piece of work for a thread."""
         new, self._lines[str(path)] = await run(partial(_extend, path, self._lines.get(str(path)), first, lines))
         return new

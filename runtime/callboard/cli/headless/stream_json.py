@@ -39,7 +39,7 @@ from callboard.core.budgets.tree import used_up
 from callboard.core.context.view.transcript import message_uuid
 from callboard.core.mcp.catalog import real_call
 from callboard.ports.environment import Interest
-from callboard.ports.model import Delta, DeltaKind
+from callboard.ports.model import Delta
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import RunEnd
 from callboard.types.agent_spec import AgentSpec, ModelLimits
@@ -153,19 +153,16 @@ class StreamJson:
 
     @property
     def interest(self) -> Interest:
-        deltas: frozenset[DeltaKind] = frozenset({"event"}) if self._spoken.partial else frozenset()
-        return Interest(frozenset(self._emitters), deltas)
+        return Interest(frozenset(self._emitters), frozenset({"event"} if self._spoken.partial else ()))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Emit the messages of an event."""
         if self._early is not None:
             self._early.append((agent, seq, event))
             return
-        emit = self._emitters.get(type(event))
-        if emit is not None:  # most events have no message
-            self._position = (agent, seq)
-            emit(self, event, agent)
-            self._position = None
+        self._position = (agent, seq)
+        self._emitters[type(event)](self, event, agent)
+        self._position = None
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Emit raw events of the lead's replies if they were requested. Other deltas are not part of this protocol."""
@@ -559,10 +556,7 @@ class StreamJson:
         self._emit_raw({**about, **message} if message.get("isReplay") else {**message, **about})
 
     def _uuid(self, message: Json, agent: str, part: int) -> str:
-        """Return the message's UUID.
-
-        For messages of the conversation it is that of the transcript, so that a client can name them later.
-        """
+        """Return the message's UUID; for parts of the conversation that of the transcript, which clients can name."""
         if self._position is None or message["type"] not in {"assistant", "user"}:
             return str(uuid.uuid4())
         name, seq = self._position
