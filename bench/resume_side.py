@@ -14,10 +14,10 @@ from pathlib import Path
 
 import anyio
 
-from callboard.core.agent.apply import fold
+from callboard.core.agent.state import AgentState
 from callboard.core.keys import journal
 from callboard.engine.commands import find_session
-from callboard.engine.recall import events_of, recall
+from callboard.engine.recall import fold_journal, recall
 from callboard.sessions.places import find_places
 from callboard.sessions.stores import log_notice, open_store
 from callboard.types.settings import Settings
@@ -31,7 +31,7 @@ async def main() -> None:
     seconds = time.perf_counter() - began
     stream = journal(row.id, "lead", 1)
     began = time.perf_counter()
-    folded = fold(await events_of(store, stream))
+    folded, _ = await fold_journal(store, stream, AgentState())
     whole = time.perf_counter() - began
     assert folded == resumed, "the snapshot and the whole journal lead to different states"
     records = [record.data for record in await store.read(stream)]

@@ -60,15 +60,37 @@ async def numbered_events(store: Store, stream: str, after: int = 0) -> list[Num
     """
     events: list[Numbered] = []
     while True:
-        records = await records_of(store, stream, events[-1][0] if events else after, PAGE)
-        events += [(record.seq, read_event(record.data, stream, record.seq)) for record in records]
-        if len(records) < PAGE:
+        page = await _page(store, stream, events[-1][0] if events else after)
+        events += page
+        if len(page) < PAGE:
             return events
+
+
+async def _page(store: Store, stream: str, after: int) -> list[Numbered]:
+    records = await records_of(store, stream, after, PAGE)
+    return [(record.seq, read_event(record.data, stream, record.seq)) for record in records]
 
 
 async def events_of(store: Store, stream: str, after: int = 0) -> list[Event]:
     """Return the readable events of a journal after a position."""
     return [event for _, event in await numbered_events(store, stream, after)]
+
+
+async def fold_journal(store: Store, stream: str, state: AgentState) -> tuple[AgentState, Sequence[Numbered]]:
+    """Return the state after the records that follow `state` without a gap, and the readable records after the gap.
+
+    Folds page by page: a page is gone before the next is read, and the process does other work in between.
+    """
+    behind: list[Numbered] = []
+    after = state.seq
+    while True:
+        page = await _page(store, stream, after)
+        whole = [event for place, (seq, event) in enumerate(page) if seq == state.seq + 1 + place]
+        state = fold(whole, state)
+        behind += page[len(whole) :]
+        if len(page) < PAGE:
+            return state, behind
+        after = page[-1][0]
 
 
 async def recall(store: Store, session: str, name: str, incarnation: int) -> AgentState:
@@ -88,13 +110,10 @@ async def recall_readable(store: Store, session: str, name: str, incarnation: in
     state = (load(row.value) if row is not None and row.value is not None else None) or AgentState()
     stream = journal(session, name, incarnation)
     last = await store.last(stream)
-    events = await numbered_events(store, stream, state.seq)
-    whole = [event for place, (seq, event) in enumerate(events) if seq == state.seq + 1 + place]
-    readable = fold(whole, state)
+    readable, behind = await fold_journal(store, stream, state)
     if readable.seq >= last:
         return RecalledState(readable)
-    lost = JournalGap(stream, readable.seq + 1, last, tuple(events[len(whole) :]))
-    return RecalledState(readable, lost)
+    return RecalledState(readable, JournalGap(stream, readable.seq + 1, last, tuple(behind)))
 
 
 def lost_words(lost: JournalGap) -> str:

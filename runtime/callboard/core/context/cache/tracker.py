@@ -71,12 +71,10 @@ def after_reply(cycle: EditCycle, messages: Messages, limits: ModelLimits, charg
     `charged`: cost of content that was requested again.
     """
     owed = max(0.0, cycle.owed - limits.price_read * cycle.freed) + charged
-    return replace(
-        cycle,
-        fixed=milestone(cycle, messages, limits),
-        touched=0,
-        owed=owed,
-    )
+    fixed = milestone(cycle, messages, limits)
+    if not cycle.touched and fixed == cycle.fixed and owed == cycle.owed:
+        return cycle
+    return replace(cycle, fixed=fixed, touched=0, owed=owed)
 
 
 def milestone(cycle: EditCycle, messages: Messages, limits: ModelLimits) -> int:
