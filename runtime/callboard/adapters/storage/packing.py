@@ -15,7 +15,7 @@ PACKED = 1 << 32
 SMALLEST_RECORD = 256
 """Bytes of the smallest record that is packed: packing takes 15 us for a small one, 60 us for one of 2 KB."""
 SMALLEST_ROW = 256
-"""Bytes of the smallest row that is packed. Small rows are written again and again in one place."""
+"""Bytes of the smallest row that is packed: rows of agents, of which a fan-out has hundreds, have 450 to 750."""
 _WINDOW = -15  # without header and trailer
 _SMALL_WINDOW = -13
 _SMALL = 6_000
