@@ -14,7 +14,7 @@ import structlog
 
 from callboard.adapters.system import logs
 from callboard.adapters.system.logs import EventLog, log_file, logging_to
-from callboard.types.events import TurnEnded
+from callboard.types.events import CallJudged, FileSeen, ToolFinished, ToolStarted, TurnEnded
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +56,29 @@ def test_an_events_line_says_whose_it_is_and_which(tmp_path: Path) -> None:
     assert line.pop("at") > 0
     expected = {"level": "info", "session": "s1", "agent": "lead", "turn": "", "step": 0, "seq": 7}
     assert line == {**expected, "reason": "end", "event": "turn_ended"}
+
+
+def test_a_call_has_a_line_where_it_is_denied_ends_or_may_take_long(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    events = (
+        CallJudged(at=1.0, call="read", verdict="allow", by="mode"),
+        CallJudged(at=1.0, call="build", verdict="allow", by="mode"),
+        CallJudged(at=1.0, call="other", verdict="deny", by="mode"),
+        ToolStarted(at=1.0, call="read", effect="read"),
+        ToolStarted(at=1.0, call="build", effect="unknown"),
+        FileSeen(at=1.0, path="/w/notes", digest="d"),
+        ToolFinished(at=1.0, call="read", content=()),
+    )
+    with logging_to(path) as file:
+        log = EventLog("s1", file)
+        for seq, event in enumerate(events):
+            log.on_event("lead", seq, event)
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    assert [(line["seq"], line["event"]) for line in lines] == [
+        (2, "call_judged"),
+        (4, "tool_started"),
+        (6, "tool_finished"),
+    ]
 
 
 def test_every_line_is_json_whatever_a_program_says(tmp_path: Path) -> None:

@@ -33,10 +33,12 @@ from callboard.ports.model import Delta
 from callboard.types.events import (
     CacheThrash,
     CallFailed,
+    CallJudged,
     ContextEdited,
     Event,
     ModelReplied,
     ToolFinished,
+    ToolStarted,
     TurnEnded,
 )
 from callboard.types.records import Envelope
@@ -50,8 +52,8 @@ KEPT = 3
 """Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
 STDERR = 2
 """Descriptor of the standard error output."""
-_QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received"})
-"""Events that another line also reports. They are logged at debug level only."""
+_QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received", "file_seen"})
+"""Events that another line also reports."""
 
 
 @contextmanager
@@ -305,7 +307,7 @@ class EventLog:
         self._turns: dict[str, tuple[str, int]] = {}
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
-        if event.t in _QUIET:
+        if _is_quiet(event):
             return
         if event.t == "turn_began":
             self._turns[agent] = (event.turn, 0)
@@ -332,6 +334,17 @@ class EventLog:
 
     def on_mail(self, envelope: Envelope) -> None:
         """Do nothing: received mail is in the journal."""
+
+
+def _is_quiet(event: Event) -> bool:
+    """Return True if the event has no line: another one also reports it, or the end of its call soon does."""
+    match event:
+        case CallJudged(verdict="allow"):
+            return True
+        case ToolStarted(effect="read" | "store"):
+            return True
+        case _:
+            return event.t in _QUIET
 
 
 def _of_reply(event: ModelReplied) -> Mapping[str, object]:
