@@ -103,6 +103,9 @@ class SkillLibrary:
         self._wishes = wishes or SkillChoices()
         self._uses = uses or SkillUses()
         self._marks: tuple[Mark, ...] | None = None
+        self._changing: tuple[Sequence[Source], Sequence[Source]] | None = None
+        """Folders of skills and of commands whose files may change. Found once, because each prompt of a fan-out looks
+        at their files; a repository that is made around the workspace meanwhile adds none."""
         self._loaded: LoadedItems[Skill] = LoadedItems({})
         self._aliases: dict[str, str] = {}
 
@@ -135,6 +138,7 @@ class SkillLibrary:
         """Use these places from now on, for example after the user trusted the workspace."""
         self._places = places
         self._marks = None
+        self._changing = None
 
     @property
     def notes(self) -> tuple[DiscoveryNote, ...]:
@@ -228,10 +232,13 @@ class SkillLibrary:
     def _current(self) -> LoadedItems[Skill]:
         if self._wishes.off:
             return self._loaded
-        # Bundled skills change only with the program, and each prompt of a fan-out comes here.
-        changing = [source for source in sources("skills", self._places) if source.scope != "bundled"]
-        marks = tuple(mark for source in changing for mark in skill_paths(source).marks)
-        marks += tuple(mark for source in sources("commands", self._places) for mark in agent_paths(source).marks)
+        if self._changing is None:
+            # Bundled skills change only with the program.
+            skills = [source for source in sources("skills", self._places) if source.scope != "bundled"]
+            self._changing = (skills, sources("commands", self._places))
+        skills, commands = self._changing
+        marks = tuple(mark for source in skills for mark in skill_paths(source).marks)
+        marks += tuple(mark for source in commands for mark in agent_paths(source).marks)
         if marks != self._marks:
             self._loaded = load_skills(self._places, self._wishes.longest)
             self._aliases = aliases_of(self._loaded.items)
