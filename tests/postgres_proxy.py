@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,8 +36,8 @@ class Proxy:
         """Drops the first message to the server that contains this, calls `after_loss` before anything else
         passes, and closes the connection. Only once."""
         self.after_loss: Callable[[], object] = object
-        self.round_trips = 0
-        """Times that a server was sent something after it had answered, or first."""
+        self._trips = Counter[socket.socket]()
+        """Client -> times that it sent something after the server had answered, or first."""
         self._asked: set[socket.socket] = set()
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._servers: set[socket.socket] = set()
@@ -53,6 +54,11 @@ class Proxy:
     def connections(self) -> int:
         """Connections that are open now."""
         return len(self._pairs) // 2
+
+    @property
+    def round_trips(self) -> int:
+        """Return the round trips of the connection with the most: others may still be under way in other threads."""
+        return max(self._trips.values(), default=0)
 
     def close(self) -> None:
         """End it. Idempotent."""
@@ -120,7 +126,7 @@ class Proxy:
             self._asked.discard(source)
         elif target not in self._asked:
             self._asked.add(target)
-            self.round_trips += 1
+            self._trips[source] += 1
 
     def _end(self, *pair: socket.socket) -> None:
         for one in pair:

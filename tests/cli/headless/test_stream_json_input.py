@@ -450,6 +450,8 @@ agents:
   lead:
     - when: {contains: begin}
       reply: [{tool_use: {name: bash, input: {command: "echo $$ > pid; exec sleep 100000", run_in_background: true}}}]
+    - when: {result_of: bash}
+      reply: [{tool_use: {name: bash, input: {command: "until [ -s pid ]; do sleep 0.05; done"}}}]
     - otherwise: true
       reply: It is done.
 """
