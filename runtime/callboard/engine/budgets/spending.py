@@ -95,7 +95,10 @@ async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[A
         return True
     if any(schedule.budget != Budget() or schedule.fire_budget != Budget() for schedule in budgets.board.schedules()):
         return True
-    living = {row.spec or row.name: row for row in rows if row.life != "stopped"}
+    # Only a subagent may have its spec in its journal alone.
+    living = {
+        row.spec or row.name: row for row in rows if row.life != "stopped" and (row.spec or row.kind == "subagent")
+    }
     try:
         return any([(await first_spec(store, session, row)).budget != Budget() for _, row in sorted(living.items())])
     except SessionUnreadable as wrong:
