@@ -39,7 +39,7 @@ from callboard.sessions.open import Attach, opened
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import DONE, LIMIT, TIME_LIMIT, RunEnd
 from callboard.types.agent_spec import AgentSpec
-from callboard.types.errors import CallboardError, StoreBusy, StoreFull
+from callboard.types.errors import CallboardError, Fenced, StoreBusy, StoreFull
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request
 
@@ -118,7 +118,7 @@ class HeadlessRun:
             await group.start(handle_signals, leaving, group.cancel_scope, self._interrupt)
             try:
                 end = await self._host()
-            except (StoreBusy, StoreFull) as error:
+            except (StoreBusy, StoreFull, Fenced) as error:
                 if leaving.code is None:
                     self._emit_error(error, anyio.current_time() - began)
                     raise
