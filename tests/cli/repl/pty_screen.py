@@ -84,11 +84,14 @@ class PtyScreen:
         os.write(self._master, keys.encode() if isinstance(keys, str) else keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Resize the window; the kernel notifies the process."""
-        self._size(columns, rows)
+        """Resize the window, and then, as a terminal does, tell the kernel, which notifies the process.
+
+        The process may draw for the new size at once.
+        """
         self._feed()
         self.columns, self.rows = columns, rows
         self._pyte.resize(rows, columns)
+        self._size(columns, rows)
 
     def attributes(self) -> list[object]:
         """Return the terminal's settings: echo, canonical mode, and so on."""
