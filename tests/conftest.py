@@ -82,6 +82,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 LONGEST = (
+    "simulation/test_fleet.py",
     "simulation/test_kill_demo.py",
     "simulation/test_long_session.py",
     "test_packaging.py",

@@ -31,9 +31,10 @@ REPLACED_WITHIN = 15.0
 
 
 @pytest.fixture(scope="module")
-def disk() -> Iterator[SmallDisk]:
-    """The server's disk: tables, indexes, and the write-ahead log."""
-    with small_disk("1g") as mounted:
+def disk(request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
+    """The server's disk: tables, indexes, and the write-ahead log. It is in memory."""
+    many = any(item.get_closest_marker("soak") for item in request.session.items)
+    with small_disk("1g" if many else "256m") as mounted:
         yield mounted
 
 
@@ -211,7 +212,6 @@ def test_hosts_of_two_versions_replace_each_other(server: PostgresServer, tmp_pa
         assert world.broken_promises([session]) == []
 
 
-@pytest.mark.slow
 def test_hosts_die_and_are_cut_off_and_no_two_act_for_one_session(
     server: PostgresServer, disk: SmallDisk, tmp_path: Path
 ) -> None:
