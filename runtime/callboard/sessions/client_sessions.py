@@ -110,9 +110,7 @@ class ClientSession:
         self.changed = Notifier()
         """Notifier of changes of these attributes."""
 
-    @property
-    def interest(self) -> Interest:
-        return Interest(deltas=frozenset())
+    interest = Interest(deltas=frozenset())
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         line = self._words(agent, event)

@@ -531,9 +531,7 @@ class ClientRun:
     def _queued(self) -> Sequence[str]:
         return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
 
-    @property
-    def interest(self) -> Interest:
-        return Interest(frozenset({TurnBegan, CallJudged, TurnEnded}), frozenset({"notice"}))
+    interest = Interest(frozenset({TurnBegan, CallJudged, TurnEnded}), frozenset({"notice"}))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Note a turn that no message caused, stop one after an interrupt, and note the judgement of calls."""

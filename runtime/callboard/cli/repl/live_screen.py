@@ -124,9 +124,7 @@ class LiveScreen(Screen):
         self._shows_earlier = True
         return Block((*self.earlier(state).lines, *output.lines), progress=True)
 
-    @property
-    def interest(self) -> Interest:
-        return Interest(deltas=frozenset({"text", "thinking", "tool", "dropped", "notice"}))
+    interest = Interest(deltas=frozenset({"text", "thinking", "tool", "dropped", "notice"}))
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Print the blocks that are complete; mark the streamed text as void if the service reports that."""

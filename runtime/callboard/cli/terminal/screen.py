@@ -181,9 +181,7 @@ class Screen:
         if session.damage:
             self._print(Block(tuple(Line(f"the store: {entry}", "warn") for entry in session.damage)))
 
-    @property
-    def interest(self) -> Interest:
-        return Interest(deltas=frozenset({"notice"}))
+    interest = Interest(deltas=frozenset({"notice"}))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines."""
