@@ -37,6 +37,16 @@ agents:
 """
 
 
+_LATE_REPLIES = """() => {
+    const real = window.fetch;
+    window.fetch = async (...request) => {
+        const response = await real(...request);
+        if (request[1]?.method === "POST") await new Promise((done) => setTimeout(done, 1000));
+        return response;
+    };
+}"""
+"""Script that holds the reply to a form back for a second, so that the update of the page comes first."""
+
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
@@ -58,10 +68,11 @@ def test_a_real_session_is_answered_from_the_page_and_survives_its_host(command:
         team.get_by_text(f"Hosted by process {host.process.pid}").wait_for()
         agent = user.open()
         agent.goto(f"{team.url}/agents/lead")
+        waiting.evaluate(_LATE_REPLIES)
         first = waiting.locator("article", has_text="rm -f old.txt")
         first.get_by_role("button", name="Approve", exact=True).click()
         first.wait_for(state="detached")
-        assert "approved" in waiting.locator("#reply").inner_text()
+        waiting.locator("#reply", has_text="approved").wait_for()
         second = waiting.locator("article", has_text="rm -f kept.txt")
         second.locator("textarea[name=text]").fill("keep it")
         agent.get_by_text("One file is left. <img src=x onerror=alert(1)>").wait_for()
