@@ -140,6 +140,7 @@ def _calls(life: Life) -> Iterator[str]:
     started = Counter(event.call for event in life.events if isinstance(event, ev.ToolStarted))
     finished = Counter(event.call for event in life.events if isinstance(event, ev.ToolFinished))
     settled = Counter(event.call for event in life.events if isinstance(event, ev.ToolSettled))
+    settled += Counter(event.call for event in life.events if isinstance(event, ev.ToolFinished) and event.settled)
     for name, counts in (("started", started), ("finished", finished), ("settled", settled)):
         yield from (f"call {call} was {name} {count} times" for call, count in counts.items() if count > 1)
         yield from (f"call {call} was {name} and never asked for" for call in counts if call not in asked)

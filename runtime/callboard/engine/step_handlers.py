@@ -156,13 +156,14 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
     for call in state.calls:
         if call.stage == "settled":
             continue
-        if call.stage != "finished":
+        if call.stage == "finished":
+            events.append(ev.ToolSettled(at=now, call=call.call.id))
+        else:
             text = ({"type": "text", "text": INTERRUPTED},)
-            events.append(ev.ToolFinished(at=now, call=call.call.id, content=text, is_error=True))
+            events.append(ev.ToolFinished(at=now, call=call.call.id, content=text, is_error=True, settled=True))
             # In the same commit, because nothing reads the result of a subagent whose call was interrupted
             # (test_an_interrupted_call_stops_its_subagent).
             writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", call.call.id)
-        events.append(ev.ToolSettled(at=now, call=call.call.id))
         if call.stage == "asking" and call.request_id:
             writes.extend(request_withdrawn(agent.host, call.request_id, step.why))
     try:

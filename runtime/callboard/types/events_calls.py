@@ -346,10 +346,15 @@ class ToolFinished(Base):
     data: Json = Field(default_factory=dict)
     ends_turn: bool = False
     """True if the turn ends once the results of this reply are merged (`report`, `compact` with end_turn)."""
+    settled: bool = False
+    """True if no hook can change the result, so that no `ToolSettled` follows."""
 
 
 class ToolSettled(Base):
-    """The PostToolUse hooks have run, and this is the result for the model. `content` None: the result of the tool."""
+    """The PostToolUse hooks have run, and this is the result for the model. `content` None: the result of the tool.
+
+    Journals of earlier versions have this event for each call, also if there were no hooks.
+    """
 
     t: Literal["tool_settled"] = "tool_settled"
     call: str

@@ -235,7 +235,8 @@ def _ends(self: Interpreter, call: str) -> None:
         return
     name = next(one.call.name for one in self.life.state.calls if one.call.id == call)
     text = ({"type": "text", "text": LONG if self.draw(2) else "short"},)
-    self.on(ev.ToolFinished, call=call, content=text, ends_turn=name == "report")
+    settled = bool(self.draw(2))  # else there are hooks on results
+    self.on(ev.ToolFinished, call=call, content=text, ends_turn=name == "report", settled=settled)
     if name == "submit_plan":
         given = {"id": f"req_{call}", "kind": "plan", "asked_by": "alice", "digest": "d", "expires_at": self.now + 600}
         self.requests[f"req_{call}"] = Request.model_validate(given)
@@ -276,8 +277,8 @@ def _interrupt(self: Interpreter, step: st.Interrupt) -> None:
         self.on(ev.SummaryFailed, why=step.why)
     for one in state.calls:
         if one.stage in ("proposed", "asking", "allowed", "started"):
-            self.on(ev.ToolFinished, call=one.call.id, content=(), is_error=True)
-        if one.stage != "settled":
+            self.on(ev.ToolFinished, call=one.call.id, content=(), is_error=True, settled=True)
+        elif one.stage == "finished":
             self.on(ev.ToolSettled, call=one.call.id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,14 @@ def test_hooks_after_a_call_change_what_the_model_sees_and_add_beside_it() -> No
     assert (first["content"], first.get("is_error"), second["content"]) == ("changed", True, "did c2")
     assert [one.text for one in life.state.context.injections] == ["note one", "note two"]
     assert life.state.calls == ()
+
+
+def test_a_result_that_no_hook_can_change_needs_no_second_event() -> None:
+    life = started(judged(prompted().called("bash"), "c1"), "c1")
+    two = life.on(ev.ToolFinished, call="c1", content=(TEXT,)).on(ev.ToolSettled, call="c1")
+    one = life.on(ev.ToolFinished, call="c1", content=(TEXT,), settled=True)
+    assert [item.stage for item in one.state.calls] == ["settled"]
+    assert replace(one.state.calls[0], finished_at=0.0) == replace(two.state.calls[0], finished_at=0.0)
 
 
 def test_results_stand_in_the_order_of_the_calls_whoever_was_first() -> None:

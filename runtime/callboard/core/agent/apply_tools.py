@@ -139,7 +139,7 @@ def _tool_finished(state: AgentState, e: ev.ToolFinished) -> AgentState:
         e.call,
         lambda item: replace(
             item,
-            stage="finished",
+            stage="settled" if e.settled else "finished",
             content=e.content,
             is_error=e.is_error,
             ends_turn=e.ends_turn and not e.is_error,

@@ -1,7 +1,8 @@
 """Tool calls as operations: run, repaired after a crash, settled. `permission_check.py` has allowed them.
 
 The order for one call: schema -> plan gate -> PreToolUse hooks -> schema again -> rules and mode -> ask if needed ->
-`ToolStarted` (durable) -> run -> `ToolFinished` (durable, with the tool's writes) -> PostToolUse -> `ToolSettled`.
+`ToolStarted` (durable) -> run -> `ToolFinished` (durable, with the tool's writes) -> PostToolUse -> `ToolSettled`. The
+last two only if there are hooks on results.
 
 Hooks on the effects of a tool (a task added, a task completed, a plan submitted) run before the commit, so that a
 rejected effect never happens: the result of the call contains the rejection. After a crash before the commit the call
@@ -120,20 +121,18 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     # Before the commit, so that an effect that a hook refuses never happens
     # (test_a_task_that_a_hook_refuses_never_was).
     outcome = await vetted(agent, call, outcome)
-    content = _content(outcome.content)
-    finished = ev.ToolFinished(
-        at=agent.host.clock.now(),
-        call=call.id,
-        content=content,
-        is_error=outcome.is_error,
-        data=outcome.data,
-        ends_turn=outcome.ends_turn,
-    )
     void = left_stage(call.id, "started")
     events = (*outcome.events, *await touched(agent, outcome))
     hooked = _has_result_hooks(agent)
-    if not hooked:  # nothing can change the result any more: one decision less for each call
-        events = (*events, ev.ToolSettled(at=finished.at, call=call.id))
+    finished = ev.ToolFinished(
+        at=agent.host.clock.now(),
+        call=call.id,
+        content=_content(outcome.content),
+        is_error=outcome.is_error,
+        data=outcome.data,
+        ends_turn=outcome.ends_turn,
+        settled=not hooked,
+    )
     tool = agent.host.ports.tools.get(call.name)
     if not hooked and not outcome.writes and tool is not None and tool.spec.effect == "read":
         # It can simply run again after its result was lost
