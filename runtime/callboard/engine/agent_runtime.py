@@ -438,11 +438,9 @@ class AgentRuntime:
             self.host.budgets.follow(state)
 
     def _notify(self, events: Sequence[Event]) -> None:
-        first = self.state.seq - len(events) + 1
-        if not self._retired:  # else another object took over during the commit, and shows the rest
+        if events and not self._retired:  # else another object took over during the commit, and shows the rest
             with self.lock:
-                for place, event in enumerate(events):
-                    self.host.observed(self.lock, first + place, event)
+                self.host.observed(self.lock, self.state.seq - len(events) + 1, events)
         self.wake()
 
     async def _commit(self, stream: str, writes: Sequence[Write]) -> None:
@@ -493,8 +491,11 @@ class AgentRuntime:
         if between_turns:
             self.lock.release()
         try:
-            with anyio.move_on_after(None if until is None else max(0.0, until - self.host.clock.now())):
+            if until is None:
                 await self.change()
+            else:
+                with anyio.move_on_after(max(0.0, until - self.host.clock.now())):
+                    await self.change()
         finally:
             if between_turns:
                 self.lock.acquire()

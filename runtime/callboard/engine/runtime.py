@@ -385,12 +385,16 @@ class SessionRuntime:
             else block
         )
 
-    def observed(self, holder: AgentLockHolder, seq: int, event: Event) -> None:
-        """Report a recorded event of an agent to the observers. Raises `AgentLockError` without the agent's lock."""
+    def observed(self, holder: AgentLockHolder, first: int, events: Sequence[Event]) -> None:
+        """Report recorded events of an agent to the observers. Raises `AgentLockError` without the agent's lock.
+
+        `first`: position of the first event in the agent's journal.
+        """
         agent = holder.open_block()
-        self.audience.on_event(agent, seq, event)
-        for handle in self.listeners.on_event:
-            handle(agent, event)
+        for seq, event in enumerate(events, first):
+            self.audience.on_event(agent, seq, event)
+            for handle in self.listeners.on_event:
+                handle(agent, event)
 
     def streamed(self, holder: AgentLockHolder, delta: Delta, reply: StreamingReply | None = None) -> None:
         """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock.

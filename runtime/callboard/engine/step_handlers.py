@@ -57,9 +57,9 @@ from callboard.types.records import Envelope, Task
 INTERRUPTED = "Interrupted before it finished."
 
 
-async def begin(agent: AgentRuntime, step: st.Step) -> None:
+def begin(agent: AgentRuntime, step: st.Step) -> Awaitable[None]:
     """Begin one step. Raises the exceptions of `Store.commit`; any other failure becomes an event."""
-    await _HANDLERS[type(step)](agent, step)
+    return _HANDLERS[type(step)](agent, step)
 
 
 async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:

@@ -57,25 +57,31 @@ async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
     if allowed is None or allowed.stage != "allowed":
         return
     tool = agent.host.ports.tools[allowed.call.name]
-    prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, _context_of(agent, call_id)))
+    context = _context_of(agent, call_id)
+    prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, context))
     marks = {} if isinstance(prepared, ToolOutcome) else prepared
     started = ev.ToolStarted(at=agent.host.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
     # Before its result commits, a read or a store tool has no effect, so it simply runs again after a crash. A durable
     # start of each read would cost a sync of the disk and save nothing
     # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
-    write_down = agent.note if tool.spec.effect in ("read", "store") else agent.record
+    at_once = tool.spec.effect in ("read", "store")
+    write_down = agent.note if at_once else agent.record
     if not await write_down(started, unless=left_stage(call_id, "allowed")):
         return  # meanwhile the gate closed, or the turn was interrupted
     if isinstance(prepared, ToolOutcome):
         await _finish(agent, allowed.call, prepared)
     else:
-        await _run(agent, tool, allowed.call)
+        await _run(agent, tool, allowed.call, context if at_once else None)
 
 
-async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall) -> None:
-    """Run a tool until its writes commit. After a lost compare-and-swap it runs again on fresh rows."""
+async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall, context: CallContext | None = None) -> None:
+    """Run a tool until its writes commit. After a lost compare-and-swap it runs again on fresh rows.
+
+    `context`: the context of the first attempt, if it was just made.
+    """
     for _ in range(CONFLICTS):
-        outcome = await _outcome_of(agent, call, tool.run(call.input, _context_of(agent, call.id)))
+        outcome = await _outcome_of(agent, call, tool.run(call.input, context or _context_of(agent, call.id)))
+        context = None
         if tool.spec.effect not in ("read", "store"):
             await agent.host.check_answers()
         try:
