@@ -47,6 +47,7 @@ _LATE_REPLIES = """() => {
 }"""
 """Script that holds the reply to a form back for a second, so that the update of the page comes first."""
 
+
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     return Command(tmp_path)

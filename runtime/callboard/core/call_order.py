@@ -28,7 +28,8 @@ An earlier call counts from the reply on until it is settled, or denied:
     finished (hooks to come)    not judged: a hook may reformat the file
     settled, denied             free
 
-A judged call is checked again before it runs: a hook or a person may have changed its path.
+A judged call is checked again before it runs: a hook or a person may have changed its path. A call that reads, with no
+hooks, runs in the operation that judges it: nothing can change its path, and what it would wait for it has waited for.
 
 A call after a barrier waits until the barrier has run; if the barrier succeeded, the call is not run.
 """
@@ -43,7 +44,7 @@ from typing import Literal
 from callboard.core.agent.open_calls import CallStage, CallState, OpenCalls
 from callboard.core.agent.state import Facts, OrderClass
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.operations import OperationKind
+from callboard.types.operations import Operation, OperationKind
 
 READS_AT_ONCE = 10
 """Maximum calls of one reply that read or change files and run together. Delegates and calls of the store do
@@ -92,18 +93,18 @@ def order_class(effect: str, concurrency: str, *, watches: bool) -> OrderClass:
             return "exclusive"
 
 
-def without_operation(calls: OpenCalls, stage: CallStage, facts: Facts, kind: OperationKind) -> tuple[str, ...]:
-    """Return the calls at a stage that have no running operation of a kind, in order."""
+def without_operation(calls: OpenCalls, stage: CallStage, facts: Facts, *kinds: OperationKind) -> tuple[str, ...]:
+    """Return the calls at a stage that have no running operation of these kinds, in order."""
     waiting = calls.at(stage)
     if not waiting:
         return ()
-    running = {operation.subject for operation in facts.running if operation.kind == kind}
+    running = {operation.subject for operation in facts.running if operation.kind in kinds}
     return tuple([call.call.id for call in waiting if call.call.id not in running])
 
 
 def judgeable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the proposed calls that may be judged now."""
-    waiting = set(without_operation(calls, "proposed", facts, "judge"))
+    waiting = set(without_operation(calls, "proposed", facts, "judge", "tool"))
     if not waiting:
         return ()
     return tuple(call.call.id for call in _free(calls, facts, "proposed") if call.call.id in waiting)
@@ -115,7 +116,7 @@ def runnable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     run = [call for call in _free(calls, facts, "allowed") if call.call.id in waiting] if waiting else []
     if not run:
         return ()
-    begun = [call for call in calls if _begun(call, waiting)]
+    begun = [call for call in calls if _begun(call, waiting, facts)]
     room = READS_AT_ONCE - sum(_class(call, facts) in _COUNTED for call in begun)
     later = _Open()
     for call in begun:
@@ -196,7 +197,10 @@ def _free(calls: OpenCalls, facts: Facts, stage: Literal["proposed", "allowed"])
     return free
 
 
-def _begun(call: CallState, waiting: Collection[str]) -> bool:
+def _begun(call: CallState, waiting: Collection[str], facts: Facts) -> bool:
+    """Return True if a call has started, or starts next in its running operation."""
+    if call.stage == "proposed":
+        return Operation("tool", call.call.id) in facts.running
     return call.stage == "started" or (call.stage == "allowed" and call.call.id not in waiting)
 
 

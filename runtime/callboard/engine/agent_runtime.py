@@ -474,7 +474,9 @@ class AgentRuntime:
         finally:
             del self.operations[operation]
             self.since.pop(operation, None)
-            self.wake()
+        # Not after an exception, which ends the life: the loop could begin the same work once more
+        # (test_a_crashed_lead_is_parked_and_goes_on_with_the_next_process).
+        self.wake()
 
     def begun(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""

@@ -202,7 +202,15 @@ def _cut(self: Interpreter, what: int) -> None:
 
 def _judge(self: Interpreter, step: st.CheckPermissions) -> None:
     for call in step.calls:
-        self.running[Operation("judge", call)] = lambda call=call: _judged(self, call)
+        if self.draw(2):
+            self.running[Operation("judge", call)] = lambda call=call: _judged(self, call)
+        else:  # a call that reads
+            self.running[Operation("tool", call)] = lambda call=call: _judged_and_begun(self, call)
+
+
+def _judged_and_begun(self: Interpreter, call: str) -> None:
+    _judged(self, call)
+    _begins(self, call)
 
 
 def _judged(self: Interpreter, call: str) -> None:

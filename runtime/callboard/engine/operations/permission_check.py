@@ -3,7 +3,7 @@
 The order is: schema, PreToolUse hooks, schema again, plan gate, rules and mode, hooks in the user's place, question.
 
 A hook that allows has the effect of an allow rule: it overrides no deny rule, no ask rule, and no hard rule. This
-module runs nothing: `tool_call.py` runs the allowed calls. Each decision is an event.
+module runs nothing itself: `tool_call.py` runs the allowed calls. Each decision is an event.
 
 If a call needs an approval, hooks may answer in the user's place. Otherwise the call becomes one durable request with
 all the information.
@@ -24,12 +24,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from anyio.lowlevel import checkpoint
+
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.open_calls import CallState
 from callboard.core.agent.state import AgentState
 from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
 from callboard.core.approvals.plans import AuthorSituation, answer_record
 from callboard.core.approvals.requests import AnswerRefusal, open_request, refused
+from callboard.core.call_order import READS_AT_ONCE
 from callboard.core.json_schema import TOO_DEEP, check_input, too_deep
 from callboard.core.keys import request_key, short_id
 from callboard.core.messaging.authority import for_person
@@ -40,6 +43,7 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
 from callboard.engine.operations.permission_query import in_this_turn, permission_query
+from callboard.engine.operations.tool_call import prepare_and_run
 from callboard.engine.operations.tool_context import commit_in, tool_context
 from callboard.engine.toolbox import near
 from callboard.ports.environment import PermissionDecision
@@ -58,18 +62,33 @@ from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 async def judge(agent: AgentRuntime, step: st.CheckPermissions) -> None:
     """Decide on calls.
 
-    Calls with hooks or shell commands may take long, so each has its own operation. Other calls are decided at once,
-    because an operation would cost more.
+    Calls with hooks or shell commands may take long, so each has its own operation. A call that only reads and needs no
+    hook runs in the same operation, because each further decision of the loop costs as much as the read. Other calls
+    are decided at once.
     """
     hooks = agent.host.ports.hooks
     hooked = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
     for call_id in step.calls:
         proposed = find_call(agent.state, call_id)
         tool = agent.host.ports.tools.get(proposed.call.name) if proposed else None
-        if not hooked and (tool is None or tool.spec.effect == "read" or tool.spec.concurrency == "shared"):
-            await _judge(agent, call_id)
-        else:
+        if hooked or (tool is not None and tool.spec.effect != "read" and tool.spec.concurrency != "shared"):
             agent.start(Operation("judge", call_id), partial(_judge, agent, call_id))
+        elif tool is not None and tool.spec.effect == "read" and _has_room(agent):
+            agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id))
+        else:
+            await _judge(agent, call_id)
+    await checkpoint()  # immediate work is done before the loop continues
+
+
+def _has_room(agent: AgentRuntime) -> bool:
+    """Return True if one more call may run now."""
+    return sum(operation.kind == "tool" for operation in agent.operations) < READS_AT_ONCE
+
+
+async def _judge_and_run(agent: AgentRuntime, call_id: str) -> None:
+    """Decide on a call that nothing holds back, and run it if it is allowed (`core.call_order`)."""
+    await _judge(agent, call_id)
+    await prepare_and_run(agent, call_id)
 
 
 async def _judge(agent: AgentRuntime, call_id: str) -> None:

@@ -48,11 +48,12 @@ log = structlog.get_logger("callboard.tools")
 async def run(agent: AgentRuntime, step: st.Run) -> None:
     """Prepare the calls, make their start durable, then run them. A call that `prepare` refuses never starts."""
     for call_id in step.calls:
-        agent.start(Operation("tool", call_id), partial(_prepare_and_run, agent, call_id))
+        agent.start(Operation("tool", call_id), partial(prepare_and_run, agent, call_id))
     await checkpoint()  # immediate work is done before the loop continues
 
 
-async def _prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
+async def prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
+    """Run a call if it is allowed and has not started."""
     allowed = find_call(agent.state, call_id)
     if allowed is None or allowed.stage != "allowed":
         return
