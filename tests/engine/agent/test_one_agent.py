@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
+from callboard.core.call_order import READS_AT_ONCE
 from callboard.core.context.view.invariants import invariants
 from callboard.ports.environment import Answer
 from callboard.ports.model import ModelRequest, OnDelta, Reply
@@ -335,7 +336,17 @@ async def test_a_stop_hook_that_never_lets_go_is_capped() -> None:
         assert len(world.model.requests) == 9
 
 
-async def test_an_exclusive_call_runs_alone() -> None:
+@pytest.mark.parametrize(
+    ("calls", "effect", "concurrency", "together"),
+    [
+        (3, "unknown", "exclusive", [1, 1, 1]),
+        (3, "read", "shared", [1, 2, 3]),
+        (READS_AT_ONCE + 2, "read", "shared", [*range(1, READS_AT_ONCE + 1), READS_AT_ONCE, READS_AT_ONCE]),
+    ],
+)
+async def test_an_exclusive_call_runs_alone_and_reads_run_together_up_to_a_limit(
+    calls: int, effect: str, concurrency: str, together: list[int]
+) -> None:
     at_once: list[int] = []
     running = 0
 
@@ -343,16 +354,17 @@ async def test_an_exclusive_call_runs_alone() -> None:
         nonlocal running
         running += 1
         at_once.append(running)
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.01 * len(at_once))
         running -= 1
         return ""
 
-    echo = Echo(effect="unknown", concurrency="exclusive", act=count)
-    world = World(ScriptedModel({"lead": [use("echo", {}, ("echo", {}), ("echo", {})), say("ok")]}), tools(echo))
+    echo = Echo(effect=effect, concurrency=concurrency, act=count)
+    reply = use("echo", {}, *[("echo", {})] * (calls - 1))
+    world = World(ScriptedModel({"lead": [reply, say("ok")]}), tools(echo))
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        assert at_once == [1, 1, 1]
+        assert at_once == together
 
 
 @pytest.mark.parametrize(
