@@ -51,10 +51,11 @@ def transcript_lines(
     messages, by their ids. The same journal and folder give the same lines, whenever they are written.
     """
     lines: list[bytes] = []
+    same = _origin_json(origin)
     before = _uuid(origin, after) if after else None
     for message in messages:
         own = _uuid(origin, message.id)
-        lines.append(_line(message, origin, (own, before), (replies or {}).get(message.id)))
+        lines.append(_line(message, same, (own, before), (replies or {}).get(message.id)))
         before = own
     return lines
 
@@ -74,51 +75,55 @@ def load_transcript(data: bytes) -> tuple[ViewMessage, ...]:
     return tuple(_message(cast("Json", json.loads(line))) for line in data.split(b"\n") if line.strip())
 
 
-def _line(message: ViewMessage, origin: Origin, uuids: tuple[str, str | None], reply: ModelReplied | None) -> bytes:
-    """Return the line of a message. `uuids`: its own, and that of the message before it.
-
-    The blocks are not serialised again: they are those of the request.
-    """
+def _origin_json(origin: Origin) -> bytes:
+    """Return the fields that all lines of an agent's life have in common, as JSON without braces."""
     of_agent = {} if origin.kind == "lead" else {"agentId": origin.agent}
-    at = max((block.at for block in message.blocks), default=0.0)
-    places = _person_first(message)
-    moved = places != sorted(places)
-    blocks = [message.blocks[place] for place in places]
-    head = {
-        "type": message.role,
-        "uuid": uuids[0],
-        "parentUuid": uuids[1],
+    same = {
         "isSidechain": origin.kind == "subagent",
         "sessionId": origin.session,
         **of_agent,
         "cwd": origin.folder,
         "userType": "external",  # programs that read transcripts require these two
         "version": __version__,
-        "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    said = {**(_reply_json(reply) if reply else {}), "role": message.role}
-    own = {
-        "v": _FORMAT,
-        "id": message.id,
-        "turn": message.turn,
-        "blocks": [_block_json(block) for block in blocks],
-        **({"places": places} if moved else {}),
-    }
-    content = b"[%s]" % b",".join([dumped(block.data) for block in blocks]) if moved else message.content
-    return b'%s,"message":%s,"content":%s},"callboard":%s}\n' % (_open(head), _open(said), content, dumped(own))
+    return dumped(same)[1:-1]
 
 
-def _open(fields: Json) -> bytes:
-    """Return the JSON of an object without its end."""
-    return dumped(fields)[:-1]
+def _line(message: ViewMessage, same: bytes, uuids: tuple[str, str | None], reply: ModelReplied | None) -> bytes:
+    """Return the line of a message. `same`: see `_origin_json`. `uuids`: its own, and that of the message before it.
+
+    The blocks are not serialised again: they are those of the request.
+    """
+    blocks = message.blocks
+    at = max([block.at for block in blocks], default=0.0)
+    time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    uuid, before = uuids
+    parent = f'"{before}"' if before else "null"
+    head = f'"type":"{message.role}","uuid":"{uuid}","parentUuid":{parent}'
+    said = b"%s," % dumped(_reply_json(reply))[1:-1] if reply else b""
+    own: Json = {"v": _FORMAT, "id": message.id, "turn": message.turn, "blocks": [_block_json(each) for each in blocks]}
+    content = message.content
+    places = _person_first(message)
+    if places is not None:
+        own |= {"blocks": [own["blocks"][place] for place in places], "places": places}
+        content = b"[%s]" % b",".join([dumped(blocks[place].data) for place in places])
+    return b'{%s,%s,"timestamp":"%s","message":{%s"role":"%s","content":%s},"callboard":%s}\n' % (
+        *(head.encode(), same, time.encode()),
+        *(said, message.role.encode(), content),
+        dumped(own),
+    )
 
 
-def _person_first(message: ViewMessage) -> list[int]:
-    """Return the places of the blocks in the order in which they are written. Tool results stay first."""
+def _person_first(message: ViewMessage) -> list[int] | None:
+    """Return the places of the blocks in the order in which they are written; None for that of the message.
+
+    Tool results stay first.
+    """
     sources = [block.source for block in message.blocks]
-    if "tool" in sources:
-        return list(range(len(sources)))
-    return sorted(range(len(sources)), key=lambda place: sources[place] != "person")
+    if "person" not in sources or "tool" in sources:
+        return None
+    places = sorted(range(len(sources)), key=lambda place: sources[place] != "person")
+    return None if places == list(range(len(sources))) else places
 
 
 def _uuid(origin: Origin, id: int) -> str:
