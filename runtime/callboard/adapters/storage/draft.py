@@ -12,12 +12,15 @@ from dataclasses import field
 from typing import Protocol
 
 from callboard.adapters.storage.packing import SMALLEST_RECORD, SMALLEST_ROW, pack, record_crc, row_crc
-from callboard.ports.store import Append, Delete, Expect, Fence, Put, Record, Row, Write
+from callboard.ports.store import Append, Delete, Expect, Fence, Put, Row, Write
 from callboard.types.errors import Conflict, Fenced
 from callboard.types.lazy_dataclass import dataclass
 
 PRESENT = b""
 """Marks a key that has a value; no decision needs its bytes."""
+
+NewRecord = tuple[int, bytes, str | None]
+"""Number, data, and id of a record that a draft appends."""
 
 StoredRecord = tuple[str, int, str | None, int, bytes]
 """Stream, number, id, checksum, and data as in the tables."""
@@ -69,9 +72,7 @@ class StateTables:
 
 @dataclass(slots=True)
 class _Changes:
-    records: dict[str, list[tuple[Record, str | None]]] = field(
-        default_factory=dict[str, list[tuple[Record, str | None]]]
-    )
+    records: dict[str, list[NewRecord]] = field(default_factory=dict[str, list[NewRecord]])
     ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
 
@@ -84,8 +85,8 @@ class CommitDraft:
         self._done = _Changes()
 
     @property
-    def records(self) -> dict[str, list[tuple[Record, str | None]]]:
-        """Return the new records of each stream, in order, each with its id."""
+    def records(self) -> dict[str, list[NewRecord]]:
+        """Return the new records of each stream, in order."""
         return self._done.records
 
     @property
@@ -104,7 +105,7 @@ class CommitDraft:
                 "this process has stopped writing, so that two never write one journal"
             )
         part = _Part(self._current, self._done)
-        numbers = tuple(part.write(write) for write in writes)
+        numbers = tuple([part.write(write) for write in writes])
         for stream, records in part.new.records.items():
             self._done.records.setdefault(stream, []).extend(records)
         self._done.ids.update(part.new.ids)
@@ -141,14 +142,18 @@ class _Part:
         # number (test_an_id_seen_before_wins_over_an_expectation_so_a_commit_may_be_repeated).
         if write.id is not None and (seen := self._seen(write.stream, write.id)):
             return seen
-        last = self._last(write.stream)
+        stream = write.stream
+        appended = self.new.records.get(stream)
+        last = appended[-1][0] if appended else self._last(stream)
         if write.expected is not None and write.expected != last:
-            raise Conflict(write.stream, write.expected, last)
-        record = Record(last + 1, bytes(write.record))
-        self.new.records.setdefault(write.stream, []).append((record, write.id))
+            raise Conflict(stream, write.expected, last)
+        seq = last + 1
+        if appended is None:
+            appended = self.new.records[stream] = []
+        appended.append((seq, bytes(write.record), write.id))
         if write.id is not None:
-            self.new.ids[write.stream, write.id] = record.seq
-        return record.seq
+            self.new.ids[stream, write.id] = seq
+        return seq
 
     def _seen(self, stream: str, record_id: str) -> int:
         name = (stream, record_id)
@@ -157,7 +162,7 @@ class _Part:
     def _last(self, stream: str) -> int:
         for changes in (self.new, self._before):
             if records := changes.records.get(stream):
-                return records[-1][0].seq
+                return records[-1][0]
         return self._current.last(stream)
 
     def _set(self, key: str, value: bytes | None, expected: int | None) -> int:
@@ -177,10 +182,9 @@ def stored_records(draft: CommitDraft) -> list[StoredRecord]:
     """Return the new records as they are stored."""
     records: list[StoredRecord] = []
     for stream, appended in draft.records.items():
-        for record, record_id in appended:
-            crc = record_crc(stream, record.seq, record_id, record.data)
-            stored, stored_crc = pack(record.data, crc, SMALLEST_RECORD)
-            records.append((stream, record.seq, record_id, stored_crc, stored))
+        for seq, data, record_id in appended:
+            stored, crc = pack(data, record_crc(stream, seq, record_id, data), SMALLEST_RECORD)
+            records.append((stream, seq, record_id, crc, stored))
     return records
 
 

@@ -61,8 +61,8 @@ class _Contents(StateTables):
 
     def merge(self, draft: CommitDraft) -> None:
         for stream, records in draft.records.items():
-            self.streams.setdefault(stream, []).extend(record for record, _ in records)
-            self.ids.update({(stream, record_id): record.seq for record, record_id in records if record_id is not None})
+            self.streams.setdefault(stream, []).extend(Record(seq, data) for seq, data, _ in records)
+            self.ids.update({(stream, record_id): seq for seq, _, record_id in records if record_id is not None})
         self.commits += bool(draft.rows)
         for key, row in draft.rows.items():  # the newest come last, so that a watcher reads only new rows
             self.rows.pop(key, None)

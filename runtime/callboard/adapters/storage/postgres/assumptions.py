@@ -94,7 +94,7 @@ class Assumptions:
         """Store the state after a finished transaction."""
         for stream in names.streams:
             records = draft.records.get(stream)
-            _remember(self._lasts, stream, records[-1][0].seq if records else state.last(stream))
+            _remember(self._lasts, stream, records[-1][0] if records else state.last(stream))
         for key in names.keys:
             row = draft.rows.get(key) or state.row(key)
             present = row is not None and row.value is not None
@@ -187,7 +187,7 @@ def commit_if(
     nothing is written then, unless the connection is lost.
     """
     positions = {stream: at for at, stream in enumerate(names.streams, 1)}
-    ends = {stream: records[-1][0].seq for stream, records in draft.records.items()}
+    ends = {stream: records[-1][0] for stream, records in draft.records.items()}
     rows = [_row_change(key, state, draft) for key in names.keys]
     records = stored_records(draft)
     cursor = connection.execute(

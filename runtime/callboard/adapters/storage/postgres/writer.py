@@ -398,7 +398,7 @@ class PostgresWriter:
 
     def _write_records(self, connection: Connection, draft: CommitDraft, state: NamedState) -> None:
         records = stored_records(draft)
-        lasts = {stream: appended[-1][0].seq for stream, appended in sorted(draft.records.items())}
+        lasts = {stream: appended[-1][0] for stream, appended in sorted(draft.records.items())}
         new = {stream: last for stream, last in lasts.items() if stream not in state.lasts}
         old = {stream: last for stream, last in lasts.items() if stream in state.lasts}
         if new:  # fails if another host has created the same stream: the group is then tried again

@@ -17,7 +17,7 @@ from callboard.adapters.storage.sqlite import schema
 from callboard.adapters.storage.sqlite.place import DATABASE
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
-from callboard.adapters.storage.sqlite.statements import last_seq, stream_number
+from callboard.adapters.storage.sqlite.statements import end_of
 from callboard.core.agent.snapshot import positions
 from callboard.types.errors import StoreDamaged, WorkspaceUnusable
 from callboard.types.lazy_dataclass import dataclass
@@ -167,9 +167,9 @@ def _number_on(target: apsw.Connection, life: str, snapshot: bytes) -> None:
     ends = {f"j/{life}": seen[0], f"m/{life}": seen[1]}
     for stream, seq in ends.items():
         run(target, "INSERT OR IGNORE INTO stream (name) VALUES (?)", (stream,))
-        number = stream_number(target, stream)
-        if number is not None and 0 < seq > last_seq(target, number):
-            place = (number << SEQ_BITS) | seq
+        end = end_of(target, stream)
+        if end is not None and 0 < seq > end.last:
+            place = (end.number << SEQ_BITS) | seq
             run(target, "INSERT INTO record (place, id, crc, data) VALUES (?, NULL, 0, NULL)", (place,))
 
 

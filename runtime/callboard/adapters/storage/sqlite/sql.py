@@ -7,23 +7,26 @@ from typing import Any, cast
 
 import apsw
 
+_execute = cast(Any, apsw.Connection.execute)
+_execute_many = cast(Any, apsw.Connection.executemany)
+
 
 def run(connection: apsw.Connection, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
     """Run a statement to its end and return its rows.
 
     Raises `apsw.Error`. An unfinished statement would keep the log from shrinking.
     """
-    return cast(Any, connection).execute(statement, bindings).fetchall()
+    return _execute(connection, statement, bindings).fetchall()
 
 
 def run_many(connection: apsw.Connection, statement: str, bindings: Sequence[Sequence[object]]) -> None:
     """Run a statement without rows once for each of these bindings, in order. Raises `apsw.Error`."""
-    cast(Any, connection).executemany(statement, bindings)
+    _execute_many(connection, statement, bindings)
 
 
 def each(connection: apsw.Connection, statement: str) -> Iterator[tuple[Any, ...]]:
     """Yield the rows one by one, for results that do not fit into memory. Raises `apsw.Error`."""
-    yield from cast(Any, connection).execute(statement)
+    yield from _execute(connection, statement)
 
 
 def pragma(connection: apsw.Connection, name: str) -> int:

@@ -38,23 +38,35 @@ class ChecksumMismatch(Exception):
         self.key = key
 
 
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """Number of a stream in the tables, and its last seq, which is 0 if it has no records."""
+
+    number: int
+    last: int
+
+
 def stream_number(connection: apsw.Connection, stream: str) -> int | None:
     """Return the number of the stream in the tables."""
     rows = run(connection, "SELECT number FROM stream WHERE name = ?", (stream,))
     return int(rows[0][0]) if rows else None
 
 
-def last_seq(connection: apsw.Connection, number: int) -> int:
-    """Return the stream's last seq, 0 if it has none."""
-    bounds = (number << SEQ_BITS, (number << SEQ_BITS) | _SEQ)
-    place = run(connection, "SELECT max(place) FROM record WHERE place BETWEEN ? AND ?", bounds)[0][0]
-    return 0 if place is None else int(place) & _SEQ
+def end_of(connection: apsw.Connection, stream: str) -> StreamEnd | None:
+    """Return the end of the stream with this name; None if there is no such stream."""
+    rows = run(
+        connection,
+        "SELECT number, (SELECT max(place) FROM record WHERE place BETWEEN number << 40 AND ((number + 1) << 40) - 1) "
+        "FROM stream WHERE name = ?",
+        (stream,),
+    )
+    return StreamEnd(int(rows[0][0]), int(rows[0][1] or 0) & _SEQ) if rows else None
 
 
 def last(connection: apsw.Connection, stream: str) -> int:
     """Return the last seq of the stream with this name."""
-    number = stream_number(connection, stream)
-    return 0 if number is None else last_seq(connection, number)
+    end = end_of(connection, stream)
+    return 0 if end is None else end.last
 
 
 def read(connection: apsw.Connection, stream: str, after: int, limit: int | None) -> list[Record]:
@@ -250,25 +262,26 @@ class _StoredState:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._numbers: dict[str, int | None] = {}
+        self._ends: dict[str, StreamEnd | None] = {}
 
-    def number(self, stream: str) -> int | None:
-        """Return the number of the stream in the tables."""
-        if stream not in self._numbers:
-            self._numbers[stream] = stream_number(self._connection, stream)
-        return self._numbers[stream]
+    def end(self, stream: str) -> StreamEnd | None:
+        """Return the end of the stream; None if it is not in the tables."""
+        if stream not in self._ends:
+            self._ends[stream] = end_of(self._connection, stream)
+        return self._ends[stream]
 
     def last(self, stream: str) -> int:
         """See `Current`."""
-        number = self.number(stream)
-        return 0 if number is None else last_seq(self._connection, number)
+        end = self.end(stream)
+        return 0 if end is None else end.last
 
     def seen(self, stream: str, record_id: str) -> int:
         """See `Current`."""
-        number = self.number(stream)
-        if number is None:
+        end = self.end(stream)
+        if end is None:
             return 0
-        rows = run(self._connection, "SELECT place FROM record WHERE place >> 40 = ? AND id = ?", (number, record_id))
+        sql = "SELECT place FROM record WHERE place >> 40 = ? AND id = ?"
+        rows = run(self._connection, sql, (end.number, record_id))
         return int(rows[0][0]) & _SEQ if rows else 0
 
     def row(self, key: str) -> Row | None:
@@ -305,11 +318,10 @@ class Transaction:
     def _write_records(self, draft: CommitDraft, state: _StoredState) -> None:
         places: dict[str, int] = {}
         for stream in draft.records:
-            number = state.number(stream)
-            if number is None:
+            end = state.end(stream)
+            if end is None:
                 run(self.connection, "INSERT INTO stream (name) VALUES (?)", (stream,))
-                number = self.connection.last_insert_rowid()
-            places[stream] = number << SEQ_BITS
+            places[stream] = (self.connection.last_insert_rowid() if end is None else end.number) << SEQ_BITS
         # A step of an agent has eight records: as statements of their own they take twice the time.
         run_many(
             self.connection,
