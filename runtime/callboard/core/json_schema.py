@@ -25,6 +25,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+_SCALARS: Mapping[type, str] = {str: "string", int: "integer", bool: "boolean"}
+_UNBOUNDED = frozenset({"type", "description", "default", "title"})
+"""Keywords of a schema that any value of the type fits."""
 DEEPEST = 100
 """Maximum levels of a tool's input. Deeper input is never intended, and makes encoders and validators fail."""
 TOO_DEEP = f"the input is nested too deeply: at most {DEEPEST} levels are allowed"
@@ -61,6 +64,9 @@ def all_finite(value: object) -> bool:
 
 def check_input(schema: Json, value: Any, where: str = "input") -> str | None:
     """Return the error in the input, with the name of the field; None if it is valid."""
+    kind = _SCALARS.get(value.__class__)
+    if kind is not None and schema.get("type") == kind and schema.keys() <= _UNBOUNDED:
+        return None
     options = cast("Sequence[Json]", schema.get("anyOf") or schema.get("oneOf") or ())
     if options:
         problems = [check_input(option, value, where) for option in options]

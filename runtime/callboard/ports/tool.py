@@ -327,6 +327,9 @@ class Folders:
     skills: tuple[Path, ...] = ()
     """Folders of skills and plugins outside the root, which the agent may read."""
 
+    def __hash__(self) -> int:
+        return hash(self.tool_results)  # each agent's own; the hash of all paths costs as much as a look at the disk
+
     @property
     def readable(self) -> tuple[Path, ...]:
         """Return the folders outside the root that may be read."""

@@ -19,7 +19,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import field, replace
-from functools import cache
 from pathlib import Path
 
 from callboard.adapters.git.premise import git_is_quiet, in_repository, names_commit, tracked_paths
@@ -30,6 +29,7 @@ from callboard.core.permissions.sensitive_paths import (
     CLAUDE_LOADED,
     claude_folders,
     critical,
+    deeper_than_critical,
     harmless_device,
     is_protected,
     is_secret,
@@ -96,8 +96,8 @@ class PathJudge:
             return _lead(str(path), seen)[0]
 
         self._root = real(root)
-        self._above = {at: mode for at, mode in seen.items() if self._root.startswith(at + "/")}
-        """Folders above the root, which are checked now. Those beneath it are checked for each call."""
+        self._above = max((at for at in seen if self._root.startswith(at + "/")), key=len, default="")
+        """Folder above the root, which is checked now. The root and what is beneath it are checked for each call."""
         self._own = tuple(real(path) for path in own)
         settings = real(root / ".callboard")
         self._home = str(home or Path.home())
@@ -109,7 +109,8 @@ class PathJudge:
         """True if the file system is case-insensitive."""
         loaded_paths = tuple(dict.fromkeys(real(path) for path in (*files, *outside_paths)))
         self._own_folders = self._folders(self._own)
-        self._settings_folders = self._folders([settings])
+        self._kept_folders = self._folders([*self._own, settings])
+        """Folders of the runtime and of its settings."""
         self._git_folders = self._folders([real(git)] if git is not None else ())
         self._loaded = frozenset(self._compared(path) for path in (*self._claude, *loaded_paths))
         self._loaded_prefixes = tuple(self._compared(path).rstrip("/") + "/" for path in loaded_paths)
@@ -165,14 +166,14 @@ class PathJudge:
 
     def look(self, queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:
         """Return one fact for each query. Never raises."""
-        tracked = cache(lambda: tracked_paths(Path(self._root)))  # a command contains many paths: one read of the index
+        tracked = _TrackedPaths(self._root)  # a command contains many paths: one read of the index
         return {query: self._fact(query, tracked) for query in queries}
 
     def resolve(self, text: str) -> str:
         """Return the path that `look` judges, or an empty text if it cannot be resolved. Never raises."""
         try:
             full = "" if _malformed(text) else self._full(text)
-            return full if not full or harmless_device(full) else _lead(full, dict(self._above))[0]
+            return full if not full or harmless_device(full) else _lead(full, {}, self._above)[0]
         except (OSError, ValueError, RecursionError):
             return ""
 
@@ -219,14 +220,14 @@ class PathJudge:
         full = self._full(text)
         if harmless_device(full):
             return PathFact("readable", full, device=True, exists=True)
-        resolved, kind = _lead(full, dict(self._above))
+        resolved, kind = _lead(full, {}, self._above)
         # A program that opens one of these could wait forever, or reach another program
         # (test_pipes_are_refused_without_waiting_and_absolute_paths_too).
         if kind is not None and not (
             stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
         ):
             return PathFact("malformed", resolved, why="it is a pipe or a socket")
-        written = os.path.normpath(full)
+        written = full if full == resolved else os.path.normpath(full)
         place, reason = self._place(resolved, written)
         directory = kind is not None and stat.S_ISDIR(kind)
         beneath: tuple[str, ...] = ()
@@ -246,7 +247,7 @@ class PathJudge:
         return PathFact(
             place,
             resolved,
-            critical=critical(resolved, self._home),
+            critical=not deeper_than_critical(resolved, self._home) and critical(resolved, self._home),
             device=kind is not None and (stat.S_ISBLK(kind) or stat.S_ISCHR(kind)),
             directory=directory,
             exists=kind is not None,
@@ -263,12 +264,12 @@ class PathJudge:
         # target.
         paths = (resolved,) if resolved == written else (resolved, written)
         compared = [self._compared(path) for path in paths]
-        if any(map(self._own_folders.hold, compared)):
+        if any(map(self._kept_folders.hold, compared)):
+            if not any(map(self._own_folders.hold, compared)):
+                return "settings", "it holds the runtime's settings"
             if all(map(self._shown_folders.hold, compared)):
                 return self._runtime_folder_of(resolved)
             return "own", "it belongs to the runtime"
-        if any(map(self._settings_folders.hold, compared)):
-            return "settings", "it holds the runtime's settings"
         parts = self._within(resolved, self._root)
         if parts is None or any(path.startswith(_OWN_PROCESS) for path in paths):
             return self._place_outside(resolved)
@@ -369,18 +370,20 @@ def _folds(folder: str) -> bool:
         return False
 
 
-def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:
+def _lead(path: str, seen: dict[str, int], above: str = "") -> tuple[str, int | None]:
     """Return the target of a path (absolute, without links) and the mode of the file there.
 
     The mode is None if the file does not exist.
 
-    Each component is checked once, except those in `seen`, which grows. If no component is a link, the kernel would do
-    no more. Otherwise, or if the path is not plain, the library follows it. Raises OSError.
+    Each component is checked once, except those in `seen`, which grows, and `above`, a folder without links. If no
+    component is a link, the kernel would do no more. Otherwise, or if the path is not plain, the library follows it.
+    Raises OSError.
     """
-    parts = [part for part in path.split("/") if part]
+    start = above if path.startswith(f"{above}/") else ""
+    parts = [part for part in path[len(start) :].split("/") if part]
     if not parts or not path.startswith("/") or path.startswith("//") or "." in parts or ".." in parts:
         return _followed(path)
-    at = ""
+    at = start
     mode = 0
     for part in parts:
         at = f"{at}/{part}"
@@ -388,7 +391,7 @@ def _lead(path: str, seen: dict[str, int]) -> tuple[str, int | None]:
         try:
             mode = os.lstat(at).st_mode if cached_mode is None else cached_mode
         except (FileNotFoundError, NotADirectoryError):
-            return "/" + "/".join(parts), None  # beneath a missing folder there are no links
+            return f"{start}/{'/'.join(parts)}", None  # beneath a missing folder there are no links
         except OSError:
             return _followed(path)
         if stat.S_ISLNK(mode):
@@ -465,6 +468,19 @@ class Tree:
     cut: bool = False
     worst: tuple[str, str] | None = None
     """A path that must not be read without asking, and its name in the tree."""
+
+
+class _TrackedPaths:
+    """Absolute paths that git tracks in a folder; None if they are unknown. Read when a tree first needs them."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._read: tuple[tuple[str, ...] | None] | None = None
+
+    def __call__(self) -> tuple[str, ...] | None:
+        if self._read is None:
+            self._read = (tracked_paths(Path(self._root)),)
+        return self._read[0]
 
 
 Tracked = Callable[[], tuple[str, ...] | None]

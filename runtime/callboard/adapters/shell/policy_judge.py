@@ -238,9 +238,10 @@ class PolicyJudge:
         )
 
     def _paths_of(self, folders: Folders) -> PathJudge:
-        if folders not in self._paths:
-            self._paths[folders] = self._judges.judge_for(folders, folders.readable)
-        return self._paths[folders]
+        paths = self._paths.get(folders)
+        if paths is None:
+            paths = self._paths[folders] = self._judges.judge_for(folders, folders.readable)
+        return paths
 
 
 _STRICTER: Mapping[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}

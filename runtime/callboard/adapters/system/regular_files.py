@@ -28,7 +28,7 @@ _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYSTEM_CALL = ctypes.CDLL(None, use_errno=True).syscall
 
 
 class NotRegular(OSError):
@@ -73,6 +73,9 @@ def _too_large(path: str | Path, most: int) -> FileTooLarge:
 
 class _OpenHow(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_SYSTEM_CALL.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_OpenHow), ctypes.c_size_t)
 
 
 def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, links: bool = True) -> int:
@@ -134,13 +137,7 @@ def _openat2(
     # The kernel refuses a mode without O_CREAT (man 2 openat2).
     how = _OpenHow(flags, mode if creates else 0, resolve)
     for _ in range(64):  # the kernel requests another attempt after a rename at the same time as a `..`
-        result = _LIBC.syscall(
-            ctypes.c_long(_SYS_OPENAT2),
-            ctypes.c_int(root_fd),
-            ctypes.c_char_p(os.fsencode(relative)),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        )
+        result = _SYSTEM_CALL(_SYS_OPENAT2, root_fd, os.fsencode(relative), how, ctypes.sizeof(how))
         if result >= 0:
             return int(result)
         code = ctypes.get_errno()

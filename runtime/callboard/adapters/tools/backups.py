@@ -74,7 +74,7 @@ class FileBackups:
                 return None
             return FileRestore(path, problem=str(refused))
         added, removed = _counts(present or b"", wanted or b"")
-        return FileRestore(str(spot.path), added, removed)
+        return FileRestore(spot.text, added, removed)
 
 
 def _put(folder: int, name: str, content: bytes | None, *, mode: int | None) -> None:

@@ -126,7 +126,7 @@ class ChangeTool(TypedTool[Change]):
         known = False
         try:
             spot = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
-            known = str(spot.path) in context.files
+            known = spot.text in context.files
             return await anyio.to_thread.run_sync(self._preview, change, spot, context)
         except ToolRefused:
             # A refusal says whether the file exists, and quotes its nearest line. Nobody has allowed the agent to know
@@ -138,7 +138,7 @@ class ChangeTool(TypedTool[Change]):
     def _preview(self, arguments: Change, spot: ToolPath, context: CallContext) -> str:
         with telling(spot):
             existing = content_of(spot)
-            plan = self.plan(arguments, spot, existing, context.files.get(str(spot.path)))
+            plan = self.plan(arguments, spot, existing, context.files.get(spot.text))
         if existing is None:
             return ""
         try:
@@ -151,13 +151,13 @@ class ChangeTool(TypedTool[Change]):
         change = self.read(tool_input)
         spot = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
         plan = await anyio.to_thread.run_sync(self._look, change, spot, context)
-        return {"path": str(spot.path), "before": plan.before, "after": plan.after, "said": plan.report}
+        return {"path": spot.text, "before": plan.before, "after": plan.after, "said": plan.report}
 
     async def act(self, arguments: Change, context: CallContext) -> ToolOutcome:
         spot = self.root_cache.find(arguments.path, context.folders, write=True, grants=context.grants)
         context.launcher.allow([Path(grant.path) for grant in context.grants if isinstance(grant, PathGrant)])
         plan = await anyio.to_thread.run_sync(self._do, arguments, spot, context)
-        return _done(str(spot.path), plan.before, plan.after, report=plan.report, context=context)
+        return _done(spot.text, plan.before, plan.after, report=plan.report, context=context)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         """Compare the present content with that before and after the change.
@@ -168,7 +168,7 @@ class ChangeTool(TypedTool[Change]):
         spot = self.root_cache.find(path, context.folders, write=True, grants=context.grants)
         now = await anyio.to_thread.run_sync(_tidied, spot, context.call)
         marked, before, after = (str(marks.get(name, "")) for name in ("path", "before", "after"))
-        if now == after and marked == str(spot.path):
+        if now == after and marked == spot.text:
             return _done(marked, before, after, report=str(marks.get("said", "")), context=context)
         if now == before:
             return None
@@ -179,12 +179,12 @@ class ChangeTool(TypedTool[Change]):
 
     def _look(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
         with telling(spot):
-            return self.plan(arguments, spot, content_of(spot), context.files.get(str(spot.path)))
+            return self.plan(arguments, spot, content_of(spot), context.files.get(spot.text))
 
     def _do(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
         with self.lock, folder_of(spot, make=self.makes(arguments)) as folder:
             existing = read_in(folder, spot.path.name, LARGEST)
-            plan = self.plan(arguments, spot, existing, context.files.get(str(spot.path)))
+            plan = self.plan(arguments, spot, existing, context.files.get(spot.text))
             if plan.before != plan.after:
                 if existing is not None and self.root_cache.keep is not None:
                     self.root_cache.keep(existing[0])
@@ -470,16 +470,15 @@ def _describe(
     file: BinaryIO, start: bytes, size: int, *, spot: ToolPath, arguments: ReadFileInput, context: CallContext
 ) -> ToolOutcome:
     """Return the outcome for an open file that begins with `start`."""
-    apart = spot.base in (context.folders.tool_results, context.folders.transcripts)
     media = _image(start)
     if media:
         return _show_image(spot, file, media=media, size=size, context=context)
-    if not apart:
+    if not spot.apart:
         _refuse_binary(spot, start, size)
     text = _gather(file, arguments.offset, arguments.limit)
-    event = FileSeen(at=context.now, path=str(spot.path), digest=text.digest)
-    data = {"path": str(spot.path), "lines": len(text.lines), "total_lines": text.total, "digest": text.digest}
-    return ToolOutcome(_render(text, arguments), events=() if apart else (event,), data=data)
+    event = FileSeen(at=context.now, path=spot.text, digest=text.digest)
+    data = {"path": spot.text, "lines": len(text.lines), "total_lines": text.total, "digest": text.digest}
+    return ToolOutcome(_render(text, arguments), events=() if spot.apart else (event,), data=data)
 
 
 def _image(start: bytes) -> str | None:
@@ -496,8 +495,8 @@ def _show_image(spot: ToolPath, file: BinaryIO, *, media: str, size: int, contex
     source = {"type": "base64", "media_type": media, "data": base64.b64encode(content).decode()}
     return ToolOutcome(
         [{"type": "text", "text": f"{spot.label} ({media}, {size} bytes)"}, {"type": "image", "source": source}],
-        events=(FileSeen(at=context.now, path=str(spot.path), digest=digest),),
-        data={"path": str(spot.path), "media_type": media, "digest": digest},
+        events=(FileSeen(at=context.now, path=spot.text, digest=digest),),
+        data={"path": spot.text, "media_type": media, "digest": digest},
     )
 
 

@@ -355,8 +355,8 @@ def _shown(arguments: ReadNotebookInput, spot: ToolPath, context: CallContext) -
         answer.add_cell(cell)
     if not cells:
         answer.add("[The notebook has no cells.]")
-    event = FileSeen(at=context.now, path=str(spot.path), digest=digest)
-    data: Json = {"path": str(spot.path), "cells": len(book.cells), "digest": digest}
+    event = FileSeen(at=context.now, path=spot.text, digest=digest)
+    data: Json = {"path": spot.text, "cells": len(book.cells), "digest": digest}
     blocks = answer.blocks
     content = blocks if len(blocks) > 1 else str(blocks[0]["text"])
     return ToolOutcome(content, events=(event,), data=data)

@@ -32,10 +32,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class ToolPath:
-    """Path that a tool may use. `path` is absolute with every link resolved; `base` is a folder above it."""
+    """Path that a tool may use. `text` is absolute with every link resolved; `base` is a folder above it."""
 
-    path: Path
+    text: str
     base: Path
+    relative: str
+    """The path relative to `base`; `.` for `base` itself."""
     label: str
     """Path relative to the agent's folder if it is inside, else absolute."""
     open_base: Callable[[], int] = field(compare=False, repr=False)
@@ -44,11 +46,13 @@ class ToolPath:
     """Paths relative to the base that belong to the runtime; no search reads them."""
     exact: bool = False
     """True if only this file was approved, not its neighbours: no link is followed between `base` and the file."""
+    apart: bool = False
+    """True for the agent's large results and for transcripts, which are no files of its work."""
 
     @property
-    def relative(self) -> str:
-        """Return the path relative to `base`; `.` for `base` itself."""
-        return _beneath(str(self.path), str(self.base)) or str(self.path.relative_to(self.base))
+    def path(self) -> Path:
+        """Return the path. To make it takes longer than to open a file."""
+        return Path(self.text)
 
 
 class Roots:
@@ -96,8 +100,9 @@ class FileRoots:
         self._judge = (judges or PathJudges()).judge_for(replace(folders, git=None), readable)
         self._root = Path(self._judge.root)
         bases = (self._root, *(Path(path) for path in self._judge.readable))
-        self._bases = tuple((base, str(base), self._closed(base)) for base in bases)
-        """Each base, also as text, with the paths beneath it that are closed."""
+        apart = (folders.tool_results, folders.transcripts)
+        self._bases = tuple((base, str(base), self._closed(base), base in apart) for base in bases)
+        """Each base, also as text, the paths beneath it that are closed, and `ToolPath.apart`."""
 
     def find(self, text: str, grants: Sequence[Grant] = ()) -> ToolPath:
         """Return the spot of a path. Raises `ToolRefused` if no tool may use it."""
@@ -115,14 +120,15 @@ class FileRoots:
             raise ToolRefused(f"{text} holds {whose}: no tool changes it")
         if fact.device:
             raise ToolRefused(f"{text} is a device, not a file")
-        path = Path(fact.resolved)
-        for base, base_text, closed in self._bases:
+        for base, base_text, closed, apart in self._bases:
             relative = _beneath(fact.resolved, base_text)
             if self._write and relative == ".":
                 raise ToolRefused(f"{text} is your folder itself, not a file")
             if relative:
                 label = relative if base is self._root else fact.resolved
-                return ToolPath(path, base, label, partial(self._open, base), closed)
+                opening = partial(self._open, base)
+                return ToolPath(fact.resolved, base, relative, label, opening, closed, apart=apart)
+        path = Path(fact.resolved)
         if any(_covers(grant, path, write=self._write) for grant in grants):
             return self._granted(path, directory=fact.directory)
         leads = "" if str(path) == text else f" It leads to {path}."
@@ -137,7 +143,10 @@ class FileRoots:
         base = path if directory else path.parent
         while not directory and not base.is_dir():
             base = base.parent
-        return ToolPath(path, base, str(path), partial(open_folder, str(base)), self._closed(base), exact=not directory)
+        text = str(path)
+        relative = _beneath(text, str(base))
+        opening = partial(open_folder, str(base))
+        return ToolPath(text, base, relative, text, opening, self._closed(base), exact=not directory)
 
     def _closed(self, base: Path) -> frozenset[str]:
         prefix = f"{str(base).rstrip('/')}/"
@@ -149,7 +158,7 @@ class FileRoots:
         return folded(resolved) if self._judge.folds else resolved
 
     def _open(self, base: Path) -> int:
-        return self._roots.open(base) if base == self._root else open_folder(str(base))
+        return self._roots.open(base) if base is self._root else open_folder(str(base))
 
 
 class RootCache:

@@ -192,7 +192,7 @@ class Grep(TypedTool[GrepInput]):
         A search of many files shows none that, named alone, would be denied or need a question.
         """
         unread = [*self._unread, *rules_on_reading(readable_rules(context.spec.rules.deny), ())]
-        requested = str(spot.path)
+        requested = spot.text
         root = os.path.realpath(context.folders.root)
         home = str(Path.home())
         return [

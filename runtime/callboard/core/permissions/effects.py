@@ -246,7 +246,7 @@ class Analysis:
     folders: tuple[str, ...] = ("",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallFacts:
     """Facts about a call, collected before it is judged.
 

@@ -7,12 +7,12 @@ worker thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
-from callboard.core.permissions.effects import CallFacts, queries_in
-from callboard.core.permissions.judge import parts_of
+from callboard.core.frozen import replace
+from callboard.core.permissions.effects import CallFacts
+from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.shell_effects import analyse
-from callboard.core.permissions.values import HardRules, Parsed, PathFact, PathQuery, ProposedCall
+from callboard.core.permissions.values import HardRules, Parsed, PathFact, PathQuery, ProposedCall, UnparsedScript
 
 MOST_ROUNDS = 16
 """Maximum depth of scripts inside scripts. The judge asks about deeper ones."""
@@ -34,8 +34,8 @@ def find_facts(
     """
     source = call.input.get("command")
     if call.name != "bash" or not isinstance(source, str):
-        effects = (effect for part in parts_of(call, start) for effect in part.effects)
-        return replace(start, paths=look(frozenset(queries_in(effects))))
+        named = named_paths(call) if call.name in FILE_TOOLS else ()
+        return replace(start, paths=look(() if isinstance(named, UnparsedScript) else [each.query for each in named]))
     scripts: dict[str, Parsed] = {**start.scripts, source: parse(source)}
     analysis = analyse(source, scripts, start.home, hard_rules)
     for _ in range(MOST_ROUNDS):

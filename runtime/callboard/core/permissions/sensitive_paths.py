@@ -74,7 +74,7 @@ def is_protected(parts: Sequence[str]) -> bool:
     lower = [part.lower() for part in parts]
     if not _PROTECTED_FOLDERS.isdisjoint(lower):
         return True
-    if any(f"{a}/{b}" in _PROTECTED_FOLDERS for a, b in pairwise(lower)):
+    if not FOLDERS_OF_PROTECTED.isdisjoint(lower) and any(f"{a}/{b}" in _PROTECTED_FOLDERS for a, b in pairwise(lower)):
         return True
     return bool(lower) and lower[-1] in _PROTECTED_FILES
 
@@ -119,6 +119,11 @@ def raw_device(path: str) -> bool:
     return path.startswith("/dev/") and not harmless_device(path) and not _DEVICE_FOLDERS.match(path)
 
 
+def deeper_than_critical(path: str, home: str) -> bool:
+    """Return True if a path, absolute and normalised, has too many parts for `critical`."""
+    return path.count("/") > max(2, home.count("/") + 1)
+
+
 def critical(path: str, home: str, *, glob: bool = False) -> bool:
     """Return True if deleting this absolute path, taken literally, would destroy the machine or a home directory."""
     path = "/" + posixpath.normpath(path).lstrip("/")
@@ -128,7 +133,7 @@ def critical(path: str, home: str, *, glob: bool = False) -> bool:
         if not last.strip("*?[]!.") or fixed == "":
             return critical(fixed or "/", home)
         return False
-    if path.count("/") > max(2, home.count("/") + 1):  # deeper than each of these folders
+    if deeper_than_critical(path, home):
         return False
     parts = [part for part in path.split("/") if part]
     home_parts = [part for part in posixpath.normpath(home).split("/") if part]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import apsw
 
-_execute = cast(Any, apsw.Connection.execute)
-_execute_many = cast(Any, apsw.Connection.executemany)
+_connection: Any = apsw.Connection
+_execute = _connection.execute
+_execute_many = _connection.executemany
 
 
 def run(connection: apsw.Connection, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:

@@ -126,7 +126,7 @@ class Writer:
 
         If it raises, it is rolled back. Cancelling does not undo it.
         """
-        waiter = AnswerWaiter[T]()
+        waiter: AnswerWaiter[T] = AnswerWaiter()
         self._queue.put(Job(work, waiter, undo))
         return await waiter.wait()
 
