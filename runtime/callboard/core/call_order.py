@@ -98,22 +98,26 @@ def without_operation(calls: OpenCalls, stage: CallStage, facts: Facts, *kinds: 
     waiting = calls.at(stage)
     if not waiting:
         return ()
+    if not facts.running:
+        return tuple([call.call.id for call in waiting])
     running = {operation.subject for operation in facts.running if operation.kind in kinds}
     return tuple([call.call.id for call in waiting if call.call.id not in running])
 
 
 def judgeable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the proposed calls that may be judged now."""
-    waiting = set(without_operation(calls, "proposed", facts, "judge", "tool"))
-    if not waiting:
-        return ()
+    waiting = without_operation(calls, "proposed", facts, "judge", "tool")
+    if not waiting or len(calls) == 1:  # there is no other call to wait for
+        return waiting
     return tuple(call.call.id for call in _free(calls, facts, "proposed") if call.call.id in waiting)
 
 
 def runnable(calls: OpenCalls, facts: Facts) -> tuple[str, ...]:
     """Return the allowed calls that may start now."""
-    waiting = set(without_operation(calls, "allowed", facts, "tool"))
-    run = [call for call in _free(calls, facts, "allowed") if call.call.id in waiting] if waiting else []
+    waiting = frozenset(without_operation(calls, "allowed", facts, "tool"))
+    if not waiting or len(calls) == 1:
+        return tuple(waiting)
+    run = [call for call in _free(calls, facts, "allowed") if call.call.id in waiting]
     if not run:
         return ()
     begun = [call for call in calls if _begun(call, waiting, facts)]

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from callboard.core.agent.apply import apply
 from callboard.core.agent.snapshot import due, dump
-from callboard.core.agent.state import AgentState, Facts, without_history
+from callboard.core.agent.state import AgentState, without_history
 from callboard.core.keys import agent_key, journal, snapshot_key
 from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.core.team.lifecycle import row_after
@@ -201,18 +201,14 @@ class AgentRuntime:
             case _:
                 assert_never(step.awaited)
 
-    def facts(self) -> Facts:
-        """Return a frozen snapshot of the facts that are not in the journal."""
-        return self.host.facts(self.state, frozenset(self.operations))
-
-    def facts_to_decide(self) -> Facts:
-        """Return the facts for the next decision.
+    def look(self) -> frozenset[Operation]:
+        """Return the running operations for the next decision.
 
         Any change after this call ends the wait that may follow the decision.
         """
         # Read before the decision, so that a change during the decision also ends the wait in `_wait`.
         self._seen = self._changed.changes
-        return self.facts()
+        return frozenset(self.operations)
 
     def wake(self) -> None:
         """Let the loop look for the next step, because something changed."""

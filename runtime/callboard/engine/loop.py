@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from callboard.core.agent.decide import decide
 from callboard.engine.agent_runtime import AgentRuntime
+from callboard.engine.facts import facts_of
 from callboard.types.steps import LifeDone
 
 
 async def live(agent: AgentRuntime) -> LifeDone:
     """Run an agent's life until `decide` returns `LifeDone`. The agent holds its lock, except between turns."""
     with agent.lock:
-        while not isinstance(step := decide(agent.state, agent.facts_to_decide()), LifeDone):
+        while not isinstance(step := decide(agent.state, facts_of(agent.host, agent.state, agent.look())), LifeDone):
             await agent.begin(step)
     return step

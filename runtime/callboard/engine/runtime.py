@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 from callboard.core.agent.rules.final_report import state_block
-from callboard.core.agent.rules.hooks import start_source
 from callboard.core.agent.rules.limits import planned_call
-from callboard.core.agent.rules.worktree import worktree_to_use
-from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts, phase
+from callboard.core.agent.state import AgentState, ExpectedDeliveries, ToolFacts
 from callboard.core.budgets.tree import BudgetRefusal
-from callboard.core.call_order import order_class
 from callboard.core.keys import MAILBOXES, claim_envelope_id, mailbox, rows_prefix
 from callboard.core.mcp.catalog import Deferral
-from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.tasks.board import Holder, ready_for, without_old
-from callboard.core.team.lifecycle import AT_WORK
 from callboard.core.tool_access import AgentKind
 from callboard.engine.agent_lock import AgentLockHolder
 from callboard.engine.approvals.answer_guard import AnswerGuard
@@ -58,7 +52,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 from callboard.types.messages import OwnStage, StateBlock
 from callboard.types.operations import Operation
-from callboard.types.records import Budget, Envelope, Request, StartSource, Task, ToolCall
+from callboard.types.records import Budget, Envelope, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +198,7 @@ class SessionRuntime:
     """Replies that stream now, by the names of their agents."""
     on_streaming: OnStreaming | None = None
     """Receiver of all replies for followers in other processes; None while there are none."""
-    _known_tools: dict[str, tuple[ToolSpec, ToolFacts]] = field(
+    known_tools: dict[str, tuple[ToolSpec, ToolFacts]] = field(
         init=False, default_factory=dict[str, tuple[ToolSpec, ToolFacts]]
     )
     """Facts of tools, by name, each with the specification that they were made from."""
@@ -270,103 +264,10 @@ class SessionRuntime:
         if row is not None:
             await self._take(row)
 
-    def facts(self, state: AgentState, running: frozenset[Operation]) -> Facts:
-        """Return the facts for the next decision: those that a rule may read in the agent's phase."""
-        requests = self._requests(state)
-        life = state.me.name, state.identity.incarnation
-        turn = state.turn
-        at = phase(state)
-        if at != "calls":
-            self.paths.pop(life, None)
-        more = self._call_facts(state) if at == "calls" else self._next_facts(state) if at == "next" else {}
-        return Facts(
-            now=self.ports.clock.now(),
-            awake_at=self.awake.now(),
-            turn_began=self._turn_began(state),
-            running=running,
-            requests=requests,
-            deadlines=self.deadlines.of(requests.values()) if requests else {},
-            taken=self._lost_tasks(state),
-            budgets=self.budgets.path_of(state),
-            worktree=self._worktree(state) if self.ports.worktrees is not None else None,
-            settled=turn is not None and self.settled.get(life) == turn.id,
-            starts=self._starts(state),
-            **more,
-        )
-
-    def _call_facts(self, state: AgentState) -> dict[str, Any]:
-        """Return the facts about the calls of the reply (`CALL_FACTS`)."""
-        tools = {name: self._tool_facts(name) for name in state.calls.names}
-        has = self.ports.hooks.has
-        return {
-            "tools": tools,
-            "keys": self._keys(state, tools),
-            "rewrites": has("PreToolUse") or has("PermissionRequest"),
-            "others_at_work": self._others_at_work(state),
-            "mail_seconds": self._mail_seconds(state),
-            "batch": has("PostToolBatch"),
-        }
-
-    def _next_facts(self, state: AgentState) -> dict[str, Any]:
-        """Return the facts for the choice of the next request or the end of the turn (`NEXT_FACTS`)."""
-        folders = self.ports.archive.folders(state.me)
-        model = model_in_use(state.model.recovery, state.me)
-        expected = self._expected(state)
-        return {
-            "mates_at_work": state.turn is None and bool(state.inbox.mail) and self.board.mates_at_work(state.me.name),
-            "mail_seconds": self._mail_seconds(state),
-            "claimable": self.claimable(state, expected),
-            "parked_until": self.key_limiter.parked_until(model),
-            "named_until": self.key_limiter.named_until(model),
-            "folder": str(folders.tool_results),
-            "transcripts": str(folders.transcripts),
-            "known": self.known_state(state) if state.model.recovery.react or state.compaction.tried else None,
-            "hooks": self._end_hooks(state),
-            "stages": self.ports.stages,
-            "expected": expected,
-        }
-
-    def _turn_began(self, state: AgentState) -> float | None:
-        if state.turn is None or state.me.limits.seconds is None:
-            return None
-        turn, began = self.turns.get(_life(state), ("", 0.0))
-        if turn != state.turn.id:
-            # Converted once for each turn: a later conversion between the clocks gives another result if the wall clock
-            # was set (test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_was_awake).
-            began = self.awake.at(state.turn.began_at)
-            self.turns[_life(state)] = state.turn.id, began
-        return began
-
-    def _mail_seconds(self, state: AgentState) -> float:
-        recorded, counted = self.mail_counted.get(_life(state), (-1.0, 0.0))
-        if recorded != state.inbox.counts.at:
-            counted = self.awake.at(state.inbox.counts.at)
-            self.mail_counted[_life(state)] = state.inbox.counts.at, counted
-        return self.awake.now() - counted
-
-    def _end_hooks(self, state: AgentState) -> bool:
-        """Return True if hooks run before a turn of this agent ends."""
-        has = self.ports.hooks.has
-        kind = state.me.kind
-        if kind == "subagent":
-            return has("SubagentStop")
-        return has("Stop") or (kind == "teammate" and has("TeammateIdle"))
-
-    def _starts(self, state: AgentState) -> StartSource | None:
-        event = "SubagentStart" if state.me.kind == "subagent" else "SessionStart"
-        return start_source(state, self.begun.get(_life(state))) if self.ports.hooks.has(event) else None
-
     def settle(self, state: AgentState) -> None:
         """Note that the agent's folder exists."""
         if state.turn is not None:
-            self.settled[_life(state)] = state.turn.id
-
-    def _worktree(self, state: AgentState) -> str:
-        def task(task_id: str) -> Task | None:
-            row = self.board.task(task_id)
-            return row[0] if row else None
-
-        return worktree_to_use(state.me, state.work.tasks, task)
+            self.settled[state.me.name, state.identity.incarnation] = state.turn.id
 
     def known_state(self, state: AgentState) -> StateBlock:
         """Return the known state of this agent's world, for the text after a compaction."""
@@ -429,67 +330,6 @@ class SessionRuntime:
         row = self.board.agent(name)
         return mailbox(self.session, name, row[0].incarnation if row else 1)
 
-    def _requests(self, state: AgentState) -> dict[str, Request]:
-        ids = (*state.calls.requests, state.work.gate.request_id, state.lifecycle.leaving)
-        rows = ((request_id, self.board.request(request_id)) for request_id in ids if request_id)
-        return {request_id: row[0] for request_id, row in rows if row}
-
-    def _tool_facts(self, name: str) -> ToolFacts:
-        tool = self.ports.tools.get(name)
-        if tool is None:
-            return ToolFacts("look")  # its call is refused
-        spec = tool.spec
-        known = self._known_tools.get(name)
-        if known is None or known[0] is not spec:
-            order = order_class(spec.effect, spec.concurrency, watches=spec.watches)
-            known = self._known_tools[name] = (spec, ToolFacts(order, spec.barrier, spec.watches))
-        return known[1]
-
-    def _others_at_work(self, state: AgentState) -> bool:
-        """Return True if other agents are working.
-
-        Computed only if all calls of the reply are of tools that only watch, and have ended: a team may be large.
-        """
-        if state.calls.stages != {"settled"}:
-            return False
-        tools = [self.ports.tools.get(name) for name in state.calls.names]
-        if not all(tool and tool.spec.watches for tool in tools):
-            return False
-        me = state.me.name
-        if any(row.name != me and row.life in AT_WORK for row in self.board.agents()):
-            return True
-        return any(request.asked_by == me and request.status == "pending" for request in self.board.requests())
-
-    def _keys(self, state: AgentState, tools: Mapping[str, ToolFacts]) -> dict[str, str]:
-        """Return the paths of the open calls.
-
-        Each is resolved once no earlier call can change its links. Later calls wait for an earlier call that can.
-        """
-        keys = dict[str, str]()
-        cached = self.paths.setdefault(_life(state), {})
-        for call in state.calls:
-            if call.stage == "settled":
-                continue
-            order = tools[call.call.name].order
-            if order in ("delegate", "exclusive"):
-                break
-            if order in ("read", "write"):
-                path = cached.get(call.call.id)
-                if path is None or path[0] is not call.call:
-                    folders = self.ports.archive.folders(state.me)
-                    key = self.ports.tools[call.call.name].key(call.call.input, folders)
-                    path = cached[call.call.id] = (call.call, key)
-                keys[call.call.id] = path[1]
-        return keys
-
-    def _expected(self, state: AgentState) -> ExpectedDeliveries | None:
-        script = self.ports.script
-        return (
-            script.expected(state.me.name, state.identity.incarnation, state.model.turn_calls, state.inbox.deliveries)
-            if script
-            else None
-        )
-
     def holder(self, state: AgentState) -> Holder:
         """Return an agent in the form for the task board: its life, this process, its abilities and its tasks.
 
@@ -500,13 +340,6 @@ class SessionRuntime:
         lease = self.fence or Fence("", 0)
         picks = me.claims_tasks and (state.turns.last_limit != "repetition" or self.ports.script is not None)
         return Holder(me.name, state.identity.incarnation, lease.lease, lease.number, "bash" in me.tools, picks)
-
-    def _lost_tasks(self, state: AgentState) -> tuple[str, ...]:
-        if not state.work.tasks:
-            return ()
-        me = self.holder(state)
-        rows = {task: self.board.task(task) for task in state.work.tasks}
-        return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
 
     def claimable(self, state: AgentState, expected: ExpectedDeliveries | None = None) -> str | None:
         """Return the ready task that an idle agent would claim now.
@@ -541,7 +374,3 @@ class SessionRuntime:
         if reserved_for:
             return ready[0]
         return offer if offer in ready else next((task for task in ready if task not in others), ready[0])
-
-
-def _life(state: AgentState) -> tuple[str, int]:
-    return state.me.name, state.identity.incarnation

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from callboard.core.agent.apply import apply
-from callboard.core.agent.state import CALL_FACTS, NEXT_FACTS, AgentState, Facts, ToolFacts, phase
+from callboard.core.agent.state import AgentState, Facts, ToolFacts
 from callboard.core.messaging.envelopes import envelope_block
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
@@ -26,26 +26,6 @@ TOOLS = {
 
 def facts(now: float = 100.0, **more: Any) -> Facts:
     return Facts(**{"now": now, "tools": TOOLS, "folder": "/out", "transcripts": "/t", **more})
-
-
-class PhaseFacts(Facts):
-    """Facts that refuse to be read in a phase in which the engine does not set them."""
-
-    def guarded(self, state: AgentState) -> PhaseFacts:
-        unset = {"calls": NEXT_FACTS - CALL_FACTS, "reply": NEXT_FACTS | CALL_FACTS, "next": CALL_FACTS - NEXT_FACTS}
-        object.__setattr__(self, "unset", unset[phase(state)])
-        return self
-
-    def __getattribute__(self, name: str) -> Any:
-        known = object.__getattribute__(self, "__dict__")
-        assert name not in known.get("unset", ()), f"{name} is not set in this phase"
-        return object.__getattribute__(self, name)
-
-
-def phase_facts(state: AgentState, now: float, **more: Any) -> Facts:
-    """Facts for one decision about this state, which fails if a rule reads one of another phase."""
-    known = facts(now, **more)
-    return PhaseFacts(**{each.name: getattr(known, each.name) for each in fields(known)}).guarded(state)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.core.agent.agent_states import Life, phase_facts
+from tests.core.agent.agent_states import Life, facts
 
 from callboard.core.agent.decide import MODEL, SUMMARY, decide
 from callboard.core.context.summary.request import summary_edits
@@ -84,7 +84,7 @@ class Interpreter:
         state = self.life.state
         keys = {one.call.id: "a" for one in state.calls if one.call.name == "write_file"}
         known = {"running": frozenset(self.running), "requests": self.requests, "keys": keys, "known": StateBlock()}
-        return decide(state, phase_facts(state, self.now, **known))
+        return decide(state, facts(self.now, **known))
 
     def _pass(self, step: st.Wait) -> bool:
         """What a wait is for: the end of an operation, or a moment. False when it is for the world outside."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.core.agent.agent_states import Life, phase_facts
+from tests.core.agent.agent_states import Life, facts
 from tests.core.agent.interpreter import Interpreter
 
 from callboard.core.agent.apply import apply
@@ -76,7 +76,7 @@ class Lived(Interpreter):
         keys = {one.call.id: "a" for one in state.calls if one.call.name == "write_file"}
         running = frozenset(self.running)
         known = {"running": running, "requests": self.requests, "keys": keys, "known": StateBlock()}
-        return decide(state, phase_facts(state, self.now, parked_until=self.parked, **known))
+        return decide(state, facts(self.now, parked_until=self.parked, **known))
 
     def _waits(self) -> None:
         """As the engine does: what the journal does not say yet of a wait is said."""

@@ -144,11 +144,10 @@ def _why_halt(state: AgentState, facts: Facts) -> str:
 
 def answers(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle requests of this agent that are no longer pending, or past their deadline, and a withdrawn shutdown."""
-    shutdown = facts.requests.get(state.lifecycle.leaving)
+    leaving = state.lifecycle.leaving
+    shutdown = facts.requests.get(leaving) if leaving else None
     if shutdown is not None and shutdown.status in ("rejected", "withdrawn"):
         return st.ContinueAfterShutdown(shutdown.id, f"it is {shutdown.status}")
-    if not facts.requests:
-        return None
     for request in _open_requests(state, facts):
         if request.status != "pending" and Operation("answer", request.id) not in facts.running:
             return st.TakeAnswer(request)
@@ -179,7 +178,7 @@ def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
 
 def reassigned_tasks(state: AgentState, facts: Facts) -> st.Step | None:
     """Release tasks that the lead or the user reassigned, before the next step."""
-    return st.ReleaseTasks(facts.taken) if facts.taken else None
+    return st.ReleaseTasks(facts.taken) if state.work.tasks and facts.taken else None
 
 
 def orphans(state: AgentState, facts: Facts) -> st.Step | None:
@@ -204,10 +203,9 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
 def failure(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle a failed model call by the recovery rules."""
     recovery = state.model.recovery
-    spec = state.me
     if recovery.failure is None or state.turn is None:
         return None
-    return rec.recover(recovery.failure, recovery, spec, now=facts.now, demand=_demand(state))
+    return rec.recover(recovery.failure, recovery, state.me, now=facts.now, demand=_demand(state))
 
 
 def calls(state: AgentState, facts: Facts) -> st.Step | None:

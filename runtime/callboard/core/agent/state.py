@@ -360,24 +360,11 @@ class ExpectedDeliveries:
     """Time until which it applies (Unix seconds); every event in the session extends it."""
 
 
-Phase = Literal["calls", "reply", "next"]
-"""Phase of an agent's step: the calls of a reply, a reply or a summary in progress, or the choice of what is next."""
-
-CALL_FACTS = frozenset({"tools", "keys", "rewrites", "others_at_work", "mail_seconds", "batch"})
-"""Fields of `Facts` that are set only while the agent has open calls."""
-
-NEXT_FACTS = frozenset(
-    {"mates_at_work", "mail_seconds", "claimable", "parked_until", "named_until", "folder", "transcripts"}
-    | {"known", "hooks", "stages", "expected"}
-)
-"""Fields of `Facts` that are set only while there are no calls, and no reply or summary is in progress."""
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Frozen snapshot of the facts that are not in the journal.
 
-    Those of `CALL_FACTS` and `NEXT_FACTS` are set only in their phase, because an agent decides several times a step.
+    The engine reads most of them when a rule first asks for them (`engine.facts`).
     """
 
     now: float
@@ -398,7 +385,7 @@ class Facts:
     rewrites: bool = False
     """True if hooks may change the input of a call before the decision."""
     others_at_work: bool = False
-    """True if another agent of the session is working, or a request of this agent waits. Set only if all calls only
+    """True if another agent of the session is working, or a request of this agent waits. Read only if all calls only
     watch."""
     mates_at_work: bool = False
     """True if another agent of the team has a turn in progress, so that more mail may come. Set only if mail waits
@@ -440,17 +427,6 @@ class Facts:
     def awake(self) -> float:
         """Return the time on the clock for time limits: it stops while the machine sleeps, and is never set."""
         return self.now if self.awake_at is None else self.awake_at
-
-
-def phase(state: AgentState) -> Phase:
-    """Return the phase, which tells which facts the rules read.
-
-    The rule `calls` returns a step while there are calls, and `model_under_way` while a reply or a summary is in
-    progress, so that no rule behind them is asked (test_no_rule_reads_a_fact_of_another_phase).
-    """
-    if state.calls:
-        return "calls"
-    return "next" if state.model.call is None and state.compaction.summary is None else "reply"
 
 
 _FRESH = AgentState()

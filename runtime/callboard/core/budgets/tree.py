@@ -52,6 +52,7 @@ BUDGET_LIMITS: Mapping[str, TurnLimit] = {
 _Number = TypeVar("_Number", int, float)
 
 SESSION = "session"
+_SCHEDULE = "schedule:"
 DUST = 1e-9
 """Tolerance for sums of floats, in US dollars."""
 
@@ -226,8 +227,10 @@ def beyond(grant: Budget, available: Budget) -> tuple[Kind, ...]:
 
 def schedule_of(cause: str) -> str:
     """Return `schedule:<id>` for the envelope that began a turn, as in `scheduling.due.Slot`; empty for any other."""
-    kind, _, source = cause.partition(":")
-    return f"schedule:{source.partition(':')[0]}" if kind == "schedule" and source else ""
+    if not cause.startswith(_SCHEDULE):
+        return ""
+    source = cause[len(_SCHEDULE) :]
+    return f"{_SCHEDULE}{source.partition(':')[0]}" if source else ""
 
 
 def fire_of(cause: str) -> str:

@@ -173,9 +173,12 @@ class Budgets:
 
         Empty if none limits the call.
         """
-        fire = self._fire(fire_of(state.turn.cause)) if state.turn else ()
+        cause = fire_of(state.turn.cause) if state.turn else ""
+        fire = self._fire(cause) if cause else ()
+        if not self.in_force:  # the row of the schedule, which may have a budget, was just read
+            return ()
         entry = self._lives.get((state.me.name, state.identity.incarnation))
-        if entry is None or not self.in_force:
+        if entry is None:
             return ()
         self._schedules_of(self.tree[entry.node].above[1:])
         nodes = path(self.tree, entry.node, *fire)

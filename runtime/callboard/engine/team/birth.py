@@ -20,6 +20,7 @@ from callboard.core.keys import agent_key, journal, mailbox
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime, Begin
+from callboard.engine.facts import facts_of
 from callboard.engine.operations.mcp_tools import brings
 from callboard.engine.operations.prompt import first_prompt, prompt_set
 from callboard.engine.runtime import SessionRuntime
@@ -104,7 +105,7 @@ class Births:
 
     def _next_step(self, state: AgentState) -> Step:
         host = self._host
-        return Wait(None, "idle") if host.pausing else decide(state, host.facts(state, frozenset()))
+        return Wait(None, "idle") if host.pausing else decide(state, facts_of(host, state, frozenset()))
 
     async def take(self, row: AgentRow) -> AgentRuntime | None:
         """Return, once, the agent that was born in this process and has not begun its life; None for any other."""

@@ -27,6 +27,7 @@ from callboard.core.frozen import replace
 from callboard.core.keys import agent_key, count_words, journal, mailbox, request_key, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks.board import Holder
+from callboard.engine.facts import facts_of
 from callboard.engine.recall import (
     JournalGap,
     history,
@@ -169,7 +170,7 @@ async def _begin_next(
 async def _handoff(host: SessionRuntime, state: AgentState) -> Handoff:
     """Return the content with which the new incarnation begins. Writes the transcript and the hand-off note."""
     spec = state.me
-    facts = host.facts(state, frozenset())
+    facts = facts_of(host, state, frozenset())
     stem = f"{facts.transcripts}/{spec.name}.{state.identity.incarnation}-{state.seq}"
     files = HandoffFiles(f"{stem}.jsonl", f"{stem}-handoff.md")
     made = carry(state.context.conversation.messages, host.known_state(state), room(state), files)

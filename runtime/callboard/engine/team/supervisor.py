@@ -24,6 +24,7 @@ from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.broker import HostBroker
 from callboard.engine.budgets.spending import recall_budgets
+from callboard.engine.facts import facts_of
 from callboard.engine.hooks.notify import HookNotifier, tend_hooks
 from callboard.engine.messaging.dead_letters import DeadLetters
 from callboard.engine.operations.background import end_with_run
@@ -530,7 +531,7 @@ class Team:
             return False
         if any(task.status == "running" and awaited.includes(task) for task in background.values()):
             return False  # after a resume no operation watches it yet
-        if any(e.mode == "wake" for e in state.inbox.mail) or agent.facts().claimable:
+        if any(e.mode == "wake" for e in state.inbox.mail) or facts_of(self.host, state, frozenset()).claimable:
             return False
         # The store is asked, because mail of another process may not have reached the listener yet.
         stream = mailbox(self.host.session, agent.name, agent.row.incarnation)

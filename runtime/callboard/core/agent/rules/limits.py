@@ -19,7 +19,7 @@ they are longer, the last call has less output, `LEAST_LAST_OUTPUT` at least.
 
 from __future__ import annotations
 
-from callboard.core.agent.state import AgentState, Facts
+from callboard.core.agent.state import AgentState, Facts, Turn
 from callboard.core.budgets.tree import Amount, BudgetRefusal, Path, deadline, fits, remaining
 from callboard.core.context.view.conversation import Conversation, size
 from callboard.core.keys import count_words
@@ -165,10 +165,10 @@ def time_is_up(state: AgentState, facts: Facts) -> st.Step | None:
     turn = state.turn
     if turn is None or not (turn.wakes or turn.steps):
         return None
-    end = _end_of_turn(state, facts)
+    end = _end_of_turn(turn, state.me, facts)
     if end is not None and facts.awake >= end:
         return st.EndTurn("limit", out_of_time(state.me), "turn_seconds")
-    end = deadline(facts.budgets)
+    end = deadline(facts.budgets) if facts.budgets else None
     if end is None or facts.awake < end:
         return None
     if turn.winding_down:
@@ -183,17 +183,16 @@ def end_of_time(state: AgentState, facts: Facts) -> float | None:
     """
     if state.turn is None:
         return None
-    ends = [deadline(facts.budgets), _end_of_turn(state, facts)]
+    ends = [end for end in (deadline(facts.budgets), _end_of_turn(state.turn, state.me, facts)) if end is not None]
     # A past time has been decided already; waiting for it would repeat the decision at once, forever.
-    seconds = min((end - facts.awake for end in ends if end is not None and end > facts.awake), default=None)
+    seconds = min((end - facts.awake for end in ends if end > facts.awake), default=None) if ends else None
     return None if seconds is None else facts.now + seconds
 
 
-def _end_of_turn(state: AgentState, facts: Facts) -> float | None:
+def _end_of_turn(turn: Turn, spec: AgentSpec, facts: Facts) -> float | None:
     """Return the time at which the turn has used its time, on the clock for time limits."""
-    turn = state.turn
-    seconds = state.me.limits.seconds
-    if turn is None or seconds is None:
+    seconds = spec.limits.seconds
+    if seconds is None:
         return None
     return (turn.began_at if facts.turn_began is None else facts.turn_began) + seconds
 

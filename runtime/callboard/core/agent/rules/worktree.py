@@ -38,12 +38,16 @@ def worktree_to_use(spec: AgentSpec, held: Iterable[str], task: Callable[[str], 
 
 def moving(state: AgentState, facts: Facts) -> st.Step | None:
     """Prepare the folder in which the agent should work, if it changed, or was not checked in this turn."""
-    if state.turn is None or facts.worktree is None:
+    if state.turn is None:
+        return None
+    current = worktree_in_use(state.me)
+    busy = bool(state.calls) or state.model.call is not None or state.compaction.summary is not None
+    if busy and not current:
+        return None
+    if facts.worktree is None:
         return None
     if MOVE in facts.running:
         return st.Wait(None, "worktree")
-    current = worktree_in_use(state.me)
-    busy = bool(state.calls) or state.model.call is not None or state.compaction.summary is not None
     target = current if busy else facts.worktree
     if target == current and (facts.settled or not current):
         return None

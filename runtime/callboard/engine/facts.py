@@ -1,0 +1,274 @@
+"""The facts of one decision: everything that the rules read and that is not in the journal.
+
+A fact is read from its source when a rule first asks for it. An agent decides several times a step, and most decisions
+need few facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callboard.core.agent.rules.hooks import start_source
+from callboard.core.agent.rules.worktree import worktree_to_use
+from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts
+from callboard.core.call_order import order_class
+from callboard.core.recovery.retry_policy import model_in_use
+from callboard.core.team.lifecycle import AT_WORK
+from callboard.engine.runtime import SessionRuntime
+from callboard.types.messages import OwnStage, StateBlock
+from callboard.types.operations import Operation
+from callboard.types.records import Request, StartSource, Task
+
+_set = object.__setattr__
+
+
+class FactsOnDemand(Facts):
+    """Facts, each of which is read at its first use and then stays.
+
+    `decide` never waits, so all facts of a decision are of the same moment.
+    """
+
+    __slots__ = ("_host", "_state")
+
+    def __init__(self, host: SessionRuntime, state: AgentState, running: frozenset[Operation]) -> None:
+        """Set the facts that every decision needs. The others stay unset until they are read."""
+        _set(self, "_host", host)
+        _set(self, "_state", state)
+        _set(self, "now", host.clock.now())
+        _set(self, "running", running)
+        _set(self, "budgets", host.budgets.path_of(state))
+
+    def __getattr__(self, name: str) -> Any:
+        """Read a fact. Python calls this for a slot that is not set."""
+        source = _SOURCES.get(name)
+        if source is None:
+            raise AttributeError(name)
+        value = source(self._host, self._state)
+        _set(self, name, value)
+        return value
+
+
+def facts_of(host: SessionRuntime, state: AgentState, running: frozenset[Operation]) -> Facts:
+    """Return the facts for the next decision of an agent."""
+    if host.paths and not state.calls:
+        host.paths.pop(_life(state), None)
+    _mail_counted(host, state)
+    return FactsOnDemand(host, state, running)
+
+
+def _awake_at(host: SessionRuntime, state: AgentState) -> float:
+    return host.awake.now()
+
+
+def _deadlines(host: SessionRuntime, state: AgentState) -> Mapping[str, float]:
+    return host.deadlines.of(_requests(host, state).values())
+
+
+def _tools(host: SessionRuntime, state: AgentState) -> dict[str, ToolFacts]:
+    return {name: _tool_facts(host, name) for name in state.calls.names}
+
+
+def _rewrites(host: SessionRuntime, state: AgentState) -> bool:
+    has = host.ports.hooks.has
+    return has("PreToolUse") or has("PermissionRequest")
+
+
+def _batch(host: SessionRuntime, state: AgentState) -> bool:
+    return host.ports.hooks.has("PostToolBatch")
+
+
+def _mates_at_work(host: SessionRuntime, state: AgentState) -> bool:
+    return state.turn is None and bool(state.inbox.mail) and host.board.mates_at_work(state.me.name)
+
+
+def _claimable(host: SessionRuntime, state: AgentState) -> str | None:
+    return host.claimable(state, _expected(host, state))
+
+
+def _parked_until(host: SessionRuntime, state: AgentState) -> float:
+    return host.key_limiter.parked_until(model_in_use(state.model.recovery, state.me))
+
+
+def _named_until(host: SessionRuntime, state: AgentState) -> float:
+    return host.key_limiter.named_until(model_in_use(state.model.recovery, state.me))
+
+
+def _folder(host: SessionRuntime, state: AgentState) -> str:
+    return str(host.ports.archive.folders(state.me).tool_results)
+
+
+def _transcripts(host: SessionRuntime, state: AgentState) -> str:
+    return str(host.ports.archive.folders(state.me).transcripts)
+
+
+def _known(host: SessionRuntime, state: AgentState) -> StateBlock | None:
+    return host.known_state(state) if state.model.recovery.react or state.compaction.tried else None
+
+
+def _stages(host: SessionRuntime, state: AgentState) -> Mapping[str, OwnStage]:
+    return host.ports.stages
+
+
+def _turn_began(host: SessionRuntime, state: AgentState) -> float | None:
+    if state.turn is None or state.me.limits.seconds is None:
+        return None
+    turn, began = host.turns.get(_life(state), ("", 0.0))
+    if turn != state.turn.id:
+        # Converted once for each turn: a later conversion between the clocks gives another result if the wall clock
+        # was set (test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_was_awake).
+        began = host.awake.at(state.turn.began_at)
+        host.turns[_life(state)] = state.turn.id, began
+    return began
+
+
+def _mail_counted(host: SessionRuntime, state: AgentState) -> float:
+    """Return the time of the mail counts on the clock for time limits.
+
+    Converted once, by the first decision after they were taken, like the start of a turn.
+    """
+    recorded, counted = host.mail_counted.get(_life(state), (-1.0, 0.0))
+    if recorded != state.inbox.counts.at:
+        counted = host.awake.at(state.inbox.counts.at)
+        host.mail_counted[_life(state)] = state.inbox.counts.at, counted
+    return counted
+
+
+def _mail_seconds(host: SessionRuntime, state: AgentState) -> float:
+    return host.awake.now() - _mail_counted(host, state)
+
+
+def _end_hooks(host: SessionRuntime, state: AgentState) -> bool:
+    """Return True if hooks run before a turn of this agent ends."""
+    has = host.ports.hooks.has
+    kind = state.me.kind
+    if kind == "subagent":
+        return has("SubagentStop")
+    return has("Stop") or (kind == "teammate" and has("TeammateIdle"))
+
+
+def _starts(host: SessionRuntime, state: AgentState) -> StartSource | None:
+    event = "SubagentStart" if state.me.kind == "subagent" else "SessionStart"
+    return start_source(state, host.begun.get(_life(state))) if host.ports.hooks.has(event) else None
+
+
+def _is_settled(host: SessionRuntime, state: AgentState) -> bool:
+    return state.turn is not None and host.settled.get(_life(state)) == state.turn.id
+
+
+def _worktree(host: SessionRuntime, state: AgentState) -> str | None:
+    if host.ports.worktrees is None:
+        return None
+
+    def task(task_id: str) -> Task | None:
+        row = host.board.task(task_id)
+        return row[0] if row else None
+
+    return worktree_to_use(state.me, state.work.tasks, task)
+
+
+def _requests(host: SessionRuntime, state: AgentState) -> dict[str, Request]:
+    ids = (*state.calls.requests, state.work.gate.request_id, state.lifecycle.leaving)
+    rows = ((request_id, host.board.request(request_id)) for request_id in ids if request_id)
+    return {request_id: row[0] for request_id, row in rows if row}
+
+
+def _tool_facts(host: SessionRuntime, name: str) -> ToolFacts:
+    tool = host.ports.tools.get(name)
+    if tool is None:
+        return ToolFacts("look")  # its call is refused
+    spec = tool.spec
+    known = host.known_tools.get(name)
+    if known is None or known[0] is not spec:
+        order = order_class(spec.effect, spec.concurrency, watches=spec.watches)
+        known = host.known_tools[name] = (spec, ToolFacts(order, spec.barrier, spec.watches))
+    return known[1]
+
+
+def _others_at_work(host: SessionRuntime, state: AgentState) -> bool:
+    """Return True if other agents are working.
+
+    Computed only if all calls of the reply are of tools that only watch, and have ended: a team may be large.
+    """
+    if state.calls.stages != {"settled"}:
+        return False
+    tools = [host.ports.tools.get(name) for name in state.calls.names]
+    if not all(tool and tool.spec.watches for tool in tools):
+        return False
+    me = state.me.name
+    if any(row.name != me and row.life in AT_WORK for row in host.board.agents()):
+        return True
+    return any(request.asked_by == me and request.status == "pending" for request in host.board.requests())
+
+
+def _keys(host: SessionRuntime, state: AgentState) -> dict[str, str]:
+    """Return the paths of the open calls.
+
+    Each is resolved once no earlier call can change its links. Later calls wait for an earlier call that can.
+    """
+    keys = dict[str, str]()
+    cached = host.paths.setdefault(_life(state), {})
+    for call in state.calls:
+        if call.stage == "settled":
+            continue
+        order = _tool_facts(host, call.call.name).order
+        if order in ("delegate", "exclusive"):
+            break
+        if order in ("read", "write"):
+            path = cached.get(call.call.id)
+            if path is None or path[0] is not call.call:
+                folders = host.ports.archive.folders(state.me)
+                key = host.ports.tools[call.call.name].key(call.call.input, folders)
+                path = cached[call.call.id] = (call.call, key)
+            keys[call.call.id] = path[1]
+    return keys
+
+
+def _expected(host: SessionRuntime, state: AgentState) -> ExpectedDeliveries | None:
+    script = host.ports.script
+    return (
+        script.expected(state.me.name, state.identity.incarnation, state.model.turn_calls, state.inbox.deliveries)
+        if script
+        else None
+    )
+
+
+def _lost_tasks(host: SessionRuntime, state: AgentState) -> tuple[str, ...]:
+    if not state.work.tasks:
+        return ()
+    me = host.holder(state)
+    rows = {task: host.board.task(task) for task in state.work.tasks}
+    return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
+
+
+def _life(state: AgentState) -> tuple[str, int]:
+    return state.me.name, state.identity.incarnation
+
+
+_SOURCES: Mapping[str, Callable[[SessionRuntime, AgentState], object]] = {
+    "awake_at": _awake_at,
+    "turn_began": _turn_began,
+    "requests": _requests,
+    "deadlines": _deadlines,
+    "tools": _tools,
+    "keys": _keys,
+    "rewrites": _rewrites,
+    "others_at_work": _others_at_work,
+    "mates_at_work": _mates_at_work,
+    "mail_seconds": _mail_seconds,
+    "claimable": _claimable,
+    "taken": _lost_tasks,
+    "parked_until": _parked_until,
+    "named_until": _named_until,
+    "worktree": _worktree,
+    "settled": _is_settled,
+    "folder": _folder,
+    "transcripts": _transcripts,
+    "known": _known,
+    "hooks": _end_hooks,
+    "starts": _starts,
+    "batch": _batch,
+    "stages": _stages,
+    "expected": _expected,
+}
+"""Fact -> function that reads it."""
