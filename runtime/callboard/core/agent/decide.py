@@ -13,7 +13,7 @@ journal. So every call of `decide` makes progress or waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 from callboard.core.agent.changes import lacks_submit_plan
 from callboard.core.agent.rules.compaction import COUNT, compaction, count, undoing
@@ -167,13 +167,14 @@ def _deadline(request: Request, facts: Facts) -> float | None:
     return min(request.expires_at, facts.now + end - facts.awake)
 
 
-def _open_requests(state: AgentState, facts: Facts) -> Iterator[Request]:
+def _open_requests(state: AgentState, facts: Facts) -> Sequence[Request]:
+    gate = state.work.gate
+    if "asking" not in state.calls.stages and gate.gate != "pending":
+        return ()
     ids = [item.request_id for item in state.calls.at("asking")]
-    if state.work.gate.gate == "pending":
-        ids.append(state.work.gate.request_id)
-    for request_id in ids:
-        if request_id and request_id in facts.requests:
-            yield facts.requests[request_id]
+    if gate.gate == "pending":
+        ids.append(gate.request_id)
+    return [facts.requests[request_id] for request_id in ids if request_id and request_id in facts.requests]
 
 
 def reassigned_tasks(state: AgentState, facts: Facts) -> st.Step | None:
@@ -235,7 +236,7 @@ def calls(state: AgentState, facts: Facts) -> st.Step | None:
 
 def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
     """Check the calls that no earlier call blocks. Refuse calls after a barrier that has run."""
-    barrier = _barrier(state, facts)
+    barrier = _barrier(state, facts) if len(state.calls) > 1 else None
     after = () if barrier is None else tuple(c.call.id for c in state.calls[barrier + 1 :] if c.stage == "proposed")
     if after:
         return st.Skip(after, f"{NOT_RUN}." if _submits(state, barrier) else "Not run.")
@@ -247,9 +248,10 @@ def _proposed(state: AgentState, facts: Facts) -> st.Step | None:
 
 def _only_watches(state: AgentState, facts: Facts) -> bool:
     """Return True if the calls only watch others, and some of them are working."""
-    tools = [facts.tools.get(name) for name in state.calls.names]
-    if not all(tool is not None and tool.watches for tool in tools):
-        return False
+    for name in state.calls.names:
+        tool = facts.tools.get(name)
+        if tool is None or not tool.watches:
+            return False
     return facts.others_at_work or any(command.status == "running" for command in state.work.background.values())
 
 
@@ -469,12 +471,10 @@ def _outcome(state: AgentState) -> st.Outcome:
 
 def _next_time(state: AgentState, facts: Facts) -> float | None:
     """Return the next time at which the decision may change without an event."""
-    times = [at for request in _open_requests(state, facts) if (at := _deadline(request, facts)) is not None]
-    end = end_of_time(state, facts)
-    if end is not None:
-        times.append(end)
+    times = [_deadline(request, facts) for request in _open_requests(state, facts)]
+    times.append(end_of_time(state, facts))
     # A past time has been decided already; waiting for it would repeat the decision at once, forever.
-    return min((time for time in times if time > facts.now), default=None)
+    return min([time for time in times if time is not None and time > facts.now], default=None)
 
 
 # Why this order, where it is not obvious:

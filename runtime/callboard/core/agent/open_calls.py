@@ -6,9 +6,10 @@ through all calls at each decision would make a fan-out quadratic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
-from typing import Any, Literal, overload
+from types import MappingProxyType
+from typing import Any, Literal
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -55,49 +56,44 @@ class CallState:
         return self.stage in ("allowed", "started") and self.call.name in ("bash", "task")
 
 
-@dataclass(slots=True, eq=False, repr=False)  # no field is set again; `frozen` would cost time at each change
-class OpenCalls(Sequence[CallState]):
-    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `changed`.
+class OpenCalls(tuple[CallState, ...]):
+    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `changed`."""
 
-    Equal to any other `OpenCalls` or tuple of the same calls.
-    """
-
-    _calls: tuple[CallState, ...] = ()
-    _places: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Place of each call, by its id. Shared by all changes of the same calls, as the order never changes."""
-    _counts: Mapping[CallStage, int] = field(default_factory=dict["CallStage", int])
-    """Number of calls at each stage that has any."""
+    stages: Set[CallStage] = frozenset()
+    """Stages of the calls."""
     names: frozenset[str] = frozenset()
     """Tools of the calls."""
     requests: tuple[str, ...] = ()
     """Ids of the requests for permission of the calls, in the order of the calls."""
+    _places: Mapping[str, int] = MappingProxyType({})
+    """Place of each call, by its id. Shared by all changes of the same calls, as the order never changes."""
+    _counts: Mapping[CallStage, int] = MappingProxyType({})
+    """Number of calls at each stage that has any."""
 
     @classmethod
     def of(cls, calls: Iterable[CallState]) -> OpenCalls:
         """Create the sequence of these calls."""
-        made = tuple(calls)
+        made = cls(calls)
         counts: dict[CallStage, int] = {}
         places: dict[str, int] = {}
-        names: set[str] = set()
         for place, item in enumerate(made):
             counts[item.stage] = counts.get(item.stage, 0) + 1
             places.setdefault(item.call.id, place)
-            names.add(item.call.name)
-        return cls(made, places, counts, frozenset(names), _requests(made))
-
-    @property
-    def stages(self) -> set[CallStage]:
-        """Return the stages of the calls."""
-        return set(self._counts)
+        made.stages = frozenset(counts)
+        made.names = frozenset([item.call.name for item in made])
+        made.requests = _requests(made)
+        made._places = places
+        made._counts = counts
+        return made
 
     def find(self, call_id: str) -> CallState | None:
         """Return a call by its id, or None if it is not of this reply."""
         place = self._places.get(call_id)
-        return None if place is None else self._calls[place]
+        return None if place is None else self[place]
 
     def at(self, stage: CallStage) -> Sequence[CallState]:
         """Return the calls at a stage, in order."""
-        return [item for item in self._calls if item.stage == stage] if stage in self._counts else ()
+        return [item for item in self if item.stage == stage] if stage in self.stages else ()
 
     def changed(self, call_id: str, change: Callable[[CallState], CallState]) -> OpenCalls:
         """Return the calls with one of them changed: its id and its tool stay the same. An unknown id changes nothing.
@@ -107,43 +103,27 @@ class OpenCalls(Sequence[CallState]):
         place = self._places.get(call_id)
         if place is None:
             return self
-        before = self._calls[place]
+        before = self[place]
         now = change(before)
-        made = (*self._calls[:place], now, *self._calls[place + 1 :]) if len(self._calls) > 1 else (now,)
-        counts = self._counts
-        if before.stage != now.stage:
-            changed = dict(counts)
-            changed[before.stage] -= 1
-            if not changed[before.stage]:
-                del changed[before.stage]
-            changed[now.stage] = changed.get(now.stage, 0) + 1
-            counts = changed
-        requests = self.requests if before.request_id == now.request_id else _requests(made)
-        return OpenCalls(made, self._places, counts, self.names, requests)
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    @overload
-    def __getitem__(self, place: int) -> CallState: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[CallState, ...]: ...
-    def __getitem__(self, place: int | slice) -> CallState | tuple[CallState, ...]:
-        return self._calls[place]
-
-    def __iter__(self) -> Iterator[CallState]:
-        return iter(self._calls)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, OpenCalls):
-            return self._calls == other._calls
-        return self._calls == other if isinstance(other, tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._calls)
+        made = OpenCalls((*self[:place], now, *self[place + 1 :]) if len(self) > 1 else (now,))
+        made.names = self.names
+        made.requests = self.requests if before.request_id == now.request_id else _requests(made)
+        made._places = self._places
+        if before.stage == now.stage:
+            made.stages = self.stages
+            made._counts = self._counts
+            return made
+        counts = dict(self._counts)
+        counts[before.stage] -= 1
+        if not counts[before.stage]:
+            del counts[before.stage]
+        counts[now.stage] = counts.get(now.stage, 0) + 1
+        made.stages = frozenset(counts)
+        made._counts = counts
+        return made
 
     def __repr__(self) -> str:
-        return f"OpenCalls.of({self._calls!r})"
+        return f"OpenCalls.of({tuple(self)!r})"
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -121,8 +121,9 @@ def row_after(row: AgentRow, state: AgentState, at: float) -> AgentRow:
     waiting = waiting_for(state)
     word = _life(state, waiting)
     outcome = state.lifecycle.ended.outcome if state.lifecycle.ended else "failed" if word == "crashed" else ""
-    worktree = worktree_in_use(state.me) if state.identity.spec else row.worktree
-    if (row.life, row.waiting_for, row.outcome) == (word, waiting, outcome):
+    spec = state.identity.spec
+    worktree = worktree_in_use(spec) if spec else row.worktree
+    if row.life == word and row.waiting_for == waiting and row.outcome == outcome:
         return row if row.worktree == worktree else row.model_copy(update={"worktree": worktree})
     changed = {"life": word, "waiting_for": waiting, "outcome": outcome, "since": at, "worktree": worktree}
     return row.model_copy(update={**changed, "totals": _totals(state) if state.lifecycle.ended else None})

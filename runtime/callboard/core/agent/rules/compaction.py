@@ -82,8 +82,8 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     if state.turn is None or not state.context.wants_reply or limit_reached(state, facts):
         return None
     spec = state.me
-    situation = _situation(state, facts)
     budget = room(state)
+    situation = _situation(state, facts, budget)
     if state.model.recovery.react:
         stage_call = react_stage(state.context.conversation, budget, situation)
         culprit = blame(state.context.conversation, budget)
@@ -115,22 +115,25 @@ def _stage(stage_call: StageCall, trigger: Literal["auto", "reactive"], state: A
     )
 
 
-def _situation(state: AgentState, facts: Facts) -> Situation:
+def _situation(state: AgentState, facts: Facts, budget: int) -> Situation:
     spec = state.me
+    model = rec.model_in_use(state.model.recovery, spec)
+    tried = state.compaction.tried
+    # A hook may reject a summary, unless the view does not fit without one.
+    if state.compaction.skipped and held(state.context.conversation) <= budget:
+        tried |= state.compaction.skipped
     return Situation(
         now=facts.now,
         folder=facts.folder,
         transcript=transcript_path(state, facts.transcripts),
         # A stage that found nothing would be chosen again at each decision
         # (test_a_stage_that_found_nothing_is_not_asked_again_for_the_same_view).
-        tried=state.compaction.tried | state.compaction.skipped
-        if held(state.context.conversation) <= room(state)
-        else state.compaction.tried,
+        tried=tried,
         summaries_failed=state.turn.summaries_failed if state.turn else 0,
         state=facts.known,
-        limits=spec.limits_of(rec.model_in_use(state.model.recovery, spec)),
+        limits=spec.limits_of(model),
         small=spec.limits_of(spec.small_model) if spec.small_model else None,
-        thinking=spec.thinking_tokens(rec.model_in_use(state.model.recovery, spec)),
+        thinking=spec.thinking_tokens(model) if spec.thinking else 0,
         cache=state.costs.cache,
         batch=state.compaction.batch,
         cycle=state.costs.cycle,
@@ -158,12 +161,13 @@ def count(state: AgentState, facts: Facts) -> st.Step | None:
         return None  # it is compacted in any case
     if facts.now < state.model.uncounted_until:
         return None
-    budget = room(state)
     conv = state.context.conversation
-    # A count takes a request and delays the call (test_far_from_the_limit_it_is_not_asked).
-    if held(conv) < NEAR * budget or uncounted(conv) < max(WORTH, PART * budget):
+    new = uncounted(conv)
+    if new < WORTH:
         return None
-    return st.CountTokens(conv.revision)
+    # A count takes a request and delays the call (test_far_from_the_limit_it_is_not_asked).
+    budget = room(state)
+    return st.CountTokens(conv.revision) if held(conv) >= NEAR * budget and new >= PART * budget else None
 
 
 def may_later(fault: Fault | None) -> bool:

@@ -42,9 +42,7 @@ def moving(state: AgentState, facts: Facts) -> st.Step | None:
         return None
     current = worktree_in_use(state.me)
     busy = bool(state.calls) or state.model.call is not None or state.compaction.summary is not None
-    if busy and not current:
-        return None
-    if facts.worktree is None:
+    if (busy and not current) or facts.worktree is None:
         return None
     if MOVE in facts.running:
         return st.Wait(None, "worktree")

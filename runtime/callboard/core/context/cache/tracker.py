@@ -83,7 +83,7 @@ def milestone(cycle: EditCycle, messages: Messages, limits: ModelLimits) -> int:
     It moves only when an edit changed the view: then everything after the cut is stored again in any case.
     """
     if not cycle.touched:
-        return cycle.fixed if messages.find(cycle.fixed) is not None else 0
+        return cycle.fixed if cycle.fixed and messages.find(cycle.fixed) is not None else 0
     index = _cut(messages, limits)
     return messages[index].id if index >= 0 else 0
 
