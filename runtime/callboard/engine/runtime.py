@@ -248,14 +248,19 @@ class SessionRuntime:
         if self.guard is not None:
             self.guard.expect(writes)
         numbers = await self.ports.store.commit(*writes, fence=self.fence)
-        done = list(zip(writes, numbers, strict=True))
+        rows = list[Row]()
+        sent = list[tuple[Append, int]]()
+        for write, number in zip(writes, numbers, strict=True):
+            if isinstance(write, Put):
+                rows.append(Row(write.key, write.value, number))
+            elif isinstance(write, Append) and write.stream.startswith(MAILBOXES):
+                sent.append((write, number))
         # The watch delivers this commit later, and the next decision must already use it.
-        self.board.take(*(Row(write.key, write.value, number) for write, number in done if isinstance(write, Put)))
-        for write, number in done:
-            if isinstance(write, Append) and write.stream.startswith(MAILBOXES):
-                envelope = Envelope.model_validate_json(write.record)
-                self.mailboxes.sent(write.stream, number, envelope.sender)
-                self.mailed(envelope)
+        self.board.take(*rows)
+        for write, number in sent:
+            envelope = Envelope.model_validate_json(write.record)
+            self.mailboxes.sent(write.stream, number, envelope.sender)
+            self.mailed(envelope)
         return numbers
 
     async def refresh(self, key: str) -> None:
