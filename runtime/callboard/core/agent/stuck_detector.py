@@ -145,8 +145,8 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     """Return the repetition after the results of a step. `waits`: the step only watched work in progress."""
     if waits and stuck.looks < PATIENCE * _least(after):
         return replace(stuck, looks=stuck.looks + 1)
-    texts = [_Texts.of(outcome) for outcome in outcomes]
-    now = _digest(*sorted(set(map(_outcome_digest, outcomes, texts))))
+    marks = [_Marks.of(outcome) for outcome in outcomes]
+    now = _digest(*sorted(set(map(_outcome_key, outcomes, marks))))
     repeats = stuck.repeats + 1 if now == stuck.last else 1
     swings = 1
     if repeats == 1 and stuck.last:
@@ -161,7 +161,7 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
         if outcome.call.name in TASK_TOOLS:
             created += not outcome.is_error
             uncreated += outcome.denied
-    new, seen = _new_results(stuck.seen, outcomes, texts)
+    new, seen = _new_results(stuck.seen, outcomes, marks)
     return replace(
         stuck,
         last=now,
@@ -268,33 +268,43 @@ def _digest(*parts: str) -> str:
 _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode
 
 
-class _Texts(NamedTuple):
-    """Texts by which an outcome is compared, made once because a result may be long."""
+class _Marks(NamedTuple):
+    """Digests by which an outcome is compared, made once because a result may be long."""
 
-    input: str
+    call: str
     result: str
-    """Content of the result without the id of its call."""
+    """Digest of the content of the result without the id of its call."""
 
     @classmethod
-    def of(cls, outcome: CallOutcome) -> _Texts:
-        result = _canonical(list(outcome.content))
-        return cls(_canonical(outcome.call.input), result.replace(outcome.call.id, "") if outcome.call.id else result)
+    def of(cls, outcome: CallOutcome) -> _Marks:
+        call = outcome.call
+        form, text = _as_text(outcome.content)
+        if call.id:
+            text = text.replace(call.id, "")
+        return cls(_digest("call", call.name, _canonical(call.input)), _digest(form, text))
 
 
-def _outcome_digest(outcome: CallOutcome, texts: _Texts) -> str:
-    call = outcome.call
-    return _digest(call.name, texts.input, call.bad_input or "", str(outcome.is_error), texts.result)
+def _as_text(content: Sequence[Json]) -> tuple[str, str]:
+    """Return the form of a result and its text: a single text is not encoded, because it may be long."""
+    only = content[0] if len(content) == 1 else {}
+    text = only.get("text")
+    if isinstance(text, str) and len(only) == 2 and only.get("type") == "text":
+        return "text", text
+    return "result", _canonical(list(content))
+
+
+def _outcome_key(outcome: CallOutcome, marks: _Marks) -> str:
+    return "\0".join((*marks, outcome.call.bad_input or "", str(outcome.is_error)))
 
 
 def _new_results(
-    seen: tuple[str, ...], outcomes: Sequence[CallOutcome], texts: Sequence[_Texts]
+    seen: tuple[str, ...], outcomes: Sequence[CallOutcome], every: Sequence[_Marks]
 ) -> tuple[int, tuple[str, ...]]:
     """Count successful calls, except messages, whose call and result are both new; add them to `seen`."""
     new = 0
-    for outcome, text in zip(outcomes, texts, strict=True):
+    for outcome, marks in zip(outcomes, every, strict=True):
         if outcome.is_error or outcome.call.name in MAIL_TOOLS:
             continue
-        marks = _digest("call", outcome.call.name, text.input), _digest("result", text.result)
         if set(marks).isdisjoint(seen):
             new += 1
         else:

@@ -69,6 +69,8 @@ class Amount:
 
     def plus(self, other: Amount) -> Amount:
         """Return the sum of both."""
+        if self is NOTHING or other is NOTHING:
+            return other if self is NOTHING else self
         return Amount(
             self.tokens + other.tokens,
             self.cost_usd + other.cost_usd,
@@ -330,7 +332,7 @@ def _refusals(node: BudgetNode, amount: Amount, now: float) -> Iterable[BudgetRe
 
 
 def _settled(node: BudgetNode, reserved: Amount, used: Amount) -> BudgetNode:
-    in_flight = max(0, node.in_flight - 1)
+    in_flight = node.in_flight - 1 if node.in_flight else 0
     reserved_after = node.reserved.minus(reserved) if in_flight else NOTHING
     return replace(node, spent=node.spent.plus(used), reserved=reserved_after, in_flight=in_flight)
 

@@ -129,10 +129,9 @@ class Budgets:
 
     def follow(self, state: AgentState) -> None:
         """Apply the changes of an agent's newest records to its account."""
-        entry = (
-            self._lives.get((state.me.name, state.identity.incarnation)) if state.identity.spec is not None else None
-        )
-        if entry is None:
+        spec = state.identity.spec
+        entry = self._lives.get((spec.name, state.identity.incarnation)) if spec is not None else None
+        if spec is None or entry is None:
             return
         cause = state.turn.cause if state.turn else ""
         if cause != entry.cause:
@@ -141,8 +140,8 @@ class Budgets:
             if fire != entry.fire:
                 self._forget(entry.fire)
                 entry.fire = fire
-        if self.tree[entry.node].budget is not state.me.budget:
-            self._granted(entry.node, state.me.budget)
+        if self.tree[entry.node].budget is not spec.budget:
+            self._granted(entry.node, spec.budget)
         account = state.budget.account
         if account is entry.seen:
             return

@@ -78,11 +78,11 @@ def drop_old_images(view: Conversation, budget: int, situation: Situation, param
     A view is checked if its newest message added an image, or if it has too many for the model in use: no other view
     can exceed these limits for the first time. `force`: drop all but the newest message's.
     """
-    newest = view.messages[-1] if view.messages else None
+    newest = view.messages.last
+    if newest is None or not view.messages.images:
+        return None
     force = bool(params.get("force"))
     most = most_images(situation.limits)
-    if newest is None:
-        return None
     added = any(True for block in newest.blocks for _ in images_of(block))
     if not (force or added or view.messages.images > most):
         return None
