@@ -27,12 +27,15 @@ from callboard.core.utf8 import storable_json
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import ERROR_CODES, LIMIT, RunEnd, RunLimit
 from callboard.types.agent_spec import AgentSpec, ModelLimits
+from callboard.types.events import ResultsMerged, ToolFinished, ToolSettled
 from callboard.types.hook_events import HookToolResult
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerState, ServerStatus
 from callboard.types.records import Envelope, Fault, Json, ToolCall, Usage
 from callboard.types.skills import PersonCommand, Plugin
 
+OF_RESULTS = frozenset({ToolFinished, ToolSettled, ResultsMerged})
+"""Events from which only messages with the results of calls are made."""
 SUMMARIES = ("summarize", "react", "truncate")
 """Stages that start a new part of the conversation have names that begin with one of these."""
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from callboard.cli.headless.messages import (
     ERRORS,
+    OF_RESULTS,
     SUMMARIES,
     AgentProgress,
     MessageWording,
@@ -153,7 +154,8 @@ class StreamJson:
 
     @property
     def interest(self) -> Interest:
-        return Interest(frozenset(self._emitters), frozenset({"event"} if self._spoken.partial else ()))
+        events = frozenset(self._emitters) - (frozenset() if self._only("user") else OF_RESULTS)
+        return Interest(events, frozenset({"event"} if self._spoken.partial else ()))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Emit the messages of an event."""
@@ -371,8 +373,6 @@ class StreamJson:
         )
 
     def _merged(self, event: ResultsMerged, agent: str) -> None:
-        if not self._only("user"):
-            return
         seen = self._seen(agent)
         results = [(call, seen.results.get(call.id, HookToolResult(()))) for call in seen.calls]
         if self._spoken.client:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block
 from callboard.cli.views.events import (
+    SHOWN,
     Detail,
     answer_block,
     answer_words,
@@ -181,7 +182,7 @@ class Screen:
         if session.damage:
             self._print(Block(tuple(Line(f"the store: {entry}", "warn") for entry in session.damage)))
 
-    interest = Interest(deltas=frozenset({"notice"}))
+    interest = Interest(SHOWN | _ADAPTED | _LEARNED | _MOVES, frozenset({"notice"}))
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Print the event's lines."""

@@ -467,6 +467,8 @@ DIFF_LINES = 8
 LAST_LINES = 3
 WHOLE_LINES = 400
 """Limit of the lines of a change, of a command's output, and with `--verbose`."""
+SHOWN = frozenset(_TELLERS)
+"""Events that have lines of their own."""
 _INDENT = "    "
 _LAST = frozenset({"bash", "bash_output", "task_output"})
 """Tools whose last lines are the most useful ones."""
