@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from callboard.core.agent.apply import apply, apply_behind_hole
@@ -43,22 +43,20 @@ async def write(agent: AgentRuntime) -> str:
         known = recent.next_messages(agent.written, agent.state) if agent.is_flushed else None
         if known is not None and agent.written.bare.seq < agent.state.seq:
             work = partial(next_lines, agent.written, agent.state, known, replies=dict(recent.replies), origin=origin)
-            await _append(agent, path, *await ports.archive.aside(work))
+            await _extend(agent, path, work)
         while agent.written.bare.seq < state.seq:
             records = await records_of(ports.store, stream, agent.written.bare.seq, PAGE)
             if not records:
                 break
-            await _append(
-                agent, path, *await ports.archive.aside(partial(_page, agent.written, stream, records, origin))
-            )
+            await _extend(agent, path, partial(_page, agent.written, stream, records, origin))
     return path
 
 
-async def _append(agent: AgentRuntime, path: str, progress: TranscriptProgress, lines: list[bytes]) -> None:
-    if lines:
-        await agent.host.ports.archive.append(path, agent.written.lines, lines)
-    agent.written = progress
-    agent.recent_replies.forget(progress)
+async def _extend(
+    agent: AgentRuntime, path: str, work: Callable[[], tuple[TranscriptProgress, Sequence[bytes]]]
+) -> None:
+    agent.written = await agent.host.ports.archive.extend(path, agent.written.lines, work)
+    agent.recent_replies.forget(agent.written)
 
 
 def _page(

@@ -188,10 +188,11 @@ class Archive(Protocol):
         """Write a file once. An existing file with the same text is kept. Private to the user (0600)."""
         ...
 
-    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
-        """Append lines to a file, the first with number `first` (from 0).
+    async def extend(self, path: str, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]) -> T:
+        """Run `work` without blocking the event loop, append the lines that it returns, and return its other result.
 
-        Lines that the file already has are skipped. Private to the user (0600).
+        `first`: number of the first line (from 0). Lines that the file already has are skipped. Private to the user
+        (0600). `work` may run again after there was no room.
         """
         ...
 

@@ -112,10 +112,12 @@ class MemoryArchive:
     async def keep(self, path: str, text: str) -> None:
         self.files.setdefault(path, text)
 
-    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
+    async def extend(self, path: str, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]) -> T:
+        result, lines = work()
         text = self.files.get(path, "")
-        new = lines[max(0, text.count("\n") - first) :]
-        self.files[path] = text + b"".join(new).decode()
+        if new := lines[max(0, text.count("\n") - first) :]:
+            self.files[path] = text + b"".join(new).decode()
+        return result
 
     async def aside(self, work: Callable[[], T]) -> T:
         return work()

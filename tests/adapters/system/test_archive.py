@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -11,6 +13,7 @@ from callboard.adapters.system.archive import FileArchive, SharedTranscripts, pr
 from callboard.types.errors import StoreFull
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -18,23 +21,27 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def adding(*lines: bytes) -> Callable[[], tuple[None, Sequence[bytes]]]:
+    return lambda: (None, lines)
+
+
 async def test_a_file_grows_by_whole_lines_through_crashes_and_a_full_disk(tmp_path: Path) -> None:
     archive, path = FileArchive(tmp_path, tmp_path / "data", ()), tmp_path / "data" / "transcripts" / "lead.jsonl"
-    await archive.append(str(path), 0, [b"one\n", b"two\n"])
+    await archive.extend(str(path), 0, adding(b"one\n", b"two\n"))
     assert path.stat().st_mode & 0o777 == 0o600
     with path.open("ab") as torn:
         torn.write(b"thr")
     again = FileArchive(tmp_path, tmp_path / "data", ())
-    await again.append(str(path), 0, [b"one\n", b"two\n", b"three\n"])
+    await again.extend(str(path), 0, adding(b"one\n", b"two\n", b"three\n"))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, before[1]))
     try:
         with pytest.raises(StoreFull):
-            await again.append(str(path), 3, [b"four\n"])
+            await again.extend(str(path), 3, adding(b"four\n"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_bytes() == b"one\ntwo\nthree\n"
-    await again.append(str(path), 3, [b"four\n"])
+    await again.extend(str(path), 3, adding(b"four\n"))
     assert path.read_bytes() == b"one\ntwo\nthree\nfour\n"
 
 
@@ -46,7 +53,7 @@ def shared_archive(base: Path) -> tuple[FileArchive, Path]:
 async def test_copies_are_where_other_programs_look_for_them(tmp_path: Path) -> None:
     archive, folder = shared_archive(tmp_path)
     for name in ("lead", "lead.2", "alice", "alice.3"):
-        await archive.append(str(folder / f"{name}.jsonl"), 0, [name.encode() + b"\n"])
+        await archive.extend(str(folder / f"{name}.jsonl"), 0, adding(name.encode() + b"\n"))
     project = tmp_path / ".claude" / "projects" / project_name(str(tmp_path / "my project"))
     assert {str(path.relative_to(project)): path.read_text() for path in project.rglob("*.jsonl")} == {
         "s1.jsonl": "lead\n",
@@ -58,10 +65,25 @@ async def test_copies_are_where_other_programs_look_for_them(tmp_path: Path) -> 
     assert project.stat().st_mode & 0o777 == 0o700
 
 
+async def test_lines_are_made_and_added_to_both_files_in_one_piece_of_work(tmp_path: Path) -> None:
+    pieces = 0
+
+    async def run(work: Callable[[], T]) -> T:
+        nonlocal pieces
+        pieces += 1
+        return work()
+
+    copies = SharedTranscripts(tmp_path / ".claude", tmp_path, "s1")
+    archive = FileArchive(tmp_path, tmp_path / "data", (), run=run, shared=copies)
+    path = tmp_path / "data" / "transcripts" / "alice.jsonl"
+    assert await archive.extend(str(path), 0, lambda: ("made", [b"one\n"])) == "made"
+    assert (path.read_bytes(), copies.copy_of(path).read_bytes(), pieces) == (b"one\n", b"one\n", 1)
+
+
 async def test_old_copies_are_removed_and_transcripts_of_other_programs_stay(tmp_path: Path) -> None:
     archive, folder = shared_archive(tmp_path)
     for name in ("lead", "alice"):
-        await archive.append(str(folder / f"{name}.jsonl"), 0, [b"x\n"])
+        await archive.extend(str(folder / f"{name}.jsonl"), 0, adding(b"x\n"))
     project = tmp_path / ".claude" / "projects" / project_name(str(tmp_path / "my project"))
     (project / "other.jsonl").write_text("of another program")
     copies = SharedTranscripts(tmp_path / ".claude", tmp_path / "my project", "s2")
@@ -76,19 +98,19 @@ async def test_old_copies_are_removed_and_transcripts_of_other_programs_stay(tmp
 
 async def test_a_copy_that_was_deleted_or_cut_has_every_later_line_once(tmp_path: Path) -> None:
     archive, folder = shared_archive(tmp_path)
-    await archive.append(str(folder / "lead.jsonl"), 0, [b"one\n", b"two\n"])
+    await archive.extend(str(folder / "lead.jsonl"), 0, adding(b"one\n", b"two\n"))
     (copy,) = (tmp_path / ".claude").rglob("s1.jsonl")
     with copy.open("ab") as torn:
         torn.write(b"thr")
     again, _ = shared_archive(tmp_path)
-    await again.append(str(folder / "lead.jsonl"), 1, [b"two\n", b"three\n"])
+    await again.extend(str(folder / "lead.jsonl"), 1, adding(b"two\n", b"three\n"))
     assert copy.read_bytes() == b"one\ntwo\nthree\n"
 
 
 async def test_a_copy_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     archive, folder = shared_archive(tmp_path)
     (tmp_path / ".claude").write_text("a file, not a folder")
-    await archive.append(str(folder / "lead.jsonl"), 0, [b"one\n"])
+    await archive.extend(str(folder / "lead.jsonl"), 0, adding(b"one\n"))
     assert (folder / "lead.jsonl").read_bytes() == b"one\n"
     assert not archive.shares
 

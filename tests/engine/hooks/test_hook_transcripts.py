@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 from tests.engine.agent.test_one_agent import Echo, tools
@@ -25,6 +25,7 @@ from callboard.types.records import Json
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 MOMENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch", "PreCompact", "Stop")
 PATH = "/data/transcripts/lead.jsonl"
 
@@ -126,7 +127,7 @@ async def test_no_transcript_is_written_where_no_hook_reads_it() -> None:
 class FullDisk(MemoryArchive):
     """An archive that takes no line."""
 
-    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
+    async def extend(self, path: str, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]) -> T:
         raise StoreFull(f"{path}: cannot be written (No space left on device): make room, then resume")
 
 

@@ -226,27 +226,40 @@ class FileArchive:
     def shares(self) -> bool:
         return self._shared is not None
 
-    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
-        """Add lines to a file, and to its copy for other programs. Raises `StoreFull` if there is no room."""
-        await self._extend(Path(path), first, lines, self._run)
-        if self._shared is None:
-            return
-        copy = self._shared.copy_of(Path(path))
+    async def extend(self, path: str, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]) -> T:
+        """Run `work`, and add its lines to a file, and to its copy for other programs.
+
+        All of it is one piece of work for a thread. Raises `StoreFull` if there is no room.
+        """
+        shared = self._shared
+        result, copied = await self._run(partial(self._extend_both, Path(path), first, work))
+        if copied and shared is not None and shared.mirror is not None:
+            shared.mirror(str(shared.mirrored_as(Path(path))), copied)
+        return result
+
+    def _extend_both(
+        self, path: Path, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]
+    ) -> tuple[T, Sequence[bytes]]:
+        """Return the result of `work`, and the lines that were added to the copy. Runs in a thread."""
+        result, lines = work()
+        if not lines:
+            return result, ()
+        self._extend(path, first, lines)
+        shared = self._shared
+        if shared is None:
+            return result, ()
         try:
-            first, lines = self._shared.lines_of(Path(path), first, lines)
-            new = await self._extend(copy, first, lines, anyio.to_thread.run_sync)
+            return result, self._extend(shared.copy_of(path), *shared.lines_of(path, first, lines))
         except (OSError, StoreFull) as failed:
             # The copy is a courtesy to other programs: no session stops for it
             # (test_a_copy_that_cannot_be_written_stops_nothing).
             self._shared = None
-            log.warning("transcripts are no longer copied", path=str(copy), error=str(failed))
-            return
-        if new and self._shared.mirror is not None:
-            self._shared.mirror(str(self._shared.mirrored_as(Path(path))), new)
+            log.warning("transcripts are no longer copied", path=str(shared.copy_of(path)), error=str(failed))
+            return result, ()
 
-    async def _extend(self, path: Path, first: int, lines: Sequence[bytes], run: ThreadRunner) -> Sequence[bytes]:
-        """Add the lines that the file does not have, and return them. One piece of work for a thread."""
-        new, self._lines[str(path)] = await run(partial(_extend, path, self._lines.get(str(path)), first, lines))
+    def _extend(self, path: Path, first: int, lines: Sequence[bytes]) -> Sequence[bytes]:
+        """Add the lines that the file does not have, and return them. Each file has one writer at a time."""
+        new, self._lines[str(path)] = _extend(path, self._lines.get(str(path)), first, lines)
         return new
 
     async def aside(self, work: Callable[[], T]) -> T:

@@ -188,8 +188,8 @@ class TapedArchive:
     async def keep(self, path: str, text: str) -> None:
         await self.archive.keep(path, text)
 
-    async def append(self, path: str, first: int, lines: Sequence[bytes]) -> None:
-        await self.archive.append(path, first, lines)
+    async def extend(self, path: str, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]) -> T:
+        return await self.archive.extend(path, first, work)
 
     async def aside(self, work: Callable[[], T]) -> T:
         return await self.archive.aside(work)
