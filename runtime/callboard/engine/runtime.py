@@ -122,14 +122,20 @@ class SharedBytes:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
+        self._digests: dict[bytes, str] = {}
 
     def of(self, digest: str, value: bytes) -> bytes:
         """Return the object that others have of this value, or this one."""
         shared = self._values.pop(digest, value)
         self._values[digest] = shared  # at the end: the newest
+        self._digests[shared] = digest
         if len(self._values) > _SHARED:
-            del self._values[next(iter(self._values))]
+            del self._digests[self._values.pop(next(iter(self._values)))]
         return shared
+
+    def digest_of(self, value: bytes) -> str | None:
+        """Return the digest of a value that an agent of this process has, so that the store has it too."""
+        return self._digests.get(value)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.prompt import WorkspacePrompts
 from callboard.adapters.extensions.skills import SkillLibrary
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel
+from callboard.ports.tool import ToolSpec
 from callboard.types.agent_spec import AgentSpec
 
 pytestmark = pytest.mark.anyio
@@ -59,3 +60,16 @@ async def test_instruction_files_are_read_when_they_are_there_and_never_through_
     (workspace / "AGENTS.md").unlink()
     (workspace / "AGENTS.md").mkdir()
     assert "CLAUDE.md" in await _compose_prompt(workspace)
+
+
+async def test_agents_of_a_type_have_the_same_tool_list_until_their_tools_change(tmp_path: Path) -> None:
+    prompts = WorkspacePrompts(tmp_path, SkillLibrary(ExtensionPaths(bundled=False)))
+    first, second = (AgentSpec(name=name, kind="subagent", agent_type="explore", model="m") for name in "ab")
+    tools = (ToolSpec("look", "Look.", {}, "read"),)
+    parts = await prompts.compose(first, tools)
+    again = await prompts.compose(second, tools)
+    assert again.tools is parts.tools
+    assert again.system != parts.system
+    longer = await prompts.compose(second, (ToolSpec("look", "Look closely.", {}, "read"),))
+    assert b"closely" in longer.tools
+    assert longer.tokens > again.tokens

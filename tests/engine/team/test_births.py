@@ -211,3 +211,24 @@ async def test_the_spec_of_a_subagent_is_stored_once_in_its_journal() -> None:
     assert child.spec == ""
     assert (await first_spec(store, "s1", child)).name == child.name
     assert len(await store.keys("s/s1/spec/")) == 1, "that of the lead"
+
+
+class Blobs(MemoryStore):
+    """A store that counts what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = Counter[bytes]()
+
+    async def put_blob(self, data: bytes) -> str:
+        self.given[data] += 1
+        return await super().put_blob(data)
+
+
+async def test_the_tool_list_of_a_type_is_stored_once_and_each_prompt_once() -> None:
+    store = Blobs()
+    world = team_world(ScriptedModel({"lead": [use(*LOOK), use(*LOOK), say("thanks")]}, end="found"), store=store)
+    await hosted(world)
+    rows = [AgentRow.model_validate_json(row.value) for row in await store.keys(agent_key("s1", "")) if row.value]
+    assert [row.kind for row in rows].count("subagent") == 2
+    assert set(store.given.values()) == {1}

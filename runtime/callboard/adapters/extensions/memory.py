@@ -91,7 +91,7 @@ class Memories:
 
     async def index(self, spec: AgentSpec) -> str:
         """Return the part about notes in an agent's prompt: the beginning of each index. Empty without notes."""
-        return await anyio.to_thread.run_sync(self._index, spec)
+        return await anyio.to_thread.run_sync(self._index, spec) if self.of(spec) else ""
 
     def _index(self, spec: AgentSpec) -> str:
         parts: list[str] = []

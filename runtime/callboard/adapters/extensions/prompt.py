@@ -34,6 +34,15 @@ class Guidance:
     """Notes whose index is shown; None: none are shown."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolList:
+    """Tool list of a prompt."""
+
+    tools: Sequence[ToolSpec]
+    data: bytes
+    tokens: int
+
+
 class WorkspacePrompts:
     """Prompts of one workspace. Implements the port `Prompts`."""
 
@@ -58,6 +67,8 @@ class WorkspacePrompts:
         self._facts = facts
         self._walls = walls
         self._guidance = guidance or Guidance(WorkspaceInstructions(workspace))
+        self._lists: dict[str, ToolList] = {}
+        """Newest tool list of each agent type."""
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         files = await self._guidance.instructions.for_prompt(spec)
@@ -75,14 +86,22 @@ class WorkspacePrompts:
             appended=self._appended,
         )
         blocks = system_prompt(spec, facts)
-        listed: list[Json] = [
-            tool.service or {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-            for tool in tools
-        ]
         system = anchored_list(blocks, len(blocks) - 2)  # after it comes the part that only this agent has
-        names = anchored_list(listed, -1)  # without a mark: the mark in the system prompt covers the tools
+        listed = self._listed(spec.agent_type, tools)
         digests = None if files is None else {file.path: file.digest for file in files}
-        return PromptParts(system, names, estimate_json(system) + estimate_json(names), digests)
+        return PromptParts(system, listed.data, estimate_json(system) + listed.tokens, digests)
+
+    def _listed(self, agent_type: str, tools: Sequence[ToolSpec]) -> ToolList:
+        """Return the list of these tools. Agents of a type have the same object while their tools are the same."""
+        known = self._lists.get(agent_type)
+        if known is None or known.tools != tools:
+            entries: list[Json] = [
+                tool.service or {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                for tool in tools
+            ]
+            data = anchored_list(entries, -1)  # without a mark: the mark in the system prompt covers the tools
+            known = self._lists[agent_type] = ToolList(tools, data, estimate_json(data))
+        return known
 
     async def _index(self, spec: AgentSpec) -> str:
         """Return the index of the agent's notes.

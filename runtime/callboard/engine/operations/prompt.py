@@ -65,7 +65,7 @@ async def first_prompt(host: SessionRuntime, me: AgentSpec) -> PromptParts:
 async def prompt_set(host: SessionRuntime, parts: PromptParts) -> PromptSet:
     """Store the parts of a prompt, and return the record that they are in use."""
     store = host.ports.store
-    tools = await store.put_blob(parts.tools)
+    tools = host.prompt_bytes.digest_of(parts.tools) or await store.put_blob(parts.tools)
     system = await store.put_blob(parts.system)
     instructions = None if parts.instructions is None else dict(parts.instructions)
     now = host.clock.now()
