@@ -125,6 +125,11 @@ class Source:
         """Return True if it contains files in the compatible format: their hooks fail as documented for that format."""
         return bool(self.plugin) or self.folder.parent.name == ".claude"
 
+    @property
+    def may_change(self) -> bool:
+        """Return True if its files may change during a session: neither the program's own, nor read already."""
+        return self.scope != "bundled" and self.workspace_claims is None
+
     def read(self, path: Path) -> bytes:
         """Return a file of this source. Raises OSError."""
         if self.workspace_claims is None:

@@ -162,7 +162,10 @@ class SkillLibrary:
         budget = self._wishes.characters
         budget = budget_of(window, self._wishes.share) if budget is None else budget
         fitting = listed(texts, self._uses.counts(), budget)
-        return [replace(skill_text, description=text) for skill_text, (_, text) in zip(texts, fitting, strict=True)]
+        return [
+            skill_text if skill_text.description == text else replace(skill_text, description=text)
+            for skill_text, (_, text) in zip(texts, fitting, strict=True)
+        ]
 
     def load(self, name: str) -> SkillText:
         """Return the body for a model. Raises `ToolRefused` with the existing skills."""
@@ -233,9 +236,10 @@ class SkillLibrary:
         if self._wishes.off:
             return self._loaded
         if self._changing is None:
-            # Bundled skills change only with the program.
-            skills = [source for source in sources("skills", self._places) if source.scope != "bundled"]
-            self._changing = (skills, sources("commands", self._places))
+            self._changing = (
+                [source for source in sources("skills", self._places) if source.may_change],
+                [source for source in sources("commands", self._places) if source.may_change],
+            )
         skills, commands = self._changing
         marks = tuple(mark for source in skills for mark in skill_paths(source).marks)
         marks += tuple(mark for source in commands for mark in agent_paths(source).marks)
