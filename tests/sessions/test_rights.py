@@ -13,7 +13,7 @@ from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse
 from callboard.config.settings import LoadedSettings, load_settings, rules_of
 from callboard.ports.environment import PermissionQuery
 from callboard.ports.tool import Folders, ToolSpec
-from callboard.sessions.agent_specs import AgentTypes
+from callboard.sessions.agent_specs import AgentTypes, LiveTypes
 from callboard.sessions.compose import ModelSelection
 from callboard.testing import ScriptedModel
 from callboard.types.agent_spec import AgentSpec, ModelLimits, PermissionRules
@@ -67,6 +67,22 @@ def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(folders:
         allow=("Bash(npm test)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
     )
     assert types.spawned("explore", "sub1", mate, "subagent").permission_mode == "plan"
+
+
+def test_agents_of_one_reply_differ_in_their_names_only_and_a_changed_type_or_parent_counts_at_once(
+    folders: SettingsFolders,
+) -> None:
+    types = folders.types("")
+    files = LiveTypes(types.definitions)
+    types = replace(types, definitions=files)
+    lead = types.lead("lead")
+    first, second = (types.spawned("explore", name, lead, "subagent") for name in "ab")
+    assert second == first.model_copy(update={"name": "b"})
+    files.become({**files, "explore": replace(files["explore"], instructions="Look twice.")})
+    assert types.spawned("explore", "c", lead, "subagent").instructions == "Look twice."
+    elsewhere = lead.model_copy(update={"folder": "/elsewhere"})
+    assert types.spawned("explore", "d", elsewhere, "subagent").folder == "/elsewhere"
+    assert types.spawned("explore", "e", lead, "teammate").kind == "teammate"
 
 
 def test_steps_of_a_turn_are_limited_by_the_kind_of_an_agent_and_by_its_file(folders: SettingsFolders) -> None:

@@ -53,6 +53,7 @@ COMPATIBLE_TYPES: Mapping[str, str] = MappingProxyType(
 precedence."""
 VENDOR_PREFIX = "claude-"
 """Prefix of models that the service may have, listed or not."""
+_SUBAGENT_MODEL = "CLAUDE_CODE_SUBAGENT_MODEL"
 LONGEST_SKILL = 60_000
 """Most characters of a skill in an agent's instructions from the start; the rest can be loaded."""
 
@@ -78,6 +79,15 @@ class LiveTypes(Mapping[str, AgentFile]):
 
 
 @dataclass(frozen=True, slots=True)
+class SpawnedSpec:
+    """Spec of the newest agent of a type, and what it was made from."""
+
+    definition: AgentFile
+    parent: AgentSpec
+    spec: AgentSpec
+
+
+@dataclass(frozen=True, slots=True)
 class AgentTypes:
     """Agent types of a session, and the making of a spec from one."""
 
@@ -93,6 +103,10 @@ class AgentTypes:
     """Text on the manner of the lead's answers."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Environment with `CLAUDE_CODE_SUBAGENT_MODEL` and the models of aliases."""
+    _newest: dict[tuple[str, AgentKind, str], SpawnedSpec] = field(
+        init=False, compare=False, default_factory=dict[tuple[str, AgentKind, str], SpawnedSpec]
+    )
+    """Newest spec by type, kind, and model of the environment: agents of one reply differ in their names only."""
 
     def __post_init__(self) -> None:
         for name in self.loaded.settings.context.pipelines:
@@ -176,8 +190,17 @@ class AgentTypes:
             if type_name in self.definitions:
                 raise ToolRefused(f"agent_type: {agent_type!r} may not be started by you: {choose(may)}")
             raise ToolRefused(f"agent_type: {unknown('type', agent_type, may)}")
-        agent_type = type_name
         definition = self.definitions[type_name]
+        key = (type_name, kind, self.environ.get(_SUBAGENT_MODEL, ""))
+        known = self._newest.get(key)
+        # The text of a skill is read from its file each time.
+        if known is None or known.definition is not definition or known.parent is not parent or definition.skills:
+            spec = self._spawned(type_name, name, parent, kind)
+            known = self._newest[key] = SpawnedSpec(definition, parent, spec)
+        return known.spec.model_copy(update={"name": name})
+
+    def _spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
+        definition = self.definitions[agent_type]
         model, models = self._model_of(definition, parent)
         settings = self.loaded.settings
         profile, rules = self._rights_of(agent_type, parent.rules)
@@ -233,7 +256,7 @@ class AgentTypes:
     def _model_of(self, definition: AgentFile, parent: AgentSpec) -> tuple[str, dict[str, ModelLimits]]:
         """Return the agent's own model if it is available, otherwise its parent's, and the limits of all its models."""
         limits = {**parent.models, **self.chosen.limits}  # includes models that a person has chosen since
-        own_model = self.environ.get("CLAUDE_CODE_SUBAGENT_MODEL") or definition.model
+        own_model = self.environ.get(_SUBAGENT_MODEL) or definition.model
         return self._model(own_model, parent.model, limits)
 
     def _model(
