@@ -63,6 +63,8 @@ class RowCache:
         """Requests that wait for an answer."""
         self._living: dict[str, AgentRow] = {}
         """Agents that have not ended. A team with thousands of ended agents does not slow down a screen."""
+        self._mates: dict[str, AgentRow] = {}
+        """Those of them that are no subagents."""
         self._ended: list[tuple[float, str]] = []
         """End and name of each ended agent, in this order."""
         self._ends: list[str] = []
@@ -122,23 +124,11 @@ class RowCache:
         return self.value(row.key) == (None if row.value is None else _value(kind, name, row))
 
     def _index_agent(self, name: str, before: Value | None, now: Value | None) -> None:
-        """Move an agent between the lists of living and ended agents, and number a new subagent."""
+        """Update the lists of agents, and number a new subagent."""
         if isinstance(before, AgentRow):
-            self._living.pop(name, None)
-            if before.life == "stopped":
-                del self._ended[bisect_left(self._ended, (before.since, name))]
-                self._ends.remove(name)
-                self.restarts += 1
+            self._remove_agent(name, before)
         if isinstance(now, AgentRow):
-            if now.life == "stopped":
-                insort(self._ended, (now.since, name))
-                self._ends.append(name)
-            else:
-                self._living[name] = now
-        if isinstance(before, AgentRow) and before.parent:
-            self._children[before.parent].discard(name)
-        if isinstance(now, AgentRow) and now.parent:
-            self._children.setdefault(now.parent, set()).add(name)
+            self._add_agent(name, now)
         began = (before.agent_type, before.created_at) if isinstance(before, AgentRow) else None
         begins = (now.agent_type, now.created_at) if isinstance(now, AgentRow) else None
         if began == begins:
@@ -147,6 +137,27 @@ class RowCache:
             numbered.remove((began[1], name))
         if isinstance(now, AgentRow) and now.kind == "subagent":
             insort(self._subagents.setdefault(now.agent_type, []), (now.created_at, name))
+
+    def _remove_agent(self, name: str, row: AgentRow) -> None:
+        self._living.pop(name, None)
+        self._mates.pop(name, None)
+        if row.life == "stopped":
+            del self._ended[bisect_left(self._ended, (row.since, name))]
+            self._ends.remove(name)
+            self.restarts += 1
+        if row.parent:
+            self._children[row.parent].discard(name)
+
+    def _add_agent(self, name: str, row: AgentRow) -> None:
+        if row.life == "stopped":
+            insort(self._ended, (row.since, name))
+            self._ends.append(name)
+        else:
+            self._living[name] = row
+            if row.kind != "subagent":
+                self._mates[name] = row
+        if row.parent:
+            self._children.setdefault(row.parent, set()).add(name)
 
     def _index_request(self, name: str, now: Value | None) -> None:
         if isinstance(now, Request) and now.status == "pending":
@@ -203,8 +214,7 @@ class RowCache:
 
     def mates_at_work(self, name: str) -> bool:
         """Return True if another agent of the team has a turn in progress."""
-        rows = (value for value, _ in self._rows["agent"].values() if isinstance(value, AgentRow))
-        return any(row.life in _BUSY and row.kind != "subagent" and row.name != name for row in rows)
+        return any(row.life in _BUSY and row.name != name for row in self._mates.values())
 
     def task(self, task_id: str) -> tuple[Task, int] | None:
         return self._typed("task", task_id, Task)

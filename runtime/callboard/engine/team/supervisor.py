@@ -219,12 +219,7 @@ class Team:
 
     def agent(self, name: str) -> AgentRuntime | None:
         """Return the living agent with this name in this process."""
-        agents = [
-            m.agent
-            for (member_name, _), m in self.members.items()
-            if member_name == name and m.agent and not m.ended.is_set()
-        ]
-        return agents[-1] if agents else None
+        return next((m.agent for m in self._lives(name) if m.agent and not m.ended.is_set()), None)
 
     def state(self, name: str, incarnation: int | None = None) -> AgentState | None:
         """Return the state of an agent that lives, or lived, in this process; None for any other."""
@@ -234,10 +229,14 @@ class Team:
             if member is not None and member.agent is not None:
                 return member.agent.state
             return past[incarnation].state if incarnation in past else None
-        for (member_name, _), member in reversed(self.members.items()):
-            if member_name == name and member.agent is not None:
-                return member.agent.state
-        return past[max(past)].state if past else None
+        agent = next((member.agent for member in self._lives(name) if member.agent is not None), None)
+        return agent.state if agent is not None else past[max(past)].state if past else None
+
+    def _lives(self, name: str) -> Iterator[Member]:
+        """Yield the lives of a name that are not freed, newest first, without a walk over all members."""
+        row = self.host.board.agent(name)
+        lives = range(row[0].incarnation, 0, -1) if row is not None else ()
+        return (self.members[name, life] for life in lives if (name, life) in self.members)
 
     def lives(self) -> Sequence[PastLife]:
         """Return every life of this process that has begun, also those that have ended."""
