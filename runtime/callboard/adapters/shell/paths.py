@@ -120,24 +120,30 @@ class PathJudge:
             compared[: at + 1] for compared, _ in self._kept for at, letter in enumerate(compared) if letter == "/"
         )
         """Those paths and all folders above them, each with a slash at its end."""
-        self._set_readable(tuple(real(path) for path in readable))
+        self._set_readable(readable, {}, seen)
 
     def with_readable(self, readable: Sequence[Path]) -> PathJudge:
         """Return a judge of the same folder that lets these folders be read instead.
 
-        All other paths are as resolved when this judge was made. Agents of one folder differ in their readable folders
-        only, and resolving the rest takes 0.5 ms.
+        All other paths are as resolved when this judge was made, and so are those that it reads too. Agents of one
+        folder differ in their readable folders only, and resolving the rest takes 0.5 ms.
         """
         judge = copy(self)
-        seen: dict[str, int] = {}
-        judge._set_readable(tuple(_lead(str(path), seen)[0] for path in readable))
+        judge._set_readable(readable, self._resolved, {})
         return judge
 
-    def _set_readable(self, readable: tuple[str, ...]) -> None:
-        self._readable = readable
-        self._shown = tuple(path for path in readable if any(is_within(path, folder) for folder in self._own))
-        """Readable folders inside a folder of the runtime."""
+    def _set_readable(
+        self, readable: Sequence[Path], known: Mapping[Path, tuple[str, bool]], seen: dict[str, int]
+    ) -> None:
+        self._resolved = {path: known.get(path) or self._resolve_readable(path, seen) for path in readable}
+        """Readable folders, each without links, and True if it is inside a folder of the runtime."""
+        self._readable = tuple(path for path, _ in self._resolved.values())
+        self._shown = tuple(path for path, of_runtime in self._resolved.values() if of_runtime)
         self._shown_folders = self._folders(self._shown)
+
+    def _resolve_readable(self, path: Path, seen: dict[str, int]) -> tuple[str, bool]:
+        resolved = _lead(str(path), seen)[0]
+        return resolved, any(is_within(resolved, folder) for folder in self._own)
 
     @property
     def root(self) -> str:
@@ -352,7 +358,14 @@ class PathJudges:
         """Return a judge for an agent's folders that lets `readable` be read."""
         key = replace(folders, tool_results=folders.root, transcripts=folders.root)  # those are each agent's own
         if key not in self._shared:
-            self._shared[key] = PathJudge(folders.root, own=folders.own_state, loaded=folders.skills, git=folders.git)
+            # All agents may read the folders of skills, which are resolved here.
+            self._shared[key] = PathJudge(
+                folders.root,
+                readable=folders.skills,
+                own=folders.own_state,
+                loaded=folders.skills,
+                git=folders.git,
+            )
         return self._shared[key].with_readable(readable)
 
 

@@ -99,10 +99,9 @@ class FileRoots:
         # Commands may use git's own folder, file tools may not.
         self._judge = (judges or PathJudges()).judge_for(replace(folders, git=None), readable)
         self._root = Path(self._judge.root)
-        bases = (self._root, *(Path(path) for path in self._judge.readable))
-        apart = (folders.tool_results, folders.transcripts)
-        self._bases = tuple((base, str(base), self._closed(base), base in apart) for base in bases)
-        """Each base, also as text, the paths beneath it that are closed, and `ToolPath.apart`."""
+        self._apart = (folders.tool_results, folders.transcripts)
+        self._bases: dict[str, tuple[Path, frozenset[str], bool]] = {}
+        """Folders in which a path was found, with the paths beneath each that are closed, and `ToolPath.apart`."""
 
     def find(self, text: str, grants: Sequence[Grant] = ()) -> ToolPath:
         """Return the spot of a path. Raises `ToolRefused` if no tool may use it."""
@@ -120,11 +119,12 @@ class FileRoots:
             raise ToolRefused(f"{text} holds {whose}: no tool changes it")
         if fact.device:
             raise ToolRefused(f"{text} is a device, not a file")
-        for base, base_text, closed, apart in self._bases:
-            relative = _beneath(fact.resolved, base_text)
+        for folder in (self._judge.root, *self._judge.readable):
+            relative = _beneath(fact.resolved, folder)
             if self._write and relative == ".":
                 raise ToolRefused(f"{text} is your folder itself, not a file")
             if relative:
+                base, closed, apart = self._base(folder)
                 label = relative if base is self._root else fact.resolved
                 opening = partial(self._open, base)
                 return ToolPath(fact.resolved, base, relative, label, opening, closed, apart=apart)
@@ -147,6 +147,12 @@ class FileRoots:
         relative = _beneath(text, str(base))
         opening = partial(open_folder, str(base))
         return ToolPath(text, base, relative, text, opening, self._closed(base), exact=not directory)
+
+    def _base(self, folder: str) -> tuple[Path, frozenset[str], bool]:
+        if folder not in self._bases:
+            base = self._root if folder == self._judge.root else Path(folder)
+            self._bases[folder] = base, self._closed(base), base in self._apart
+        return self._bases[folder]
 
     def _closed(self, base: Path) -> frozenset[str]:
         prefix = f"{str(base).rstrip('/')}/"
