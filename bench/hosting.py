@@ -19,6 +19,7 @@ from process_cost import cpu, resident
 from callboard.ports.model import Delta
 from callboard.sessions.open import open_session
 from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
+from callboard.sessions.quick_imports import freeze_imports
 from callboard.types.events import Event
 from callboard.types.records import Envelope
 
@@ -72,4 +73,5 @@ def setting(text: str) -> tuple[str, object]:
 
 
 if __name__ == "__main__":
+    freeze_imports()  # as `callboard run` and `callboard serve` do
     anyio.run(main, sys.argv[1], dict(map(setting, sys.argv[2:])))

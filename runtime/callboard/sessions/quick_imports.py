@@ -10,8 +10,10 @@ from threading import Event
 
 _own_process = Event()
 """Set by `freeze_imports`. `gc.get_freeze_count` would tell too, but it walks over all frozen objects."""
-_YOUNG = 5_000
-"""New objects before a collection of the youngest generation. Python's 700 is below what one step of an agent makes."""
+_YOUNG = 20_000
+"""New objects before a collection of the youngest generation. Python's 700 is below what one step of an agent makes.
+With 500 agents at work, a collection at 5,000 meets the objects of steps in progress, which would be free a moment
+later: 0.1 ms of each model call (`bench/fanout.py`)."""
 
 
 @contextmanager
