@@ -26,8 +26,7 @@ from callboard.ports.model import Reply
 
 def replied(stream: bytes, shown: RecordedDeltas | None = None) -> Reply:
     builder, reader = ReplyBuilder(shown or RecordedDeltas()), EventReader()
-    for taken in reader.feed(stream):
-        builder.take(taken)
+    builder.take(reader.feed(stream))
     assert builder.complete
     return builder.reply()
 
@@ -62,18 +61,15 @@ def test_chunks_may_end_anywhere_and_lines_in_any_way(cuts: list[int], ending: b
     places = [0, *sorted(cuts), len(data)]
     builder, reader = ReplyBuilder(RecordedDeltas()), EventReader()
     for begin, until in pairwise(places):
-        for taken in reader.feed(data[begin:until]):
-            builder.take(taken)
-    for taken in reader.feed(b"\n\n"):  # a trailing \r alone waits for its \n
-        builder.take(taken)
+        builder.take(reader.feed(data[begin:until]))
+    builder.take(reader.feed(b"\n\n"))  # a trailing \r alone waits for its \n
     assert builder.reply() == WHOLE
 
 
 def test_every_single_byte_as_a_chunk() -> None:
     builder, reader = ReplyBuilder(RecordedDeltas()), EventReader()
     for at in range(len(GOOD)):
-        for taken in reader.feed(GOOD[at : at + 1]):
-            builder.take(taken)
+        builder.take(reader.feed(GOOD[at : at + 1]))
     assert builder.reply() == WHOLE
 
 
@@ -251,6 +247,18 @@ def test_text_of_every_kind_is_shown_as_it_comes() -> None:
     assert shown.of("thinking") == "日本 → 🙂"
     assert shown.of("text").startswith("Grüße")
     assert shown.of("tool") == 'bash{"path": "ü", "n": 1.5}'
+
+
+def test_text_that_comes_together_is_shown_together_unless_each_event_is_shown() -> None:
+    stream = start() + text(0, "Hel", "lo", "") + text(1, "!") + call(2, '{"a":', "1}") + call(3) + end("tool_use")
+    together, apart = RecordedDeltas(), RecordedDeltas()
+    for shown, events in ((together, False), (apart, True)):
+        ReplyBuilder(shown, events=events).take(EventReader().feed(stream))
+    pieces = [("text", "Hello!"), ("tool", "bash"), ("tool", '{"a":1}'), ("tool", "bash")]
+    assert [(delta.kind, delta.text) for delta in together.deltas] == pieces
+    assert [delta.names_tool for delta in together.deltas] == [False, True, False, True]
+    by_event = [delta.text for delta in apart.deltas if delta.kind != "event"]
+    assert by_event == ["Hel", "lo", "!", "bash", '{"a":', "1}", "bash"]
 
 
 def test_the_input_of_a_call_is_taken_up_to_its_size_limit() -> None:

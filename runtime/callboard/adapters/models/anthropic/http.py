@@ -257,15 +257,12 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
     reader = EventReader()
     async for chunk in chunks:
         call.received += len(chunk)
-        content = False
-        for event in reader.feed(chunk):
-            # A service that only pings is silent (test_pings_for_ever_are_silence_too).
-            content = content or event.get("type") != "ping"
-            call.builder.take(event)
-            # Stop at `message_stop`, because some services keep the connection open
-            # (test_the_reply_does_not_wait_for_the_end_of_the_connection).
-            if call.builder.complete:
-                return
+        # A service that only pings is silent (test_pings_for_ever_are_silence_too).
+        content = call.builder.take(reader.feed(chunk))
+        # Stop at `message_stop`, because some services keep the connection open
+        # (test_the_reply_does_not_wait_for_the_end_of_the_connection).
+        if call.builder.complete:
+            return
         if content:
             call.content_came()
     # A web page of a proxy, or another API: the user must be told this instead of a lost connection

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, cast
 
 from pydantic_core import from_json
@@ -37,6 +37,8 @@ _STREAMED: dict[str, tuple[str, _Shown]] = {
     "input_json_delta": ("partial_json", "tool"),
 }
 """Kind of delta -> the field that it extends, and the kind in which it is shown."""
+_NOT_FIRST = ("content_block_delta", "content_block_start", "content_block_stop", "message_delta", "message_stop")
+"""Events that follow `message_start`."""
 
 
 class ServiceError(Exception):
@@ -51,7 +53,7 @@ class ReplyBuilder:
     """The reply so far. Call `take` with events until `complete`; then `reply` returns the complete reply."""
 
     def __init__(self, on_delta: OnDelta, *, events: bool = True) -> None:
-        """Prepare a reply. `events`: also show each event as it came."""
+        """Prepare a reply. `events`: also show each event as it came, after the text in it."""
         self.begun = False
         """True if `message_start` was received: tokens may be billed."""
         self.complete = False
@@ -61,18 +63,14 @@ class ReplyBuilder:
         self._blocks: list[Json] = []
         self._pieces: list[dict[str, list[str]]] = []
         """Streamed texts of each field, for each block."""
-        self._open: set[int] = set()
+        self._open: dict[int, dict[str, list[str]]] = {}
+        """Those of the blocks that have not ended, by index."""
+        self._unshown: list[str] = []
+        """Streamed texts of one kind, `_unshown_kind`, that were not shown yet."""
+        self._unshown_kind: _Shown = "text"
         self._message: Json = {}
         self._stop_reason = ""
         self._counts: dict[str, int] = {}
-        self._handlers: dict[str, Callable[[Json], None]] = {
-            "content_block_delta": self._block_delta,
-            "content_block_start": self._block_start,
-            "content_block_stop": self._block_stop,
-            "message_start": self._message_start,
-            "message_delta": self._message_delta,
-            "message_stop": self._message_stop,
-        }
 
     @property
     def usage(self) -> Usage | None:
@@ -89,20 +87,51 @@ class ReplyBuilder:
         """Return True if anything was shown."""
         return bool(self._blocks)
 
-    def take(self, event: Json) -> None:
-        """Process one event. Raises `BadEvent`, and `ServiceError` for an error event."""
-        kind: object = event.get("type")
-        handler = self._handlers.get(kind) if isinstance(kind, str) else None
-        if handler is None:
-            if kind == "error":
+    def take(self, events: Iterable[Json]) -> bool:
+        """Process events that arrived together, up to `message_stop`. Return True if one of them is more than a ping.
+
+        Their text is shown in as few pieces as there are kinds in a row. Raises `BadEvent`, and `ServiceError` for an
+        error event.
+        """
+        content = False
+        for event in events:
+            kind: object = event.get("type")
+            if kind == "ping":
+                continue
+            content = True
+            # Before the message begins, nothing may be counted or shown (test_events_of_a_wrong_shape_are_a_bad_reply).
+            if not self.begun and kind in _NOT_FIRST:
+                raise BadEvent(f"a {kind} before message_start")
+            if kind == "content_block_delta":
+                self._block_delta(event)
+            elif not self._take_frame(kind, event):
+                continue
+            if self._shows_events:
+                self._show_text()
+                self._show(Delta("event", "", event))
+            if self.complete:
+                break
+        self._show_text()
+        return content
+
+    def _take_frame(self, kind: object, event: Json) -> bool:
+        """Process an event that is not a delta. Return False for an event of an unknown kind."""
+        match kind:
+            case "content_block_start":
+                self._block_start(event)
+            case "content_block_stop":
+                del self._open[self._open_index(event)]
+            case "message_start":
+                self._message_start(event)
+            case "message_delta":
+                self._message_delta(event)
+            case "message_stop":
+                self._message_stop()
+            case "error":
                 raise ServiceError(_object(event, "error"))
-            return
-        # Before the message begins, nothing may be counted or shown (test_events_of_a_wrong_shape_are_a_bad_reply).
-        if not self.begun and kind != "message_start":
-            raise BadEvent(f"a {kind} before message_start")
-        handler(event)
-        if self._shows_events:
-            self._show(Delta("event", "", event))
+            case _:
+                return False
+        return True
 
     def reply(self) -> Reply:
         """Return the complete reply, once. Raises `BadEvent` if it is inconsistent."""
@@ -154,7 +183,7 @@ class ReplyBuilder:
         self._stop_reason = reason or self._stop_reason
         self._count(event.get("usage"))
 
-    def _message_stop(self, event: Json) -> None:
+    def _message_stop(self) -> None:
         if self._open:
             raise BadEvent("message_stop inside a block")
         self.complete = True
@@ -170,8 +199,9 @@ class ReplyBuilder:
             pieces[kind] = [_text(block, kind)]
         elif kind in _CALLS:
             pieces["partial_json"] = []
+            self._show_text()
             self._show(Delta("tool", _text(block, "name"), names_tool=True))
-        self._open.add(len(self._blocks))
+        self._open[len(self._blocks)] = pieces
         self._blocks.append(block)
         self._pieces.append(pieces)
 
@@ -184,16 +214,24 @@ class ReplyBuilder:
             _merge(self._blocks[index], delta)
             return
         field, kind_shown = streamed
-        pieces = self._pieces[index].get(field)
+        pieces = self._open[index].get(field)
         if pieces is None:
             raise BadEvent(f"a {kind} in a {self._blocks[index]['type']} block")
-        piece = _text(delta, field)
+        piece: object = delta.get(field)
+        if not isinstance(piece, str):
+            raise _no_text(delta, field)
         pieces.append(piece)
-        if piece:
-            self._show(Delta(kind_shown, piece if piece.isascii() else with_whole_characters(piece)))
+        if kind_shown != self._unshown_kind:
+            self._show_text()
+            self._unshown_kind = kind_shown
+        self._unshown.append(piece)
 
-    def _block_stop(self, event: Json) -> None:
-        self._open.remove(self._open_index(event))
+    def _show_text(self) -> None:
+        """Show the streamed text that was not shown yet."""
+        text = "".join(self._unshown)
+        self._unshown.clear()
+        if text:
+            self._show(Delta(self._unshown_kind, with_whole_characters(text)))
 
     def _open_index(self, event: Json) -> int:
         index: int | None = event.get("index")
@@ -322,8 +360,12 @@ def _object(event: Json, field: str) -> Json:
 def _text(holder: Json, field: str) -> str:
     value: object = holder.get(field)
     if not isinstance(value, str):
-        raise BadEvent(f"a {holder.get('type')} whose {field} is not text")
+        raise _no_text(holder, field)
     return value
+
+
+def _no_text(holder: Json, field: str) -> BadEvent:
+    return BadEvent(f"a {holder.get('type')} whose {field} is not text")
 
 
 def _no_doubles(pairs: list[tuple[str, object]]) -> Json:
@@ -400,7 +442,7 @@ class EventReader:
                 if len(self._data) > 1 and sum(map(len, self._data)) > MAX_EVENT:
                     raise BadEvent(f"an event of more than {MAX_EVENT:,} bytes")
             elif self._data and line in _EMPTY:
-                data = b"".join(self._data)
+                data = self._data[0] if len(self._data) == 1 else b"".join(self._data)
                 self._data.clear()
                 yield _event_object(data)
 
