@@ -90,25 +90,14 @@ class KeyLimiter:
         self._newest = 0
         """Number of the newest call."""
 
-    @asynccontextmanager
-    async def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> AsyncGenerator[LimitedCall]:
-        """Hold a place among the calls in flight, once it is this call's turn.
+    def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> LimitedCall:
+        """Return a context that holds a place among the calls in flight, once it is this call's turn.
 
         Of calls with a common prefix that the service has not cached, the first goes and the others wait until its
-        reply begins, or it fails and the next one goes, or `LONGEST_WAIT` has passed. Raises `CallFault` with the known
-        fault, without a call, if the key is at fault.
+        reply begins, or it fails and the next one goes, or `LONGEST_WAIT` has passed. Entering it raises `CallFault`
+        with the known fault, without a call, if the key is at fault.
         """
-        call = LimitedCall(self, asking, prefix)
-        try:
-            await call.wait()
-            yield call
-        except CallFault as failed:
-            call.ended(rate.end_of(failed.fault), failed.rates, failed.fault)
-            raise
-        except BaseException:
-            call.ended(CallEnd("gone"))
-            raise
-        call.ended(CallEnd("replied", input=call.given, output=call.made))
+        return LimitedCall(self, asking, prefix)
 
     @asynccontextmanager
     async def counting(self, asking: CallPriority) -> AsyncGenerator[None]:
@@ -184,7 +173,11 @@ class KeyLimiter:
         """
         self._newest += 1
         waiter = rate.waiter(self._newest, asking.rank, arrived, asking.tokens, person=asking.person)
-        self._lanes[asking.model] = rate.join(self._limiter_of(asking.model), waiter)
+        limiter = self._lanes[asking.model] = rate.join(self._limiter_of(asking.model), waiter)
+        now = self._clock.now()
+        if not self._places and self._in_flight() < self._at_once and rate.held(limiter, now) is None:
+            self._lanes[asking.model], _ = rate.let_go(limiter, now)  # nobody waits, and nothing holds it back
+            return waiter.number, ""
         place = self._places[waiter.number] = _Place(asking)
         try:
             self.turn()
@@ -260,13 +253,16 @@ class KeyLimiter:
                 m: rate.held(limiter, now) for m, limiter in self._lanes.items() if limiter.waiters
             }
             free = [(self._lanes[model].waiters[0], model) for model, held in blocked.items() if held is None]
-            if not free or sum(len(limiter.flights) for limiter in self._lanes.values()) >= self._at_once:
+            if not free or self._in_flight() >= self._at_once:
                 break
             model = min(free)[1]
             self._lanes[model], gone = rate.let_go(self._lanes[model], now)
             self._places[gone.number].go()
         for model, held in blocked.items():
             self._places[self._lanes[model].waiters[0].number].sleep(held.until if held else None)
+
+    def _in_flight(self) -> int:
+        return sum(len(limiter.flights) for limiter in self._lanes.values())
 
     def _limiter_of(self, model: str) -> ModelLimiter:
         return self._lanes.get(model) or ModelLimiter(self._at_once)
@@ -334,7 +330,7 @@ class KeyLimiters:
 
 
 class LimitedCall:
-    """Call in flight, or about to be sent."""
+    """Call in flight, or about to be sent. Its context begins when it may be sent, and ends with its reply or fault."""
 
     def __init__(self, key_limiter: KeyLimiter, asking: CallPriority, prefix: SharedPrefix | None) -> None:
         self.held = 0.0
@@ -349,7 +345,22 @@ class LimitedCall:
         self._number = 0
         self._answered = False
 
-    async def wait(self) -> None:
+    async def __aenter__(self) -> LimitedCall:
+        try:
+            await self._wait()
+        except BaseException as error:
+            self._failed(error)
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._failed(error)
+            return
+        self._prefix.begun()
+        self._end(CallEnd("replied", input=self.given, output=self.made))
+
+    async def _wait(self) -> None:
         """Wait until the call may go. Raises `CallFault` if it may not go at all."""
         arrived = self._key_limiter.now()
         await self._prefix.wait()
@@ -376,14 +387,16 @@ class LimitedCall:
         self.given = float(usage.input_tokens + usage.cache_creation_input_tokens)
         self.made = float(usage.output_tokens)
 
-    def ended(self, end: CallEnd, rates: Rates | None = None, fault: Fault | None = None) -> None:
-        """Note the end of the call."""
-        if end.how == "replied":
-            self._prefix.begun()
-        else:
-            self._prefix.failed()
-        if self._number and rates is not None:
-            self._key_limiter.headed(self._asking.model, self._number, rates)
+    def _failed(self, error: BaseException) -> None:
+        self._prefix.failed()
+        if not isinstance(error, CallFault):
+            self._end(CallEnd("gone"))
+            return
+        if self._number and error.rates is not None:
+            self._key_limiter.headed(self._asking.model, self._number, error.rates)
+        self._end(rate.end_of(error.fault), error.fault)
+
+    def _end(self, end: CallEnd, fault: Fault | None = None) -> None:
         if self._number:
             self._key_limiter.ended(self._asking.model, self._number, end, fault)
 
