@@ -139,7 +139,8 @@ class ReplyBuilder:
         blocks: list[Json] = []
         for block, pieces in zip(self._blocks, self._pieces, strict=True):
             bad = _finish(block, pieces)
-            if too_deep(block):
+            nested: list[object] = [value for value in block.values() if type(value) in (dict, list)]
+            if nested and too_deep(nested):
                 if block["type"] != "tool_use":
                     raise BadEvent(f"a {block['type']} block that is nested too deeply")
                 block["input"] = {}
