@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -32,12 +30,21 @@ TRIES = 10
 """Maximum attempts of one call, as in an unattended run."""
 
 
+class Unlimited(LimitedCall):
+    """Call that waits for nothing, and whose end changes nothing."""
+
+    async def __aenter__(self) -> LimitedCall:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        return
+
+
 class Alone(KeyLimiter):
     """No governor: every call is sent at once, and agents do not share refusals."""
 
-    @asynccontextmanager
-    async def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> AsyncGenerator[LimitedCall]:
-        yield LimitedCall(self, asking, None)
+    def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> LimitedCall:
+        return Unlimited(self, asking, None)
 
     def parked_until(self, model: str) -> float:
         return 0.0

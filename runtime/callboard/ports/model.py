@@ -19,7 +19,7 @@ OnHead = Callable[[Rates], None]
 """Function that receives the rate limits from the headers of a response. Must not block or raise."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, a copy with other fields costs a tenth (`core/frozen.py`)
 class ModelRequest:
     """Content of one call. The bodies are JSON already: an adapter joins the pieces and never parses them.
 

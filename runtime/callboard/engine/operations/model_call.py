@@ -10,7 +10,6 @@ refused count delays no message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -20,9 +19,10 @@ from callboard.core.agent.decide import MODEL, SUMMARY
 from callboard.core.agent.rules.compaction import COUNT, may_later
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import Amount
-from callboard.core.context.cache.breakpoints import anchored, marks, unmarked
+from callboard.core.context.cache.breakpoints import marks, unmarked, with_marks
 from callboard.core.context.cache.health import Sent
 from callboard.core.context.view.messages import is_result, is_thinking
+from callboard.core.frozen import replace
 from callboard.core.keys import call_id
 from callboard.core.mcp.catalog import unwrapped
 from callboard.core.rate_limits.key_state import TRY_AGAIN, counts_of
@@ -188,11 +188,7 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
 
 async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
     state = agent.state
-    system, tools = await agent.prompt_bytes()
-    limits = state.me.limits_of(step.model)
-    # The service accepts four cache marks, and the system prompt and the tools take one each.
-    if len(marks(state.context.conversation, state.costs.cycle, limits)) > 2:
-        tools = unmarked(tools)
+    system, tools, messages = await _prompt(agent, step.model)
     agent.watch.asks(Sent(step.model, system, tools, state.context.conversation.messages))
     return ModelRequest(
         session=state.identity.session,
@@ -205,12 +201,24 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         thinking=thinking_of(state, step.model, step.max_tokens),
         system=system,
         tools=tools,
-        messages=anchored(state.context.conversation, state.costs.cycle, limits, reader_of(state.me, step.model)),
+        messages=messages,
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
         events=agent.host.audience.hears("event"),
     )
+
+
+async def _prompt(agent: AgentRuntime, model: str) -> tuple[bytes, bytes, list[bytes]]:
+    """Return the system prompt, the tools, and the messages of a request to a model, with their cache marks."""
+    state = agent.state
+    system, tools = await agent.prompt_bytes()
+    conversation = state.context.conversation
+    indexes = marks(conversation, state.costs.cycle, state.me.limits_of(model))
+    # The service accepts four cache marks, and the system prompt and the tools take one each.
+    if len(indexes) > 2:
+        tools = unmarked(tools)
+    return system, tools, with_marks(conversation, indexes, reader_of(state.me, model))
 
 
 def effort_of(state: AgentState, model: str) -> Effort:
@@ -408,12 +416,8 @@ def _parked_until(agent: AgentRuntime) -> float:
 async def _count_request(agent: AgentRuntime) -> ModelRequest:
     """Return the request as the next call would send it."""
     state = agent.state
-    system, tools = await agent.prompt_bytes()
     model = model_in_use(state.model.recovery, state.me)
-    limits = state.me.limits_of(model)
-    # The service accepts four cache marks; the system prompt and the tools take one each, as in a call.
-    if len(marks(state.context.conversation, state.costs.cycle, limits)) > 2:
-        tools = unmarked(tools)
+    system, tools, messages = await _prompt(agent, model)
     return ModelRequest(
         session=state.identity.session,
         agent=agent.name,
@@ -423,7 +427,7 @@ async def _count_request(agent: AgentRuntime) -> ModelRequest:
         max_tokens=0,
         system=system,
         tools=tools,
-        messages=anchored(state.context.conversation, state.costs.cycle, limits, reader_of(state.me, model)),
+        messages=messages,
         purpose="count",
         total_timeout=LONGEST_COUNT,
     )

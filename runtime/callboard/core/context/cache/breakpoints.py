@@ -43,11 +43,16 @@ def with_anchor(wire: bytes) -> bytes:
 def anchored(
     conv: Conversation, cycle: EditCycle = FRESH, limits: ModelLimits | None = None, reader: str = ""
 ) -> list[bytes]:
-    """Return all messages as they are sent to the model `reader`, with a cache mark at each of `marks`.
+    """Return all messages as they are sent to the model `reader`, with a cache mark at each of `marks`."""
+    return with_marks(conv, marks(conv, cycle, limits), reader)
+
+
+def with_marks(conv: Conversation, indexes: Sequence[int], reader: str) -> list[bytes]:
+    """Return all messages as they are sent to the model `reader`, with a cache mark at these indexes.
 
     The messages are in pieces (`Messages.pieces`).
     """
-    wires = {index: with_anchor(conv.messages[index].wire) for index in marks(conv, cycle, limits)}
+    wires = {index: with_anchor(conv.messages[index].wire) for index in indexes}
     return conv.messages.pieces(wires, reader)
 
 
