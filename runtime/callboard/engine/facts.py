@@ -35,7 +35,7 @@ class FactsOnDemand(Facts):
         """Set the facts that every decision needs. The others stay unset until they are read."""
         _set(self, "_host", host)
         _set(self, "_state", state)
-        _set(self, "now", host.clock.now())
+        _set(self, "now", host.ports.clock.now())
         _set(self, "running", running)
         _set(self, "budgets", host.budgets.path_of(state))
 
@@ -53,7 +53,8 @@ def facts_of(host: SessionRuntime, state: AgentState, running: frozenset[Operati
     """Return the facts for the next decision of an agent."""
     if host.paths and not state.calls:
         host.paths.pop(_life(state), None)
-    _mail_counted(host, state)
+    if state.inbox.counts.at:
+        _mail_counted(host, state)
     return FactsOnDemand(host, state, running)
 
 

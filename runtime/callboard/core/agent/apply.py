@@ -281,7 +281,11 @@ def is_for_runtime(envelope: Envelope) -> bool:
 
 def apply(state: AgentState, event: ev.Event) -> AgentState:
     """Return the state after one more record. Raises `KeyError` for an event without a rule, which is a bug."""
-    return finished(_RULES[type(event)](state, event), state, seq=state.seq + 1)
+    after = _RULES[type(event)](state, event)
+    if after is state:
+        return replace(state, seq=state.seq + 1)
+    vars(after)["seq"] = state.seq + 1  # nobody else has what the rule has just made
+    return after
 
 
 def apply_behind_hole(state: AgentState, seq: int, event: ev.Event) -> AgentState:

@@ -113,7 +113,7 @@ def _charging(rule: Rule, charge: Charge) -> Rule:
         after = rule(state, event)
         if account is after.budget.account:
             return after
-        return finished(after, state, budget=replace(after.budget, account=account))
+        return finished(after, state, budget=finished(after.budget, state.budget, account=account))
 
     return both
 
@@ -130,10 +130,11 @@ def watched(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
 def _looking(rule: Rule, look: Look) -> Rule:
     def both(state: AgentState, event: Any) -> AgentState:
         after = rule(state, event)
-        if after.turn is None or not after.me.stuck_after:
+        turn = after.turn
+        if turn is None or not after.me.stuck_after:
             return after
-        seen = look(after.turn.stuck, state, event)
-        return after if seen is after.turn.stuck else finished(after, state, turn=replace(after.turn, stuck=seen))
+        seen = look(turn.stuck, state, event)
+        return after if seen is turn.stuck else finished(after, state, turn=replace(turn, stuck=seen))
 
     return both
 

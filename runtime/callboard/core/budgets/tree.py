@@ -237,7 +237,7 @@ def schedule_of(cause: str) -> str:
 
 def fire_of(cause: str) -> str:
     """Return `fire:<envelope id>` for the envelope that began a turn; empty if it is not from a schedule."""
-    return f"fire:{cause}" if schedule_of(cause) else ""
+    return f"fire:{cause}" if cause.startswith(_SCHEDULE) and schedule_of(cause) else ""
 
 
 def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: float) -> str:
