@@ -67,7 +67,7 @@ def check_input(schema: Json, value: Any, where: str = "input") -> str | None:
     kind = _SCALARS.get(value.__class__)
     if kind is not None and schema.get("type") == kind and schema.keys() <= _UNBOUNDED:
         return None
-    options = cast("Sequence[Json]", schema.get("anyOf") or schema.get("oneOf") or ())
+    options: Sequence[Json] = schema.get("anyOf") or schema.get("oneOf") or ()
     if options:
         problems = [check_input(option, value, where) for option in options]
         return None if None in problems else problems[0]
@@ -78,7 +78,7 @@ def _type(schema: Json, value: Any, where: str) -> str | None:
     declared = schema.get("type")
     if declared is None:
         return None
-    names = cast("list[str]", [declared] if isinstance(declared, str) else list(declared))
+    names: list[str] = [declared] if isinstance(declared, str) else list(declared)
     for name in names:
         if isinstance(value, _TYPES.get(name, (object,))) and (not isinstance(value, bool) or "boolean" in names):
             return None
@@ -86,7 +86,7 @@ def _type(schema: Json, value: Any, where: str) -> str | None:
 
 
 def _value(schema: Json, value: Any, where: str) -> str | None:
-    allowed = cast("Sequence[Any] | None", schema.get("enum"))
+    allowed: Sequence[Any] | None = schema.get("enum")
     if allowed is not None and value not in allowed:
         return f"`{where}` must be one of {', '.join(repr(option) for option in allowed)}, not {value!r}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -111,8 +111,9 @@ def _inside(schema: Json, value: Any, where: str) -> str | None:
 
 
 def _fields(schema: Json, fields: Mapping[str, Any], where: str) -> str | None:
-    properties = cast("Mapping[str, Json]", schema.get("properties") or {})
-    missing = [name for name in cast("Sequence[str]", schema.get("required") or ()) if name not in fields]
+    properties: Mapping[str, Json] = schema.get("properties") or {}
+    required: Sequence[str] = schema.get("required") or ()
+    missing = [name for name in required if name not in fields]
     if missing:
         return f"{where} lacks the required field{'s' if len(missing) > 1 else ''} `{'`, `'.join(missing)}`"
     for name, value in fields.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.adapters.shell import paths
+from callboard.adapters.git import premise
 from callboard.adapters.shell.paths import PathJudge
 from callboard.core.permissions.effects import WHOLE_REPOSITORY, tracked_in
 
@@ -21,8 +21,8 @@ def test_the_index_is_read_once_for_all_paths_and_again_for_the_next_call(
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "-f", "a.py", ".env"], cwd=tmp_path, check=True)
     read: list[Path] = []
-    tracked_paths = paths.tracked_paths
-    monkeypatch.setattr(paths, "tracked_paths", lambda folder: [read.append(folder), tracked_paths(folder)][1])
+    tracked_paths = premise.tracked_paths
+    monkeypatch.setattr(premise, "tracked_paths", lambda folder: [read.append(folder), tracked_paths(folder)][1])
     judge = PathJudge(tmp_path)
     queries = [WHOLE_REPOSITORY, tracked_in("."), tracked_in("b"), tracked_in("a.py")]
     facts = judge.look(queries)

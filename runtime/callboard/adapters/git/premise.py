@@ -105,6 +105,19 @@ def tracked_paths(folder: Path) -> tuple[str, ...] | None:
     return tuple(f"{repository.worktree}/{path}" for path in index.paths)
 
 
+class TrackedLookup:
+    """Result of `tracked_paths`, which is read when it is first needed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._read: tuple[tuple[str, ...] | None] | None = None
+
+    def __call__(self) -> tuple[str, ...] | None:
+        if self._read is None:
+            self._read = (tracked_paths(Path(self._folder)),)
+        return self._read[0]
+
+
 def names_commit(folder: Path, name: str) -> bool:
     """Return True if a name certainly means a branch, or the stash, and its object is a commit.
 

@@ -21,7 +21,7 @@ from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
 
-from callboard.adapters.git.premise import git_is_quiet, in_repository, names_commit, tracked_paths
+from callboard.adapters.git.premise import TrackedLookup, git_is_quiet, in_repository, names_commit
 from callboard.adapters.processes.programs import is_within
 from callboard.core.permissions import globs
 from callboard.core.permissions.gitignore import folded
@@ -43,6 +43,9 @@ MOST_MATCHES = 1_000
 
 _LONGEST = 4_095
 _WORST: Sequence[Place] = ("inside", "readable", "protected", "settings", "secret", "outside", "malformed", "own")
+_DEVICES = frozenset({stat.S_IFBLK, stat.S_IFCHR})
+_FORMS = frozenset({*_DEVICES, stat.S_IFREG, stat.S_IFDIR, None})
+"""Kinds of files that can be opened without waiting; None: there is no file."""
 _OWN_PROCESS = ("/proc/", "/dev/fd/")
 """Paths that lead to different files in another process."""
 _HOLDS_SECRETS = "its name is one of those that hold secrets"
@@ -96,6 +99,7 @@ class PathJudge:
             return _lead(str(path), seen)[0]
 
         self._root = real(root)
+        self._beneath_root = self._root.rstrip("/") + "/"
         self._above = max((at for at in seen if self._root.startswith(at + "/")), key=len, default="")
         """Folder above the root, which is checked now. The root and what is beneath it are checked for each call."""
         self._own = tuple(real(path) for path in own)
@@ -172,8 +176,12 @@ class PathJudge:
 
     def look(self, queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:
         """Return one fact for each query. Never raises."""
-        tracked = _TrackedPaths(self._root)  # a command contains many paths: one read of the index
+        tracked = TrackedLookup(self._root)  # a command contains many paths: one read of the index
         return {query: self._fact(query, tracked) for query in queries}
+
+    def look_at(self, text: str) -> PathFact:
+        """Return the fact of one path. Never raises."""
+        return self._fact(PathQuery(text), TrackedLookup(self._root))
 
     def resolve(self, text: str) -> str:
         """Return the path that `look` judges, or an empty text if it cannot be resolved. Never raises."""
@@ -184,7 +192,8 @@ class PathJudge:
             return ""
 
     def _full(self, text: str) -> str:
-        return os.path.join(self._root, text)  # noqa: PTH118 - Path would drop parts that the kernel sees (`a/../b`)
+        # `Path` would drop parts that the kernel sees (`a/../b`).
+        return text if text.startswith("/") else self._beneath_root + text
 
     def _fact(self, query: PathQuery, tracked: Tracked) -> PathFact:
         if query.commit:
@@ -229,13 +238,12 @@ class PathJudge:
         resolved, kind = _lead(full, {}, self._above)
         # A program that opens one of these could wait forever, or reach another program
         # (test_pipes_are_refused_without_waiting_and_absolute_paths_too).
-        if kind is not None and not (
-            stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISCHR(kind)
-        ):
+        form = None if kind is None else stat.S_IFMT(kind)
+        if form not in _FORMS:
             return PathFact("malformed", resolved, why="it is a pipe or a socket")
         written = full if full == resolved else os.path.normpath(full)
         place, reason = self._place(resolved, written)
-        directory = kind is not None and stat.S_ISDIR(kind)
+        directory = form == stat.S_IFDIR
         beneath: tuple[str, ...] = ()
         cut = False
         secrets: tuple[str, ...] = ()
@@ -254,9 +262,9 @@ class PathJudge:
             place,
             resolved,
             critical=not deeper_than_critical(resolved, self._home) and critical(resolved, self._home),
-            device=kind is not None and (stat.S_ISBLK(kind) or stat.S_ISCHR(kind)),
+            device=form in _DEVICES,
             directory=directory,
-            exists=kind is not None,
+            exists=form is not None,
             holds_own=self._holds_own(resolved),
             loaded=self._is_loaded(resolved) or (written != resolved and self._is_loaded(written)),
             beneath=beneath,
@@ -266,10 +274,9 @@ class PathJudge:
         )
 
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
-        # The written path counts too, because a link can lead from a protected name to an ordinary file, and change its
-        # target.
+        # The written path counts too: a link can lead from a protected name to an ordinary file, and change its target.
         paths = (resolved,) if resolved == written else (resolved, written)
-        compared = [self._compared(path) for path in paths]
+        compared = tuple(map(folded, paths)) if self.folds else paths
         if any(map(self._kept_folders.hold, compared)):
             if not any(map(self._own_folders.hold, compared)):
                 return "settings", "it holds the runtime's settings"
@@ -277,9 +284,9 @@ class PathJudge:
                 return self._runtime_folder_of(resolved)
             return "own", "it belongs to the runtime"
         parts = self._within(resolved, self._root)
-        if parts is None or any(path.startswith(_OWN_PROCESS) for path in paths):
+        if parts is None or resolved.startswith(_OWN_PROCESS) or written.startswith(_OWN_PROCESS):
             return self._place_outside(resolved)
-        inside = [parts, *(self._within(path, self._root) or () for path in paths[1:])]
+        inside = [parts, *[self._within(path, self._root) or () for path in paths[1:]]]
         if any(map(is_secret, inside)):
             return "secret", _HOLDS_SECRETS
         if any(map(is_protected, inside)):
@@ -481,19 +488,6 @@ class Tree:
     cut: bool = False
     worst: tuple[str, str] | None = None
     """A path that must not be read without asking, and its name in the tree."""
-
-
-class _TrackedPaths:
-    """Absolute paths that git tracks in a folder; None if they are unknown. Read when a tree first needs them."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._read: tuple[tuple[str, ...] | None] | None = None
-
-    def __call__(self) -> tuple[str, ...] | None:
-        if self._read is None:
-            self._read = (tracked_paths(Path(self._root)),)
-        return self._read[0]
 
 
 Tracked = Callable[[], tuple[str, ...] | None]

@@ -21,7 +21,6 @@ from pathlib import Path
 from callboard.adapters.shell.paths import PathJudges
 from callboard.adapters.system.regular_files import open_beneath, open_folder
 from callboard.core.permissions.gitignore import folded
-from callboard.core.permissions.values import PathQuery
 from callboard.ports.tool import Folders
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
@@ -108,8 +107,7 @@ class FileRoots:
         if text.startswith("~"):
             where = self._folders.root
             raise ToolRefused(f"{text}: a tilde is not resolved here; write the path relative to {where}")
-        query = PathQuery(text)
-        fact = self._judge.look((query,))[query]
+        fact = self._judge.look_at(text)
         if fact.place == "own":
             raise ToolRefused(f"{text} belongs to the runtime: tools neither show nor change it")
         if fact.place == "malformed":

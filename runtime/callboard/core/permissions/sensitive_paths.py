@@ -135,10 +135,7 @@ def critical(path: str, home: str, *, glob: bool = False) -> bool:
         return False
     if deeper_than_critical(path, home):
         return False
-    parts = [part for part in path.split("/") if part]
-    home_parts = [part for part in posixpath.normpath(home).split("/") if part]
-    if not parts or parts == home_parts[: len(parts)]:
+    if path == "/" or f"{posixpath.normpath(home)}/".startswith(f"{path}/"):
         return True
-    if len(parts) == 2 and parts[0] in ("home", "Users"):
-        return True
-    return len(parts) == 1 and parts[0] in TOP_LEVEL
+    first, *others = path[1:].split("/")
+    return first in (("home", "Users") if len(others) == 1 else TOP_LEVEL if not others else ())
