@@ -6,7 +6,7 @@ needs no clock. Streaming deltas are never journalled.
 """
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -374,6 +374,8 @@ Event = Annotated[
     | ShutdownRefused,
     Field(discriminator="t"),
 ]
+EVENTS: frozenset[type[Any]] = frozenset(get_args(get_args(Event)[0]))
+"""Classes of events."""
 
 
 @cache

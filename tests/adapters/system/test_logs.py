@@ -14,6 +14,7 @@ import structlog
 
 from callboard.adapters.system import logs
 from callboard.adapters.system.logs import EventLog, log_file, logging_to
+from callboard.engine.audience import Audience
 from callboard.types.events import CallJudged, FileSeen, ToolFinished, ToolStarted, TurnEnded
 
 pytestmark = pytest.mark.anyio
@@ -70,9 +71,9 @@ def test_a_call_has_a_line_where_it_is_denied_ends_or_may_take_long(tmp_path: Pa
         ToolFinished(at=1.0, call="read", content=()),
     )
     with logging_to(path) as file:
-        log = EventLog("s1", file)
+        audience = Audience([EventLog("s1", file)])
         for seq, event in enumerate(events):
-            log.on_event("lead", seq, event)
+            audience.on_event("lead", seq, event)
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     assert [(line["seq"], line["event"]) for line in lines] == [
         (2, "call_judged"),

@@ -31,13 +31,19 @@ from callboard.core.utf8 import storable_json
 from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.types.events import (
+    EVENTS,
     CacheThrash,
     CallFailed,
     CallJudged,
     ContextEdited,
+    EnvelopeReceived,
     Event,
+    FileSeen,
+    InjectionQueued,
     ModelReplied,
+    ResultsMerged,
     ToolFinished,
+    ToolSettled,
     ToolStarted,
     TurnEnded,
 )
@@ -52,7 +58,7 @@ KEPT = 3
 """Number of older files of a log that are kept, as NAME.1 (the newest) to NAME.3."""
 STDERR = 2
 """Descriptor of the standard error output."""
-_QUIET = frozenset({"tool_settled", "results_merged", "injection_queued", "envelope_received", "file_seen"})
+_QUIET = frozenset({ToolSettled, ResultsMerged, InjectionQueued, EnvelopeReceived, FileSeen})
 """Events that another line also reports."""
 
 
@@ -299,7 +305,7 @@ def _json(line: Mapping[str, object]) -> bytes:
 class EventLog:
     """The observer that writes the lines of events, directly to the file, because they are the majority."""
 
-    interest = Interest(deltas=frozenset())
+    interest = Interest(EVENTS - _QUIET, frozenset())
 
     def __init__(self, session: str, file: LogFile) -> None:
         self._session = session
@@ -337,14 +343,14 @@ class EventLog:
 
 
 def _is_quiet(event: Event) -> bool:
-    """Return True if the event has no line: another one also reports it, or the end of its call soon does."""
+    """Return True if the event has no line: the end of its call soon has one."""
     match event:
         case CallJudged(verdict="allow"):
             return True
         case ToolStarted(effect="read" | "store"):
             return True
         case _:
-            return event.t in _QUIET
+            return False
 
 
 def _of_reply(event: ModelReplied) -> Mapping[str, object]:
