@@ -234,6 +234,8 @@ def _of_git(git_folder: GitRead, facts: CallFacts) -> list[Risk]:
 
 
 def _of_touch(touch: PathAccess, fact: PathFact, facts: CallFacts) -> list[Risk]:
+    if touch.access == "read" and fact.place == "inside":
+        return []
     path = absolute(facts.root, touch.query.text)
     if harmless_device(path):
         return []

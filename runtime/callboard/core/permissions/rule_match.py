@@ -191,7 +191,10 @@ def first_on_files(
     allow: bool,
 ) -> Rule | None:
     """Return the first rule that matches a call of a file tool with these paths and facts."""
-    return next((rule for rule in among if _on_files(rule, call, path_facts, facts, allow=allow)), None)
+    for rule in among:
+        if _on_files(rule, call, path_facts, facts, allow=allow):
+            return rule
+    return None
 
 
 def _on_files(
