@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Literal
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Value, compact
@@ -146,8 +147,11 @@ class ViewBlock:
 
 def dumped(data: Json) -> bytes:
     """Return one block as it is sent."""
-    # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
-    return compact(data).encode("utf-8", "replace")
+    try:
+        return to_json(data)
+    except ValueError:
+        # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
+        return compact(data).encode("utf-8", "replace")
 
 
 def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:

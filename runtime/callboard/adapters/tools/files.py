@@ -24,7 +24,7 @@ import os
 import stat
 import threading
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -481,10 +481,17 @@ def _describe(
     return ToolOutcome(_render(text, arguments), events=() if spot.apart else (event,), data=data)
 
 
+def _kind_in(kinds: Mapping[bytes, str], start: bytes) -> str | None:
+    """Return the kind of a file by its first bytes; None if it is none of these kinds."""
+    if not start.startswith(tuple(kinds)):
+        return None
+    return next(kind for magic, kind in kinds.items() if start.startswith(magic))
+
+
 def _image(start: bytes) -> str | None:
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
-    return next((media for magic, media in _IMAGES.items() if start.startswith(magic)), None)
+    return _kind_in(_IMAGES, start)
 
 
 def _show_image(spot: ToolPath, file: BinaryIO, *, media: str, size: int, context: CallContext) -> ToolOutcome:
@@ -501,7 +508,7 @@ def _show_image(spot: ToolPath, file: BinaryIO, *, media: str, size: int, contex
 
 
 def _refuse_binary(spot: ToolPath, start: bytes, size: int) -> None:
-    kind = next((name for magic, name in _KINDS.items() if start.startswith(magic)), None)
+    kind = _kind_in(_KINDS, start)
     if kind or b"\0" in start:
         raise ToolRefused(f"{spot.label} is {kind or 'binary data'} of {size} bytes, and is not shown as text")
 

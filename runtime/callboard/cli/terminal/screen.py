@@ -198,17 +198,12 @@ class Screen:
 
     def _show(self, agent: str, event: Event, calls: dict[str, ToolCall], output: Block | None) -> None:
         """Print the lines of an event, if it has any, at their place."""
-        if isinstance(event, GateSet) and event.plan and output is not None:
-            output = self._with_way_out(output, event.request_id)
-        if isinstance(event, ResultsMerged):
-            calls.clear()
-        if isinstance(event, TurnBegan | ModelCalled) and agent == "lead":
-            self._release()
-            self._opening = isinstance(event, TurnBegan)
-        if isinstance(event, TurnEnded):
-            self._end_of_turn(agent, event)
+        if type(event) in _MOVES:
+            self._move(agent, event, calls)
         if output is None:
             return
+        if isinstance(event, GateSet) and event.plan:
+            output = self._with_way_out(output, event.request_id)
         if self._may_be_result(agent, event):
             self._release()
             self._held = output
@@ -216,6 +211,16 @@ class Screen:
             self._hold_end(output, event.why or event.reason)
         else:
             self._print(output)
+
+    def _move(self, agent: str, event: Event, calls: dict[str, ToolCall]) -> None:
+        """Release or end what an event follows."""
+        if isinstance(event, ResultsMerged):
+            calls.clear()
+        elif isinstance(event, TurnEnded):
+            self._end_of_turn(agent, event)
+        elif agent == "lead":
+            self._release()
+            self._opening = isinstance(event, TurnBegan)
 
     def _hold_end(self, output: Block, reason: str) -> None:
         """Hold back the end of the lead's turn if the caller prints it.

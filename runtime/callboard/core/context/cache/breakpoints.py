@@ -14,7 +14,7 @@ from callboard.core.context.cache.cost import LOOK_BACK
 from callboard.core.context.cache.tracker import EditCycle, milestone
 from callboard.core.context.view.conversation import Conversation
 from callboard.types.agent_spec import ModelLimits
-from callboard.types.messages import ViewMessage
+from callboard.types.messages import ViewMessage, dumped
 from callboard.types.records import Json
 
 FRESH = EditCycle()
@@ -36,7 +36,7 @@ def with_anchor(wire: bytes) -> bytes:
         if block.get("type") not in _UNCACHEABLE:
             return wire[: end - 1] + _MARK + wire[end - 1 :]
         # Serialised exactly as when the message was made, so this is its length on the wire.
-        end -= len(json.dumps(block, ensure_ascii=False, separators=(",", ":")).encode()) + 1
+        end -= len(dumped(block)) + 1
     return wire
 
 
