@@ -363,12 +363,11 @@ class PathJudges:
 
     def judge_for(self, folders: Folders, readable: Sequence[Path]) -> PathJudge:
         """Return a judge for an agent's folders that lets `readable` be read."""
-        key = replace(folders, tool_results=folders.root, transcripts=folders.root)  # those are each agent's own
+        key = replace(folders, tool_results=folders.root)  # that is each agent's own
         if key not in self._shared:
-            # All agents may read the folders of skills, which are resolved here.
             self._shared[key] = PathJudge(
                 folders.root,
-                readable=folders.skills,
+                readable=(folders.transcripts, *folders.skills),
                 own=folders.own_state,
                 loaded=folders.skills,
                 git=folders.git,

@@ -80,7 +80,7 @@ class HookNotifier:
         self._agent_of = agent_of
         self._state_of = state_of
         self._start_task = start_task
-        self._slots = anyio.Semaphore(AT_ONCE)
+        self._slots = anyio.Semaphore(AT_ONCE, fast_acquire=True)
         self._open = 0
         self._finished = Notifier()
         self._pending: set[str] = set()

@@ -99,9 +99,19 @@ async def _composed(host: SessionRuntime, me: AgentSpec, before: Sequence[Declar
 
 def look_round(agent: AgentRuntime) -> None:
     """Start to read the surroundings. The turn continues when that is done."""
-    ports = agent.host.ports
-    if ports.surroundings is not None or ports.servers is not None or guides(agent):
+    if _has_surroundings(agent):
         agent.start(REMINDERS, lambda: _look(agent))
+
+
+async def look_at_birth(agent: AgentRuntime) -> None:
+    """Read the surroundings of a new subagent, before its first decision and its mail: no git runs for it."""
+    if _has_surroundings(agent):
+        await _look(agent)
+
+
+def _has_surroundings(agent: AgentRuntime) -> bool:
+    ports = agent.host.ports
+    return ports.surroundings is not None or ports.servers is not None or guides(agent)
 
 
 async def _look(agent: AgentRuntime) -> None:

@@ -38,7 +38,7 @@ from callboard.engine.operations.claim_task import take_up
 from callboard.engine.operations.cleanup import notify_lead, release_all
 from callboard.engine.operations.elicit import take_back_orphans
 from callboard.engine.operations.mcp_tools import bring, take_along, until_ready
-from callboard.engine.operations.prompt import look_round, set_prompt
+from callboard.engine.operations.prompt import look_at_birth, set_prompt
 from callboard.engine.operations.receive import listen, receive_rest
 from callboard.engine.recall import load_spec, recall
 from callboard.engine.runtime import SessionRuntime
@@ -119,7 +119,7 @@ async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
             if newborn is None:
                 await _wake_up(agent, around.pid)
             elif agent.state.turn is not None:
-                look_round(agent)
+                await look_at_birth(agent)
             if agent.begins_alone:  # before the first decision, so that the assignment joins the first commit
                 await receive_rest(agent)
             group.start_soon(listen, agent)
