@@ -73,6 +73,9 @@ class _Folders:
         return path in self.paths or path.startswith(self.prefixes)
 
 
+_Resolved = Mapping[Path, tuple[str, bool]]
+
+
 class PathJudge:
     """`PathFacts` for production, for one agent's folder.
 
@@ -93,14 +96,15 @@ class PathJudge:
         git: Path | None = None,
         folds: bool | None = None,
     ) -> None:
-        seen: dict[str, int] = {}  # these folders share most of their parents: each is checked once here
+        self._seen: dict[str, int] = {}
+        """Modes of all folders and parents here, each checked once: most of the parents are the same."""
 
         def real(path: Path | str) -> str:
-            return _lead(str(path), seen)[0]
+            return _lead(str(path), self._seen)[0]
 
         self._root = real(root)
         self._beneath_root = self._root.rstrip("/") + "/"
-        self._above = max((at for at in seen if self._root.startswith(at + "/")), key=len, default="")
+        self._above = max((at for at in self._seen if self._root.startswith(at + "/")), key=len, default="")
         """Folder above the root, which is checked now. The root and what is beneath it are checked for each call."""
         self._own = tuple(real(path) for path in own)
         settings = real(root / ".callboard")
@@ -124,22 +128,19 @@ class PathJudge:
             compared[: at + 1] for compared, _ in self._kept for at, letter in enumerate(compared) if letter == "/"
         )
         """Those paths and all folders above them, each with a slash at its end."""
-        self._set_readable(readable, {}, seen)
+        self._set_readable(readable, {}, self._seen)
 
     def with_readable(self, readable: Sequence[Path]) -> PathJudge:
         """Return a judge of the same folder that lets these folders be read instead.
 
-        All other paths are as resolved when this judge was made, and so are those that it reads too. Agents of one
-        folder differ in their readable folders only, and resolving the rest takes 0.5 ms.
+        What this judge has resolved stays so: agents of a folder differ in one folder, and the rest takes 0.5 ms.
         """
         judge = copy(self)
-        judge._set_readable(readable, self._resolved, {})
+        judge._set_readable(readable, self._resolved, dict(self._seen))
         return judge
 
-    def _set_readable(
-        self, readable: Sequence[Path], known: Mapping[Path, tuple[str, bool]], seen: dict[str, int]
-    ) -> None:
-        self._resolved = {path: known.get(path) or self._resolve_readable(path, seen) for path in readable}
+    def _set_readable(self, readable: Sequence[Path], before: _Resolved, seen: dict[str, int]) -> None:
+        self._resolved = {path: before.get(path) or self._resolve_readable(path, seen) for path in readable}
         """Readable folders, each without links, and True if it is inside a folder of the runtime."""
         self._readable = tuple(path for path, _ in self._resolved.values())
         self._shown = tuple(path for path, of_runtime in self._resolved.values() if of_runtime)
@@ -365,12 +366,9 @@ class PathJudges:
         """Return a judge for an agent's folders that lets `readable` be read."""
         key = replace(folders, tool_results=folders.root)  # that is each agent's own
         if key not in self._shared:
+            common = (folders.transcripts, *folders.skills)
             self._shared[key] = PathJudge(
-                folders.root,
-                readable=(folders.transcripts, *folders.skills),
-                own=folders.own_state,
-                loaded=folders.skills,
-                git=folders.git,
+                folders.root, readable=common, own=folders.own_state, loaded=folders.skills, git=folders.git
             )
         return self._shared[key].with_readable(readable)
 
