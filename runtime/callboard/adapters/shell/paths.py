@@ -96,15 +96,14 @@ class PathJudge:
         git: Path | None = None,
         folds: bool | None = None,
     ) -> None:
-        self._seen: dict[str, int] = {}
-        """Modes of all folders and parents here, each checked once: most of the parents are the same."""
+        seen: dict[str, int] = {}  # these folders share most of their parents: each is checked once here
 
         def real(path: Path | str) -> str:
-            return _lead(str(path), self._seen)[0]
+            return _lead(str(path), seen)[0]
 
         self._root = real(root)
         self._beneath_root = self._root.rstrip("/") + "/"
-        self._above = max((at for at in self._seen if self._root.startswith(at + "/")), key=len, default="")
+        self._above = max((at for at in seen if self._root.startswith(at + "/")), key=len, default="")
         """Folder above the root, which is checked now. The root and what is beneath it are checked for each call."""
         self._own = tuple(real(path) for path in own)
         settings = real(root / ".callboard")
@@ -128,7 +127,8 @@ class PathJudge:
             compared[: at + 1] for compared, _ in self._kept for at, letter in enumerate(compared) if letter == "/"
         )
         """Those paths and all folders above them, each with a slash at its end."""
-        self._set_readable(readable, {}, self._seen)
+        self._seen = seen
+        self._set_readable(readable, {}, seen)
 
     def with_readable(self, readable: Sequence[Path]) -> PathJudge:
         """Return a judge of the same folder that lets these folders be read instead.

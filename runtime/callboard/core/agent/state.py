@@ -445,7 +445,7 @@ def without_history(state: AgentState) -> AgentState:
         names = {spec.model, spec.plan_model, spec.small_model, *spec.fallback_models, state.model.recovery.model}
         models = {name: spec.models[name] for name in spec.models if name in names}
         # Without the set of given fields of each copy, which takes twice the memory of the values.
-        spec = AgentSpec.model_construct(_SPEC_FIELDS, **{**dict(spec), "models": models})
+        spec = AgentSpec.model_construct(_SPEC_FIELDS, **{**vars(spec), "models": models})
     bare = replace(
         state,
         identity=replace(state.identity, spec=spec),
