@@ -67,9 +67,26 @@ async def test_agents_of_a_type_have_the_same_tool_list_until_their_tools_change
     first, second = (AgentSpec(name=name, kind="subagent", agent_type="explore", model="m") for name in "ab")
     tools = (ToolSpec("look", "Look.", {}, "read"),)
     parts = await prompts.compose(first, tools)
-    again = await prompts.compose(second, tools)
-    assert again.tools is parts.tools
-    assert again.system != parts.system
+    parts_of_second = await prompts.compose(second, tools)
+    assert parts_of_second.tools is parts.tools
+    assert parts_of_second.system != parts.system
     longer = await prompts.compose(second, (ToolSpec("look", "Look closely.", {}, "read"),))
     assert b"closely" in longer.tools
-    assert longer.tokens > again.tokens
+    assert longer.tokens > parts_of_second.tokens
+
+
+async def test_the_shared_part_of_a_prompt_follows_files_and_the_type_at_once(tmp_path: Path) -> None:
+    prompts = WorkspacePrompts(tmp_path, SkillLibrary(ExtensionPaths(bundled=False)))
+
+    async def composed(spec: AgentSpec) -> str:
+        return (await prompts.compose(spec, ())).system.decode()
+
+    first = AgentSpec(name="a", kind="teammate", agent_type="t", model="m", instructions="Be brief.")
+    before = await composed(first)
+    assert await composed(first) == before
+    assert (await composed(first.model_copy(update={"name": "b"}))) == before.replace("Your name: a", "Your name: b")
+    (tmp_path / "AGENTS.md").write_text("indent with tabs")
+    assert "indent with tabs" in await composed(first)
+    assert "Be thorough." in await composed(first.model_copy(update={"instructions": "Be thorough."}))
+    assert "a subagent with one task" in await composed(first.model_copy(update={"kind": "subagent"}))
+    assert "Call `compact`" in await composed(first.model_copy(update={"tools": ("compact",)}))

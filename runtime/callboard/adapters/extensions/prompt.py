@@ -13,7 +13,7 @@ from pathlib import Path
 from callboard.adapters.extensions.instructions import WorkspaceInstructions
 from callboard.adapters.extensions.memory import Memories
 from callboard.core.context.cache.breakpoints import anchored_list
-from callboard.core.context.system_prompt import ProjectFile, PromptFacts, SkillLine, system_prompt
+from callboard.core.context.system_prompt import ProjectFile, PromptFacts, SkillLine, own_block, shared_blocks
 from callboard.core.context.view.tokens import estimate_json
 from callboard.ports.environment import PromptParts
 from callboard.ports.tool import Skills, ToolSpec
@@ -43,6 +43,21 @@ class ToolList:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class SharedBlocks:
+    """System blocks of a type, and what they were made from."""
+
+    facts: PromptFacts
+    spec: AgentSpec
+    blocks: Sequence[Json]
+
+    def are_of(self, spec: AgentSpec, facts: PromptFacts) -> bool:
+        """Return True if the blocks of this agent are the same."""
+        made = self.spec
+        of_spec = (spec.kind, spec.instructions, spec.tools) == (made.kind, made.instructions, made.tools)
+        return of_spec and facts == self.facts
+
+
 class WorkspacePrompts:
     """Prompts of one workspace. Implements the port `Prompts`."""
 
@@ -69,39 +84,45 @@ class WorkspacePrompts:
         self._guidance = guidance or Guidance(WorkspaceInstructions(workspace))
         self._lists: dict[str, ToolList] = {}
         """Newest tool list of each agent type."""
+        self._shared: dict[str, SharedBlocks] = {}
+        """Newest blocks of each agent type."""
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         files = await self._guidance.instructions.for_prompt(spec)
-        skills = tuple(
-            SkillLine(s.name, s.description) for s in self._skills.catalogue(spec.limits_of(spec.model).window)
-        )
         can_load = any(tool.name == "load_skill" for tool in tools)
+        skills = self._skills.catalogue(spec.limits_of(spec.model).window) if can_load else ()
         facts = PromptFacts(
             workspace=str(self._workspace),
             facts=self._facts(spec.name, (*_platform(self._workspace), *self._walls)),
             instructions=tuple(ProjectFile(file.path, file.text) for file in files or ()),
-            skills=skills if can_load else (),
+            skills=tuple(SkillLine(skill.name, skill.description) for skill in skills),
             servers=tuple(servers),
             memory=await self._index(spec),
             appended=self._appended,
         )
-        blocks = system_prompt(spec, facts)
+        blocks = (*self._blocks(spec, facts), own_block(spec, facts))
         system = anchored_list(blocks, len(blocks) - 2)  # after it comes the part that only this agent has
         listed = self._listed(spec.agent_type, tools)
         digests = None if files is None else {file.path: file.digest for file in files}
         return PromptParts(system, listed.data, estimate_json(system) + listed.tokens, digests)
 
+    def _blocks(self, spec: AgentSpec, facts: PromptFacts) -> Sequence[Json]:
+        newest = self._shared.get(spec.agent_type)
+        if newest is None or not newest.are_of(spec, facts):
+            newest = self._shared[spec.agent_type] = SharedBlocks(facts, spec, shared_blocks(spec, facts))
+        return newest.blocks
+
     def _listed(self, agent_type: str, tools: Sequence[ToolSpec]) -> ToolList:
         """Return the list of these tools. Agents of a type have the same object while their tools are the same."""
-        known = self._lists.get(agent_type)
-        if known is None or known.tools != tools:
+        newest = self._lists.get(agent_type)
+        if newest is None or newest.tools != tools:
             entries: list[Json] = [
                 tool.service or {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
                 for tool in tools
             ]
             data = anchored_list(entries, -1)  # without a mark: the mark in the system prompt covers the tools
-            known = self._lists[agent_type] = ToolList(tools, data, estimate_json(data))
-        return known
+            newest = self._lists[agent_type] = ToolList(tools, data, estimate_json(data))
+        return newest
 
     async def _index(self, spec: AgentSpec) -> str:
         """Return the index of the agent's notes.

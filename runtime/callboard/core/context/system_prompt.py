@@ -91,6 +91,11 @@ def system_prompt(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
     The same arguments give the same bytes. Agents that differ only in name, role and folder share all blocks but the
     last.
     """
+    return [*shared_blocks(spec, facts), own_block(spec, facts)]
+
+
+def shared_blocks(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
+    """Return the blocks that depend only on the facts, and on the kind, the instructions and the tools of the agent."""
     sections = (
         _identity(spec),
         _TRUST,
@@ -101,7 +106,6 @@ def system_prompt(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
         _memory(facts.memory.strip()),
         _servers(facts.servers),
         facts.appended.strip(),
-        _own(spec, facts),
     )
     return [{"type": "text", "text": text} for text in sections if text]
 
@@ -126,7 +130,8 @@ def _identity(spec: AgentSpec) -> str:
     return "\n\n".join(part for part in (f"You are {_KINDS[spec.kind]}.", spec.instructions.strip()) if part)
 
 
-def _own(spec: AgentSpec, facts: PromptFacts) -> str:
+def own_block(spec: AgentSpec, facts: PromptFacts) -> Json:
+    """Return the block that only this agent has."""
     lines = [f"Your name: {one_line(spec.name)}"]
     if spec.role:
         lines.append(f"Your role: {one_line(spec.role)}")
@@ -137,7 +142,7 @@ def _own(spec: AgentSpec, facts: PromptFacts) -> str:
             f"It is a git worktree on the branch wt/{one_line(spec.worktree)}: a copy of the workspace's files that is "
             "yours. Work there alone; what is in it, committed or not, comes into the workspace when it is merged."
         )
-    return _section("You", "\n".join(lines))
+    return {"type": "text", "text": _section("You", "\n".join(lines))}
 
 
 def _guidance(spec: AgentSpec, guidance: Sequence[str]) -> str:
