@@ -213,24 +213,26 @@ class HookNotifier:
         fields = (event.budget, event.kind, event.limit, event.spent, event.wanted, event.winds_down)
         self.tell(hk.BudgetReached(*fields, by=self.caller(name)))
 
-    def share_transcript(self, agent: AgentRuntime, then: Callable[[], None] = lambda: None) -> None:
-        """Extend the agent's transcript for other programs if they read it, without waiting; then call `then`."""
-        if self._host.ports.archive.shares and self._start_task(self._counted, partial(self._share, agent, then)):
+    async def share_transcript(self, agent: AgentRuntime) -> None:
+        """Extend the agent's transcript for other programs, if they read it."""
+        if self._host.ports.archive.shares:
             self._open += 1
-        else:
-            then()
+            await self._counted(partial(self._share, agent))
 
-    async def _share(self, agent: AgentRuntime, then: Callable[[], None]) -> None:
+    async def _share(self, agent: AgentRuntime) -> None:
         try:
             await transcripts.write(agent)
         except (CallboardError, OSError) as failed:  # the journal has everything; the next turn tries again
             log.warning("transcript not written", agent=agent.name, error=str(failed))
-        then()
+
+    def _share_later(self, agent: AgentRuntime) -> None:
+        if self._host.ports.archive.shares and self._start_task(self._counted, partial(self._share, agent)):
+            self._open += 1
 
     def _turn_ended(self, name: str, event: ev.TurnEnded) -> None:
         agent = self._agent_of(name)
         if agent is not None and agent.row.kind != "subagent":  # that of a subagent is written at its end
-            self.share_transcript(agent)
+            self._share_later(agent)
         has = self._host.ports.hooks.has
         if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
             fault = agent.state.model.last_fault if agent is not None and event.reason == "failed" else event.reason

@@ -8,7 +8,6 @@ deadlocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
 
 import anyio
 import structlog
@@ -328,6 +327,7 @@ class Team:
             member.gone.set()
         if not member.killed:  # else the function that killed it does the rest
             await self._over(member)
+            await self._free(member)
 
     async def _live(self, member: Member) -> None:
         while True:
@@ -349,13 +349,15 @@ class Team:
         row = self.host.board.agent(member.row.name)
         if row is not None and over(member.row.incarnation, row[0]):
             await self.dead_letters.take(row[0], member.row.incarnation)
-        if member.agent is not None and member.agent.state.lifecycle.ended is not None and member.row.kind != "lead":
-            self.hook_notifier.share_transcript(member.agent, partial(self._free, member.agent))
         member.ended.set()
         self.touched()
 
-    def _free(self, agent: AgentRuntime) -> None:
-        """Free the memory of an ended life, unless its transcript is still to be written."""
+    async def _free(self, member: Member) -> None:
+        """Complete the transcript of an ended life, and free the memory of the life if that was possible."""
+        agent = member.agent
+        if agent is None or agent.state.lifecycle.ended is None or member.row.kind == "lead":
+            return
+        await self.hook_notifier.share_transcript(agent)
         if agent.release():
             row = agent.row
             self.host.mailboxes.leave(mailbox(self.host.session, row.name, row.incarnation))
@@ -425,6 +427,7 @@ class Team:
         member.result = await end_life(self.host, member, order, self._around.pid)
         self.host.budgets.leave(row.name, row.incarnation)
         await self._over(member)
+        self._start_task(self._free, member)  # slow hooks before it do not delay the next order
 
     def _overdue_shutdown(self, request: Request) -> None:
         """Carry out a shutdown that was not answered in time."""
