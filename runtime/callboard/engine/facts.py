@@ -103,7 +103,7 @@ def _transcripts(host: SessionRuntime, state: AgentState) -> str:
     return str(host.ports.archive.folders(state.me).transcripts)
 
 
-def _known(host: SessionRuntime, state: AgentState) -> StateBlock | None:
+def _known_state(host: SessionRuntime, state: AgentState) -> StateBlock | None:
     return host.known_state(state) if state.model.recovery.react or state.compaction.tried else None
 
 
@@ -179,11 +179,11 @@ def _tool_facts(host: SessionRuntime, name: str) -> ToolFacts:
     if tool is None:
         return ToolFacts("look")  # its call is refused
     spec = tool.spec
-    known = host.known_tools.get(name)
-    if known is None or known[0] is not spec:
+    cached = host.known_tools.get(name)
+    if cached is None or cached[0] is not spec:
         order = order_class(spec.effect, spec.concurrency, watches=spec.watches)
-        known = host.known_tools[name] = (spec, ToolFacts(order, spec.barrier, spec.watches))
-    return known[1]
+        cached = host.known_tools[name] = (spec, ToolFacts(order, spec.barrier, spec.watches))
+    return cached[1]
 
 
 def _others_at_work(host: SessionRuntime, state: AgentState) -> bool:
@@ -265,7 +265,7 @@ _SOURCES: Mapping[str, Callable[[SessionRuntime, AgentState], object]] = {
     "settled": _is_settled,
     "folder": _folder,
     "transcripts": _transcripts,
-    "known": _known,
+    "known": _known_state,
     "hooks": _end_hooks,
     "starts": _starts,
     "batch": _batch,

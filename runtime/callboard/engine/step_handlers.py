@@ -6,6 +6,7 @@ A handler records a decision, or starts an operation in the agent's task group. 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from callboard.core.agent.rules.final_report import farewell, last_words
@@ -397,7 +398,7 @@ _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.ReachBudget: thinking.reach_budget,
     st.CountTokens: thinking.count_tokens,
     st.LoseCall: thinking.lose_call,
-    st.CheckPermissions: judging.judge,
+    st.CheckPermissions: partial(judging.judge, run=calling.prepare_and_run),
     st.Skip: _skip,
     st.Run: calling.run,
     st.Repair: calling.repair,

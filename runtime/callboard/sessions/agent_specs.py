@@ -192,12 +192,12 @@ class AgentTypes:
             raise ToolRefused(f"agent_type: {unknown('type', agent_type, may)}")
         definition = self.definitions[type_name]
         key = (type_name, kind, self.environ.get(_SUBAGENT_MODEL, ""))
-        known = self._newest.get(key)
+        newest = self._newest.get(key)
         # The text of a skill is read from its file each time.
-        if known is None or known.definition is not definition or known.parent is not parent or definition.skills:
+        if newest is None or newest.definition is not definition or newest.parent is not parent or definition.skills:
             spec = self._spawned(type_name, name, parent, kind)
-            known = self._newest[key] = SpawnedSpec(definition, parent, spec)
-        return known.spec.model_copy(update={"name": name})
+            newest = self._newest[key] = SpawnedSpec(definition, parent, spec)
+        return newest.spec.model_copy(update={"name": name})
 
     def _spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
         definition = self.definitions[agent_type]

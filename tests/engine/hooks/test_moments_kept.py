@@ -71,11 +71,11 @@ async def test_hooks_that_say_nothing_change_no_journal_but_for_their_own_record
     }
     assert with_hooks.keys() == without.keys()
     for name, events in with_hooks.items():
-        changes = [one["content"] or one["context"] for one in events if one["t"] == "tool_settled"]
+        changes = [event["content"] or event["context"] for event in events if event["t"] == "tool_settled"]
         assert not any(changes), name
-        own = [one for one in events if one["t"] not in ("stop_hook_ran", "tool_settled")]
-        for one in own:
-            one.update({"settled": True} if one["t"] == "tool_finished" else {})
+        own = [event for event in events if event["t"] not in ("stop_hook_ran", "tool_settled")]
+        for event in own:
+            event.update({"settled": True} if event["t"] == "tool_finished" else {})
         assert sorted(map(repr, own)) == sorted(map(repr, without[name])), name
 
 

@@ -20,7 +20,7 @@ has all the values that were used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -43,7 +43,6 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
 from callboard.engine.operations.permission_query import in_this_turn, permission_query
-from callboard.engine.operations.tool_call import prepare_and_run
 from callboard.engine.operations.tool_context import commit_in, tool_context
 from callboard.engine.toolbox import near
 from callboard.ports.environment import PermissionDecision
@@ -59,8 +58,10 @@ from callboard.types.operations import Operation
 from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 
 
-async def judge(agent: AgentRuntime, step: st.CheckPermissions) -> None:
-    """Decide on calls.
+async def judge(
+    agent: AgentRuntime, step: st.CheckPermissions, run: Callable[[AgentRuntime, str], Awaitable[None]]
+) -> None:
+    """Decide on calls. `run` runs an allowed call.
 
     Calls with hooks or shell commands may take long, so each has its own operation. A call that only reads and needs no
     hook runs in the same operation, because each further decision of the loop costs as much as the read. Other calls
@@ -74,7 +75,7 @@ async def judge(agent: AgentRuntime, step: st.CheckPermissions) -> None:
         if hooked or (tool is not None and tool.spec.effect != "read" and tool.spec.concurrency != "shared"):
             agent.start(Operation("judge", call_id), partial(_judge, agent, call_id))
         elif tool is not None and tool.spec.effect == "read" and _has_room(agent):
-            agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id))
+            agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id, run))
         else:
             await _judge(agent, call_id)
     await checkpoint()  # immediate work is done before the loop continues
@@ -85,10 +86,12 @@ def _has_room(agent: AgentRuntime) -> bool:
     return sum(operation.kind == "tool" for operation in agent.operations) < READS_AT_ONCE
 
 
-async def _judge_and_run(agent: AgentRuntime, call_id: str) -> None:
+async def _judge_and_run(
+    agent: AgentRuntime, call_id: str, run: Callable[[AgentRuntime, str], Awaitable[None]]
+) -> None:
     """Decide on a call that nothing holds back, and run it if it is allowed (`core.call_order`)."""
     await _judge(agent, call_id)
-    await prepare_and_run(agent, call_id)
+    await run(agent, call_id)
 
 
 async def _judge(agent: AgentRuntime, call_id: str) -> None:
