@@ -16,16 +16,19 @@ from pathlib import Path
 import anyio
 from process_cost import cpu, resident
 
+from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.sessions.open import open_session
 from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
 from callboard.sessions.quick_imports import freeze_imports
-from callboard.types.events import Event
+from callboard.types.events import AgentStopped, Event, ModelReplied
 from callboard.types.records import Envelope
 
 
 class Calls:
     """Observer that records when model calls of agents other than the lead begin, and when these agents end."""
+
+    interest = Interest(frozenset({AgentStopped, ModelReplied}), frozenset())
 
     def __init__(self) -> None:
         self.asked = self.ended = 0.0
@@ -33,11 +36,11 @@ class Calls:
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         if agent == "lead":
-            if event.t == "model_replied" and not self.asked:
+            if isinstance(event, ModelReplied) and not self.asked:
                 self.asked = time.monotonic()
-        elif event.t == "model_replied":
+        elif isinstance(event, ModelReplied):
             self.replies += 1
-        elif event.t == "agent_stopped":
+        else:
             self.ended = time.monotonic()
 
     def on_delta(self, agent: str, delta: Delta) -> None: ...
