@@ -7,7 +7,6 @@ need few facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from callboard.core.agent.rules.hooks import start_source
 from callboard.core.agent.rules.worktree import worktree_to_use
@@ -29,23 +28,34 @@ class FactsOnDemand(Facts):
     `decide` never waits, so all facts of a decision are of the same moment.
     """
 
-    __slots__ = ("_host", "_state")
+    __slots__ = ("__dict__", "host", "state")
+
+    host: SessionRuntime
+    state: AgentState
 
     def __init__(self, host: SessionRuntime, state: AgentState, running: frozenset[Operation]) -> None:
         """Set the facts that every decision needs. The others stay unset until they are read."""
-        _set(self, "_host", host)
-        _set(self, "_state", state)
+        _set(self, "host", host)
+        _set(self, "state", state)
         _set(self, "now", host.ports.clock.now())
         _set(self, "running", running)
         _set(self, "budgets", host.budgets.path_of(state))
 
-    def __getattr__(self, name: str) -> Any:
-        """Read a fact. Python calls this for a slot that is not set."""
-        source = _SOURCES.get(name)
-        if source is None:
-            raise AttributeError(name)
-        value = source(self._host, self._state)
-        _set(self, name, value)
+
+class _Fact:
+    """A fact that is read at its first use, and from then on is in the `__dict__`, which hides this descriptor.
+
+    An `__getattr__` would make every use of any fact slow.
+    """
+
+    __slots__ = ("_name", "_source")
+
+    def __init__(self, name: str, source: Callable[[SessionRuntime, AgentState], object]) -> None:
+        self._name = name
+        self._source = source
+
+    def __get__(self, facts: FactsOnDemand, kind: type[FactsOnDemand]) -> object:
+        value = vars(facts)[self._name] = self._source(facts.host, facts.state)
         return value
 
 
@@ -273,3 +283,6 @@ _SOURCES: Mapping[str, Callable[[SessionRuntime, AgentState], object]] = {
     "expected": _expected,
 }
 """Fact -> function that reads it."""
+
+for _name, _source in _SOURCES.items():
+    setattr(FactsOnDemand, _name, _Fact(_name, _source))
