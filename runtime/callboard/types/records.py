@@ -325,15 +325,8 @@ class Usage(Value):
 
     def plus(self, other: "Usage") -> "Usage":
         """Return the sum of both."""
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            cache_creation_input_tokens=self.cache_creation_input_tokens + other.cache_creation_input_tokens,
-            cache_read_input_tokens=self.cache_read_input_tokens + other.cache_read_input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
-            unpriced_tokens=self.unpriced_tokens + other.unpriced_tokens,
-            web_searches=self.web_searches + other.web_searches,
-        )
+        more = vars(other)
+        return Usage(**{name: amount + more[name] for name, amount in vars(self).items()})
 
 
 class AgentTotals(Value):
