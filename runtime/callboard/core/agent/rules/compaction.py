@@ -155,16 +155,14 @@ WORTH = 20_000
 
 def count(state: AgentState, facts: Facts) -> st.Step | None:
     """Ask the service for the size of the request, if that may avoid a compaction or a refused call."""
-    if state.turn is None or not state.context.wants_reply or state.model.uncountable or limit_reached(state, facts):
-        return None
-    if state.model.recovery.react or state.compaction.focus is not None:
-        return None  # it is compacted in any case
-    if facts.now < state.model.uncounted_until:
+    if state.turn is None or not state.context.wants_reply or state.model.uncountable:
         return None
     conv = state.context.conversation
     new = uncounted(conv)
-    if new < WORTH:
+    if new < WORTH or facts.now < state.model.uncounted_until or limit_reached(state, facts):
         return None
+    if state.model.recovery.react or state.compaction.focus is not None:
+        return None  # it is compacted in any case
     # A count takes a request and delays the call (test_far_from_the_limit_it_is_not_asked).
     budget = room(state)
     return st.CountTokens(conv.revision) if held(conv) >= NEAR * budget and new >= PART * budget else None

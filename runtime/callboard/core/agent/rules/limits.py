@@ -61,14 +61,15 @@ def limit_reached(state: AgentState, facts: Facts) -> st.EndTurn | None:
     if limits.steps is not None and turn.steps >= limits.steps:
         reason = f"the limit of {count_words(limits.steps, 'model step')} in a turn is reached"
         return st.EndTurn("limit", reason, "turn_steps")
-    tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
-    if limits.tokens is not None and tokens >= limits.tokens:
+    if limits.tokens is not None and turn.usage.prompt_tokens + turn.usage.output_tokens >= limits.tokens:
         reason = f"the limit of {count_words(limits.tokens, 'token')} in a turn is reached"
         return st.EndTurn("limit", reason, "turn_tokens")
-    if limits.cost_usd is not None and not _model(state).priced:
+    if limits.cost_usd is None:
+        return None
+    if not _model(state).priced:
         reason = f"the limit of ${limits.cost_usd:.2f} in a turn needs a model whose price is known"
         return st.EndTurn("limit", reason, "turn_cost")
-    if limits.cost_usd is not None and turn.usage.cost_usd >= limits.cost_usd:
+    if turn.usage.cost_usd >= limits.cost_usd:
         return st.EndTurn("limit", f"the limit of ${limits.cost_usd:.2f} in a turn is reached", "turn_cost")
     return None
 
