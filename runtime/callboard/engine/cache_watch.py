@@ -10,7 +10,7 @@ import hashlib
 
 from callboard.core.agent.apply_model import health_after
 from callboard.core.agent.state import AgentState
-from callboard.core.context.cache.health import Sent, thrashes, what_changed
+from callboard.core.context.cache.health import Sent, may_thrash, thrashes, what_changed
 from callboard.core.context.system_prompt import shared_part
 from callboard.core.context.view.tokens import estimate_json
 from callboard.engine.rate_limits.prefix_leader import SharedPrefix
@@ -51,6 +51,8 @@ class CacheWatch:
     def replied(self, state: AgentState, reply: ev.ModelReplied) -> ev.CacheThrash | None:
         """Return the event to record with this reply, or None. `state`: before the reply."""
         before, self._answered = self._answered, self._asked
+        if not may_thrash(state.costs.health):
+            return None
         health = health_after(state, reply)
         if not thrashes(health):
             return None

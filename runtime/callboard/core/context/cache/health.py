@@ -93,6 +93,11 @@ def thrashes(health: CacheHealth) -> bool:
     return health.misses >= THRASH and not health.told
 
 
+def may_thrash(health: CacheHealth) -> bool:
+    """Return True if the next reply may make a streak long enough."""
+    return health.misses >= THRASH - 1
+
+
 def what_changed(before: Sent, now: Sent, health: CacheHealth) -> str:
     """Return the explanation of a streak of misses, for a person.
 
