@@ -171,7 +171,8 @@ class ViewMessage:
     turn: str = ""
     private: bool = False
     """True if some content is not sent to every model: thinking, or a call of the service's own tools."""
-    _wire: bytes = field(default=b"", init=False, compare=False, repr=False)
+    sent: bytes = field(default=b"", init=False, compare=False, repr=False)
+    """`wire`, once it was made; empty before."""
 
     @property
     def wire(self) -> bytes:
@@ -179,14 +180,14 @@ class ViewMessage:
 
         Made once, when it is first sent: a resume folds thousands of messages that no request will contain.
         """
-        if not self._wire:
-            object.__setattr__(self, "_wire", serialise(self.role, self.blocks))
-        return self._wire
+        if not self.sent:
+            object.__setattr__(self, "sent", serialise(self.role, self.blocks))
+        return self.sent
 
     @property
     def content(self) -> bytes:
         """Return the JSON of the blocks: that of `wire`, which is not made for it."""
-        wire = self._wire or serialise(self.role, self.blocks)
+        wire = self.sent or serialise(self.role, self.blocks)
         return wire[wire.index(b"[") : -1]
 
 

@@ -355,7 +355,9 @@ class Messages(Sequence[ViewMessage]):
         for number in sorted(groups, reverse=True):  # from the end, so that earlier indexes stay valid
             whole = self._of_chunk(number)
             alone = [
-                wire_for(message, reader, last=message is self.last) if message.private else message.wire
+                wire_for(message, reader, last=message is self.last)
+                if message.private
+                else message.sent or message.wire
                 for message in whole
             ]
             for index, wire in groups[number].items():
