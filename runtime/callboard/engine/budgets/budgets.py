@@ -145,8 +145,8 @@ class Budgets:
         account = state.budget.account
         if account is entry.seen:
             return
+        used = NOTHING if account.spent is entry.seen.spent else account.spent.minus(entry.spent)
         entry.seen = account
-        used = account.spent.minus(entry.spent)
         entry.spent = entry.spent.plus(used)
         if entry.held is not None and entry.held == account.held:
             self._put(charge(self._line(entry), used))
