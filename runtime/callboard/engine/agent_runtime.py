@@ -129,6 +129,7 @@ class AgentRuntime:
         self.host = host
         self.lock = AgentLockHolder(lock)
         self.row: AgentRow = row
+        self.name = row.name
         self.state = state
         self.operations: dict[Operation, anyio.CancelScope] = {}
         """Running operations, each with the scope that cancels it."""
@@ -159,10 +160,6 @@ class AgentRuntime:
         self._changed = Notifier()
         self._seen = 0
         """Number of changes when `decide` last ran."""
-
-    @property
-    def name(self) -> str:
-        return self.row.name
 
     @property
     def written_position(self) -> int:
