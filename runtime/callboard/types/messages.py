@@ -9,10 +9,9 @@ from dataclasses import field
 from typing import Literal
 
 from pydantic import Field
-from pydantic_core import to_json
 
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Json, Value, compact
+from callboard.types.records import Json, Value, dumped
 
 Source = Literal[
     "person",
@@ -143,15 +142,6 @@ class ViewBlock:
     compactable: bool = True
     by: str = ""
     """For thinking: the model that produced it. It is never sent to another model."""
-
-
-def dumped(data: Json) -> bytes:
-    """Return one block as it is sent."""
-    try:
-        return to_json(data)
-    except ValueError:
-        # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
-        return compact(data).encode("utf-8", "replace")
 
 
 def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:

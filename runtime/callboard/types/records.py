@@ -20,6 +20,15 @@ StartSource = Literal["startup", "resume", "clear", "compact"]
 """Occasion on which an agent starts, as its hooks name it."""
 
 
+def dumped(data: object) -> bytes:
+    """Return a value as it is sent: compact JSON in UTF-8."""
+    try:
+        return to_json(data)
+    except ValueError:
+        # A lone surrogate has no UTF-8 form: it becomes "?", because otherwise nobody could read the request.
+        return compact(data).encode("utf-8", "replace")
+
+
 class Value(BaseModel):
     """Base class of all durable values: frozen, and tolerant of fields that a newer version wrote."""
 

@@ -14,8 +14,8 @@ from callboard.core.context.cache.cost import LOOK_BACK
 from callboard.core.context.cache.tracker import EditCycle, milestone
 from callboard.core.context.view.conversation import Conversation
 from callboard.types.agent_spec import ModelLimits
-from callboard.types.messages import ViewMessage, dumped
-from callboard.types.records import Json
+from callboard.types.messages import ViewMessage
+from callboard.types.records import Json, dumped
 
 FRESH = EditCycle()
 """State of a view without edits."""

@@ -25,8 +25,8 @@ from callboard.core.hooks.payloads import from_compatible
 from callboard.core.tool_access import our_names
 from callboard.types.events import MessageCopied, ModelReplied
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.messages import Placed, ViewBlock, ViewMessage, dumped
-from callboard.types.records import Json
+from callboard.types.messages import Placed, ViewBlock, ViewMessage
+from callboard.types.records import Json, dumped
 
 _FORMAT = 2
 
