@@ -155,7 +155,7 @@ def _on_call(forgotten: RemovedContent, name: str, tool_input: Json, step: int) 
         # A command may now print something else about the workspace: running it again is no re-read.
         gone = [note for note in forgotten.gone if note.what.startswith("read_file ")]
         return replace(forgotten, gone=HiddenResults(gone))
-    subject = comparable_call(name, tool_input, path)
+    subject = comparable_call(name, tool_input, path) if forgotten.gone else ""
     if subject not in forgotten.gone.calls:
         return forgotten
     (first, end) = _lines(tool_input)
