@@ -94,8 +94,8 @@ def thrashes(health: CacheHealth) -> bool:
 
 
 def may_thrash(health: CacheHealth) -> bool:
-    """Return True if the next reply may make a streak long enough."""
-    return health.misses >= THRASH - 1
+    """Return True if the next reply may complete a streak that was not reported."""
+    return health.misses >= THRASH - 1 and not health.told
 
 
 def what_changed(before: Sent, now: Sent, health: CacheHealth) -> str:
