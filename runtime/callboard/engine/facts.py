@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from callboard.core.agent.rules.hooks import start_source
 from callboard.core.agent.rules.worktree import worktree_to_use
 from callboard.core.agent.state import AgentState, ExpectedDeliveries, Facts, ToolFacts
+from callboard.core.budgets.tree import BudgetNode
 from callboard.core.call_order import order_class
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.team.lifecycle import AT_WORK
@@ -19,8 +20,6 @@ from callboard.types.messages import OwnStage, StateBlock
 from callboard.types.operations import Operation
 from callboard.types.records import Request, StartSource, Task
 
-_set = object.__setattr__
-
 
 class FactsOnDemand(Facts):
     """Facts, each of which is read at its first use and then stays.
@@ -28,18 +27,18 @@ class FactsOnDemand(Facts):
     `decide` never waits, so all facts of a decision are of the same moment.
     """
 
-    __slots__ = ("__dict__", "host", "state")
-
+    # These hide the slots of the base class: all facts are in the `__dict__`, which is filled in one call.
+    now: float = 0.0
+    running: frozenset[Operation] = frozenset()
+    budgets: tuple[BudgetNode, ...] = ()
     host: SessionRuntime
     state: AgentState
 
     def __init__(self, host: SessionRuntime, state: AgentState, running: frozenset[Operation]) -> None:
         """Set the facts that every decision needs. The others stay unset until they are read."""
-        _set(self, "host", host)
-        _set(self, "state", state)
-        _set(self, "now", host.ports.clock.now())
-        _set(self, "running", running)
-        _set(self, "budgets", host.budgets.path_of(state))
+        now = host.ports.clock.now()
+        budgets = host.budgets.path_of(state)
+        vars(self).update(host=host, state=state, now=now, running=running, budgets=budgets)
 
 
 class _Fact:
