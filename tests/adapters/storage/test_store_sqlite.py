@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
@@ -93,6 +94,36 @@ async def test_a_program_that_reads_delays_no_start_and_no_end(tmp_path: Path) -
     reader.close()
     store = await open_store(tmp_path / "s")
     assert [record.data for record in await store.read("s")] == [b"0", b"1", b"2"]
+    await store.aclose()
+
+
+async def test_a_commit_that_no_table_can_hold_fails_alone(tmp_path: Path) -> None:
+    """Commits of one moment are written together."""
+    store = await open_store(tmp_path / "s")
+    outcomes: dict[str, Any] = {}
+
+    async def commit(*writes: Append | Put) -> None:
+        name = writes[0].stream if isinstance(writes[0], Append) else writes[0].key
+        try:
+            outcomes[name] = await store.commit(*writes)
+        except (Conflict, UnicodeEncodeError) as error:
+            outcomes[name] = type(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(commit, Append("a", b"1"), Put("k", b"v"))
+        group.start_soon(commit, Append("b", b"1"), Append("c\ud800", b"1"))
+        group.start_soon(commit, Put("l\ud800", b"v"))
+        group.start_soon(commit, Append("d", b"1", expected=7))
+        group.start_soon(commit, Append("e", b"1"), Append("a", b"2"))
+    assert outcomes == {
+        "a": (outcomes["a"][0], 1),
+        "b": UnicodeEncodeError,
+        "l\ud800": UnicodeEncodeError,
+        "d": Conflict,
+        "e": (1, outcomes["e"][1]),
+    }
+    assert sorted(record.data for record in await store.read("a")) == [b"1", b"2"]
+    assert await store.read("b") == []
     await store.aclose()
 
 

@@ -9,7 +9,8 @@ import apsw
 
 _connection: Any = apsw.Connection
 _execute = _connection.execute
-_execute_many = _connection.executemany
+_ROWS = 32
+"""Most rows of one statement. Each number of rows is a statement of its own, and apsw keeps 100 prepared ones."""
 
 
 def run(connection: apsw.Connection, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -20,9 +21,16 @@ def run(connection: apsw.Connection, statement: str, bindings: Sequence[object] 
     return _execute(connection, statement, bindings).fetchall()
 
 
-def run_many(connection: apsw.Connection, statement: str, bindings: Sequence[Sequence[object]]) -> None:
-    """Run a statement without rows once for each of these bindings, in order. Raises `apsw.Error`."""
-    _execute_many(connection, statement, bindings)
+def insert(connection: apsw.Connection, into: str, rows: Sequence[Sequence[object]], otherwise: str = "") -> None:
+    """Insert rows in order, with as few statements as possible. Raises `apsw.Error`.
+
+    `otherwise`: what to do on a conflict.
+    """
+    for first in range(0, len(rows), _ROWS):
+        part = rows[first : first + _ROWS]
+        row = f"({', '.join('?' * len(part[0]))})"
+        statement = f"{into} VALUES {', '.join([row] * len(part))} {otherwise}"
+        _execute(connection, statement, [value for values in part for value in values])
 
 
 def each(connection: apsw.Connection, statement: str) -> Iterator[tuple[Any, ...]]:

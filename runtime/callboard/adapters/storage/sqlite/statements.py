@@ -16,7 +16,7 @@ from callboard.adapters.storage.draft import PRESENT, CommitDraft, stored_record
 from callboard.adapters.storage.durable import DIGEST_IN_VALUE, ERASED_TOGETHER, range_of, text_after
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.sqlite.schema import SEQ_BITS
-from callboard.adapters.storage.sqlite.sql import run, run_many
+from callboard.adapters.storage.sqlite.sql import insert, run
 from callboard.ports.store import Fence, Record, Row, Write
 from callboard.types.lazy_dataclass import dataclass
 
@@ -225,6 +225,11 @@ class TransactionChanges:
     streams: set[str] = field(default_factory=set[str])
     keys: set[str] = field(default_factory=set[str])
 
+    def add(self, others: TransactionChanges) -> None:
+        """Add the changes of a part of the transaction."""
+        self.streams |= others.streams
+        self.keys |= others.keys
+
     def __bool__(self) -> bool:
         return bool(self.streams or self.keys)
 
@@ -263,6 +268,7 @@ class _StoredState:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._ends: dict[str, StreamEnd | None] = {}
+        self._fences: dict[str, int] = {}
 
     def end(self, stream: str) -> StreamEnd | None:
         """Return the end of the stream; None if it is not in the tables."""
@@ -291,29 +297,51 @@ class _StoredState:
 
     def fence(self, lease: str) -> int:
         """See `Current`."""
-        return fence_number(self._connection, lease)
+        if lease not in self._fences:
+            self._fences[lease] = fence_number(self._connection, lease)
+        return self._fences[lease]
 
 
 class Transaction:
-    """Writes of one commit, on a connection with an open transaction. Raises `Conflict`, `Fenced`, `apsw.Error`.
+    """Writes of a transaction, on a connection with an open one. Raises `Conflict`, `Fenced`, `apsw.Error`.
 
-    The creator rolls back after an exception.
+    The creator rolls back after an exception, except one of `draft`.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.touched = TransactionChanges()
+        self._begin_draft()
+
+    def _begin_draft(self) -> None:
+        self._state = _StoredState(self.connection)
+        self._draft = CommitDraft(self._state)
 
     def write_all(self, writes: Sequence[Write], fence: Fence | None) -> tuple[int, ...]:
         """Perform the writes in order, and return one number for each."""
-        state = _StoredState(self.connection)
-        draft = CommitDraft(state)
-        numbers = draft.commit(writes, fence)
+        numbers = self.draft(writes, fence)
+        self.write_drafts()
+        return numbers
+
+    def draft(self, writes: Sequence[Write], fence: Fence | None) -> tuple[int, ...]:
+        """Decide a commit, and return one number for each write. `write_drafts` performs them.
+
+        If it raises, the transaction is as before.
+        """
+        return self._draft.commit(writes, fence)
+
+    def write_drafts(self) -> None:
+        """Write the commits that were decided, all records together, and all rows.
+
+        Each statement passes the interpreter's lock to and fro, so few are run.
+        """
+        draft = self._draft
         if draft.records:
-            self._write_records(draft, state)
+            self._write_records(draft, self._state)
         if draft.rows:
             self._write_rows(draft)
-        return numbers
+        if draft.records or draft.rows:
+            self._begin_draft()
 
     def _write_records(self, draft: CommitDraft, state: _StoredState) -> None:
         places: dict[str, int] = {}
@@ -322,10 +350,9 @@ class Transaction:
             if end is None:
                 run(self.connection, "INSERT INTO stream (name) VALUES (?)", (stream,))
             places[stream] = (self.connection.last_insert_rowid() if end is None else end.number) << SEQ_BITS
-        # A step of an agent has eight records: as statements of their own they take twice the time.
-        run_many(
+        insert(
             self.connection,
-            "INSERT INTO record (place, id, crc, data) VALUES (?, ?, ?, ?)",
+            "INSERT INTO record (place, id, crc, data)",
             [
                 (places[stream] | seq, record_id, crc, stored)
                 for stream, seq, record_id, crc, stored in stored_records(draft)
@@ -335,12 +362,11 @@ class Transaction:
 
     def _write_rows(self, draft: CommitDraft) -> None:
         change = 1 + _newest_change(self.connection)
-        for row in draft.rows.values():
-            run(
-                self.connection,
-                "INSERT INTO row (key, revision, crc, value, changed) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) "
-                "DO UPDATE SET revision = excluded.revision, crc = excluded.crc, value = excluded.value, "
-                "changed = excluded.changed",
-                (*stored_row(row), change),
-            )
+        insert(
+            self.connection,
+            "INSERT INTO row (key, revision, crc, value, changed)",
+            [(*stored_row(row), change) for row in draft.rows.values()],
+            "ON CONFLICT (key) DO UPDATE SET revision = excluded.revision, crc = excluded.crc, value = excluded.value, "
+            "changed = excluded.changed",
+        )
         self.touched.keys.update(draft.rows)

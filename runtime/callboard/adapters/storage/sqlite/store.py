@@ -130,7 +130,7 @@ class SqliteStore(DurableStore):
 
     async def commit(self, *writes: Write, fence: Fence | None = None) -> tuple[int, ...]:
         self._usable()
-        return await self._writer.do(lambda transaction: transaction.write_all(writes, fence))
+        return await self._writer.commit(writes, fence)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
         return await self._ask(lambda connection: statements.read(connection, stream, after, limit))

@@ -1,7 +1,8 @@
 """The single thread that writes: it takes the queued jobs, and commits them as one transaction with one fsync.
 
-Each job has its own savepoint, so that a conflict fails only that job. A transaction that the disk refuses is retried
-job by job, so that only an oversized job fails. A result is returned after the fsync, never before. One lock file makes
+A conflict fails only its own job: a commit is decided before anything is written, and other work has a savepoint. The
+commits of a batch are written together. A transaction that fails as a whole is retried job by job, so that only the job
+that the disk refuses fails. A result is returned after the fsync, never before. One lock file makes
 write transactions and checkpoints of all processes mutually exclusive.
 
 A wait for that lock can be cancelled, and its holder can be identified. The kernel wakes waiting processes, so that
@@ -15,7 +16,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -29,7 +30,8 @@ from callboard.adapters.storage.sqlite.schema import BUSY_MS
 from callboard.adapters.storage.sqlite.sql import pragma, run
 from callboard.adapters.storage.sqlite.statements import Transaction, TransactionChanges
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
-from callboard.types.errors import StoreBusy, StoreDamaged, StoreFull
+from callboard.ports.store import Fence, Write
+from callboard.types.errors import StoreBusy, StoreFull
 from callboard.types.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -68,6 +70,8 @@ class Job(Generic[T]):
     work: Callable[[Transaction], T]
     waiter: AnswerWaiter[T]
     undo: Callable[[], None] = _nothing
+    drafts: bool = False
+    """True for work that writes nothing itself (`Transaction.draft`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,12 @@ class Writer:
         connection.set_wal_hook(self._note_log)
         self._thread = threading.Thread(target=self._run, name="callboard-store-writer", daemon=True)
         self._thread.start()
+
+    async def commit(self, writes: Sequence[Write], fence: Fence | None) -> tuple[int, ...]:
+        """Perform the writes in order, and return one number for each once they are durable. See `do`."""
+        waiter: AnswerWaiter[tuple[int, ...]] = AnswerWaiter()
+        self._queue.put(Job(lambda transaction: transaction.draft(writes, fence), waiter, drafts=True))
+        return await waiter.wait()
 
     async def do(self, work: Callable[[Transaction], T], undo: Callable[[], None] = _nothing) -> T:
         """Run `work` and return its result once it is durable.
@@ -193,7 +203,7 @@ class Writer:
             job.waiter.error = None
         try:
             touched = self._transact(batch)
-        except (apsw.Error, OSError, StoreDamaged, StoreBusy) as error:
+        except Exception as error:  # noqa: BLE001 - the callers get any exception: a name that no table can hold
             for job in batch:
                 if job.waiter.error is None:
                     # The job took a file lock that no rollback releases.
@@ -219,8 +229,8 @@ class Writer:
         wait.over("the lock of the store is free again")
 
     def _transact(self, batch: list[Job[Any]]) -> TransactionChanges:
-        """Run one transaction. Raises `apsw.Error`, `OSError` or `StoreDamaged` after a rollback."""
-        touched = TransactionChanges()
+        """Run one transaction. Raises any exception of its writes, or `StoreDamaged`, after a rollback."""
+        transaction = Transaction(self._connection)
         self._take_lock()
         try:
             # SQLite would continue to write to a file without a name
@@ -231,8 +241,7 @@ class Writer:
                 # A transaction that begins as a reader cannot become a writer after another program has written: SQLite
                 # refuses that at once, without waiting (sqlite.org/lang_transaction.html).
                 run(self._connection, "BEGIN IMMEDIATE")
-                for job in batch:
-                    self._attempt(job, touched)
+                self._attempt_all(batch, transaction)
                 run(self._connection, "COMMIT")
             finally:
                 # After some errors SQLite itself has rolled back, and another ROLLBACK would fail.
@@ -243,23 +252,42 @@ class Writer:
             self._tidy_log()
         finally:
             self._lock.release()
-        return touched
+        return transaction.touched
 
-    def _attempt(self, job: Job[Any], touched: TransactionChanges) -> None:
-        """Run one job in its savepoint. Raises only `apsw.Error` and `OSError`, which fail the whole transaction."""
-        transaction = Transaction(self._connection)
-        run(self._connection, "SAVEPOINT job")
+    def _attempt_all(self, batch: list[Job[Any]], transaction: Transaction) -> None:
+        """Run the jobs in order. Work that reads the tables finds the commits before it."""
+        for job in batch:
+            if not job.drafts:
+                transaction.write_drafts()
+            self._attempt(job, transaction)
+        transaction.write_drafts()
+
+    def _attempt(self, job: Job[Any], transaction: Transaction) -> None:
+        """Run one job. Raises only what fails the whole transaction."""
         try:
-            job.waiter.result = job.work(transaction)
+            if job.drafts:
+                job.waiter.result = job.work(transaction)
+            else:
+                self._work(job, transaction)
         except (apsw.Error, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets any exception: a conflict, or a bug of its own
-            run(self._connection, "ROLLBACK TO job")
             job.waiter.error = error
-        else:
-            touched.streams |= transaction.touched.streams
-            touched.keys |= transaction.touched.keys
+
+    def _work(self, job: Job[Any], transaction: Transaction) -> None:
+        """Run a job that writes itself, in a savepoint."""
+        run(self._connection, "SAVEPOINT job")
+        own = Transaction(self._connection)
+        try:
+            job.waiter.result = job.work(own)
+        except (apsw.Error, OSError):
+            raise
+        except Exception:
+            run(self._connection, "ROLLBACK TO job")
+            run(self._connection, "RELEASE job")
+            raise
         run(self._connection, "RELEASE job")
+        transaction.touched.add(own.touched)
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
