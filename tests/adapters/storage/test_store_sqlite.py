@@ -146,10 +146,10 @@ async def test_a_blob_that_is_there_is_synced_once_and_a_lost_one_is_written_aga
     (file,) = (tmp_path / "s" / "blobs").rglob(digest)
     file.unlink()
     assert await store.put_blob(b"a prompt") == digest
-    assert len(synced) == 4
+    assert len(synced) == 3  # the name of its folder is durable already
     assert await store.get_blob(digest) == b"a prompt"
     await store.aclose()
     other = await open_store(tmp_path / "s")
     await other.put_blob(b"a prompt")
-    assert len(synced) == 6, "the process that wrote it may not have synced the folder"
+    assert len(synced) == 5, "the process that wrote it may not have synced the folder"
     await other.aclose()

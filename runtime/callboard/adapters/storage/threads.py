@@ -63,9 +63,13 @@ class AnswerWaiter(Generic[T]):
         """Wake the caller. Called in the caller's loop."""
         self._event.set()
 
-    async def wait(self) -> T:
-        """Return the result. Cancelling the wait does not stop the work."""
-        await self._event.wait()
+    async def wait(self, *, shielded: bool = False) -> T:
+        """Return the result. Cancelling the wait does not stop the work; a shielded one goes on."""
+        if shielded:
+            with anyio.CancelScope(shield=True):
+                await self._event.wait()
+        else:
+            await self._event.wait()
         if self.error is not None:
             raise self.error
         return cast("T", self.result)  # set before the event
@@ -127,44 +131,71 @@ class ClosableQueue(Generic[T]):
 
 
 @dataclass(eq=False)
-class _Look(Generic[T]):
-    work: Callable[[Any], T]
+class _Work(Generic[T]):
+    work: Callable[[], T]
     waiter: AnswerWaiter[T]
+
+
+class Workers:
+    """Threads for blocking work of one kind. Each of the first calls starts one."""
+
+    def __init__(self, name: str, count: int, *, shielded: bool = False) -> None:
+        """`shielded`: a cancelled caller waits for the end of its work."""
+        self._queue = ClosableQueue[_Work[Any] | None]()
+        self._name = name
+        self._count = count
+        self._shielded = shielded
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and return or raise its result. Cancelling the caller does not stop it."""
+        waiter = AnswerWaiter[T]()
+        with self._lock:
+            self._queue.put(_Work(work, waiter))
+            if len(self._threads) < self._count:
+                name = f"callboard-store-{self._name}-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
+        return await waiter.wait(shielded=self._shielded)
+
+    def stop(self) -> None:
+        """Finish the queued work and end the threads. Blocks until they have ended."""
+        with self._lock:
+            self._queue.close(*(None for _ in self._threads))
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            try:
+                entry.waiter.result = entry.work()
+            except BaseException as error:  # noqa: BLE001 - the caller gets any exception
+                entry.waiter.error = error
+            wake([entry.waiter])
 
 
 class Readers(Generic[C]):
     """Threads for reads, each with its own connection, so that reads never wait for a commit's fsync."""
 
     def __init__(self, connect: Callable[[], C], count: int) -> None:
-        self._queue = ClosableQueue[_Look[Any] | None]()
+        self._workers = Workers("reader", count)
         self._connect = connect
-        self._threads = [
-            threading.Thread(target=self._run, name=f"callboard-store-reader-{number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._connections: dict[int, C] = {}
+        """Thread -> its connection."""
 
     async def do(self, work: Callable[[C], T]) -> T:
         """Run `work` in a reader's thread and return or raise its result. Cancelling the caller does not stop it."""
-        waiter = AnswerWaiter[T]()
-        self._queue.put(_Look(work, waiter))
-        return await waiter.wait()
+        return await self._workers.do(lambda: work(self._connection()))
 
     def stop(self) -> None:
-        """Finish the queued work, close the connections, and end the threads. Blocks until they have ended."""
-        self._queue.close(*(None for _ in self._threads))
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
-        connection: C | None = None
-        while (look := self._queue.get()) is not None:
-            try:
-                connection = connection or self._connect()
-                look.waiter.result = look.work(connection)
-            except BaseException as error:  # noqa: BLE001 - the caller gets any exception
-                look.waiter.error = error
-            wake([look.waiter])
-        if connection is not None:
+        """Finish the queued work, end the threads, and close the connections. Blocks until the threads have ended."""
+        self._workers.stop()
+        for connection in self._connections.values():
             connection.close()
+
+    def _connection(self) -> C:
+        thread = threading.get_ident()
+        if thread not in self._connections:
+            self._connections[thread] = self._connect()
+        return self._connections[thread]

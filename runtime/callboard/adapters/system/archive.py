@@ -308,9 +308,11 @@ def _write_once(path: Path, text: str) -> None:
 
 def _whole_lines(path: Path) -> int:
     """Return the number of lines of an appended file, after removing a last line that a crash cut off."""
-    if not path.exists():
+    try:
+        opened = path.open("r+b")
+    except FileNotFoundError:
         return 0
-    with path.open("r+b") as file:
+    with opened as file:
         lengths = [len(line) for line in file if line.endswith(b"\n")]
         file.truncate(sum(lengths))
     return len(lengths)
@@ -321,7 +323,6 @@ def _extend(path: Path, has: int | None, first: int, lines: Sequence[bytes]) -> 
 
     `has`: that number before; None: this process has not appended yet.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if has is None:
         has = _whole_lines(path)
     new = lines[max(0, has - first) :]
@@ -332,7 +333,7 @@ def _extend(path: Path, has: int | None, first: int, lines: Sequence[bytes]) -> 
 
 def _append(path: Path, data: bytes) -> None:
     """Append all of the data or nothing."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _opened(path)
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
         try:
@@ -344,6 +345,16 @@ def _append(path: Path, data: bytes) -> None:
             raise StoreFull(f"{path}: cannot be written ({failed.strerror}): make room, then resume") from failed
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Return a descriptor of the file, which is created with its folder if there is none."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def _ends(path: Path) -> str:

@@ -118,19 +118,24 @@ def sync_folder(folder: Path) -> None:
 def put_blob(folder: Path, data: bytes, *, synced: set[str] | None) -> str:
     """Store the bytes and return their digest. Repairs a damaged copy. Raises `OSError`; blocks.
 
-    `synced`: digests of blobs that need no sync if they are there; None if nothing is synced.
+    `synced`: digests of blobs that need no sync if they are there, and names of folders whose names are synced; None if
+    nothing is synced.
     """
     digest = hashlib.sha256(data).hexdigest()
-    path = _blob_path(folder, digest)
+    part, path = _blob_path(folder, digest)
     if not _renewed(path, data):
-        path.parent.mkdir(exist_ok=True, mode=0o700)
+        with suppress(FileExistsError):
+            part.mkdir(mode=0o700)
+            if synced is not None:
+                synced.discard(part.name)
         _write(path, data, synced is not None)
     elif synced is None or digest in synced:
         return digest
     if synced is not None:  # also for an existing file: its writer may not have synced the folder yet
-        sync_folder(path.parent)
-        sync_folder(folder / "blobs")
-        synced.add(digest)
+        sync_folder(part)
+        if part.name not in synced:
+            sync_folder(folder / "blobs")
+        synced.update((digest, part.name))
     return digest
 
 
@@ -138,7 +143,7 @@ def get_blob(folder: Path, digest: str) -> bytes:
     """Return the bytes. Raises `KeyError`, `ValueDamaged`, `OSError`; blocks."""
     if not _DIGEST.fullmatch(digest):
         raise KeyError(digest)
-    path = _blob_path(folder, digest)
+    _, path = _blob_path(folder, digest)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -150,8 +155,10 @@ def get_blob(folder: Path, digest: str) -> bytes:
     return data
 
 
-def _blob_path(folder: Path, digest: str) -> Path:
-    return folder / "blobs" / digest[:2] / digest
+def _blob_path(folder: Path, digest: str) -> tuple[Path, Path]:
+    """Return the folder and the path of a blob."""
+    part = folder.joinpath("blobs", digest[:2])
+    return part, part / digest
 
 
 def erase_blobs(folder: Path, named: Collection[str], before: float) -> tuple[int, int]:

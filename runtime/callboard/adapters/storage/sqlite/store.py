@@ -43,7 +43,7 @@ from callboard.adapters.storage.sqlite.place import erase_blobs, get_blob, open_
 from callboard.adapters.storage.sqlite.schema import VERSION, connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
 from callboard.adapters.storage.sqlite.writer import Hooks, WriteLock, Writer
-from callboard.adapters.storage.threads import Readers
+from callboard.adapters.storage.threads import Readers, Workers
 from callboard.ports.store import Changes, Fence, Lease, LeaseHolder, PresentProcess, Record, Records, Row, Write
 from callboard.types.errors import StoreDamaged, ValueDamaged, heart_of
 from callboard.types.lazy_dataclass import dataclass
@@ -54,6 +54,8 @@ Durability = Literal["full", "process"]
 """`full` survives a power cut. `process` survives only the death of processes; a commit takes a third of the time."""
 
 READERS = 2
+WRITERS_OF_FILES = 4
+"""Threads that write blobs and other files: several, so that their syncs share the turns of a slow disk."""
 
 
 async def open_store(folder: Path, *, durability: Durability = "full", notice: Tell | None = None) -> SqliteStore:
@@ -104,11 +106,13 @@ class SqliteStore(DurableStore):
         self.patience = patience
         """Waiting rules of writes for a full disk or a lock; a host of sessions makes waits unlimited."""
         self._synced: set[str] = set()
-        """Digests of the blobs whose folders this process has synced. They may be damaged or missing since."""
+        """Digests of the blobs whose folders this process has synced, and the names of synced folders. The blobs may be
+        damaged or missing since."""
         self._looked = statements.LookedChanges()
         hooks = Hooks(self._committed, self._others_changed, self.patience)
         self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
         self._readers = Readers(partial(connect, opened.folder, durable=opened.durable, reading=True), READERS)
+        self._files = Workers("files", WRITERS_OF_FILES, shielded=True)
         self._doorbell = Doorbell(opened.folder / "run", self._feeds.rung, self._writer.look)
         # A fork copies the descriptors, and a file lock lasts as long as any copy, so the child closes its copies at
         # once (test_a_lease_is_free_when_its_process_was_killed_though_its_children_live). The hook cannot be removed
@@ -174,14 +178,16 @@ class SqliteStore(DurableStore):
     async def patiently(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, run in a thread.
 
-        Repeat `work` while the disk is full and this process hosts sessions. Raises `StoreFull` if it hosts none.
+        Repeat `work` while the disk is full and this process hosts sessions. Raises `StoreFull` if it hosts none. A
+        cancelled caller waits for its end.
         """
+        await checkpoint_if_cancelled()
         again = f"{self._folder} can be written again: nothing was lost"
         return await with_room(self.patience, partial(self._in_thread, work), again=again)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await to_thread.run_sync(work)
+            return await self._files.do(work)
         except OSError as error:
             raise translated(error, self._folder) from error
 
@@ -277,6 +283,7 @@ class SqliteStore(DurableStore):
             await to_thread.run_sync(self._stop)
 
     def _stop(self) -> None:
+        self._files.stop()
         self._readers.stop()
         self._writer.stop()
         self._doorbell.close()  # after the last commit, of which other processes must be notified
