@@ -15,8 +15,10 @@ from tests.adapters.storage.store_conformance import StoreConformance, anyio_bac
 from callboard.adapters.storage.packing import row_crc
 from callboard.adapters.storage.sqlite import open_store, place, writer
 from callboard.adapters.storage.sqlite.place import sync_folder
-from callboard.ports.store import Append, Delete, Put, Row, Store
-from callboard.types.errors import Conflict
+from callboard.adapters.storage.sqlite.schema import connect
+from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
+from callboard.ports.store import Append, Delete, Fence, Put, Row, Store
+from callboard.types.errors import Conflict, Fenced
 
 
 class TestSqliteStore(StoreConformance):
@@ -125,6 +127,21 @@ async def test_a_commit_that_no_table_can_hold_fails_alone(tmp_path: Path) -> No
     assert sorted(record.data for record in await store.read("a")) == [b"1", b"2"]
     assert await store.read("b") == []
     await store.aclose()
+
+
+async def test_a_fence_that_a_failed_commit_has_read_is_read_again_after_other_work(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "s")
+    await store.aclose()
+    connection = connect(tmp_path / "s", durable=False)
+    transaction = Transaction(connection)
+    fence = Fence("host", next_fence(connection, "host"))
+    with pytest.raises(Conflict):
+        transaction.draft([Append("a", b"1", expected=7)], fence)
+    transaction.write_drafts()
+    next_fence(connection, "host")
+    with pytest.raises(Fenced):
+        transaction.draft([Append("a", b"1")], fence)
+    connection.close()
 
 
 async def test_a_blob_that_is_there_is_synced_once_and_a_lost_one_is_written_again(

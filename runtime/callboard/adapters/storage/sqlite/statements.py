@@ -340,8 +340,7 @@ class Transaction:
             self._write_records(draft, self._state)
         if draft.rows:
             self._write_rows(draft)
-        if draft.records or draft.rows:
-            self._begin_draft()
+        self._begin_draft()  # also after a commit that failed: it may have read what other work changes next
 
     def _write_records(self, draft: CommitDraft, state: _StoredState) -> None:
         places: dict[str, int] = {}
