@@ -38,7 +38,7 @@ BOUND, BOUND_AT = 0.5, 500
 GROWTH = 1.1
 """Greatest ratio of the CPU of a call with the most agents to that with the fewest."""
 EVENTS = 10_000
-STEPS_OF_EVENTS = 1_300
+STEPS_OF_EVENTS = 1_500
 """Number of steps of one agent that produce more than `EVENTS` events."""
 WINDOW = 200_000
 """Tokens of the model window in that session, which is compacted."""
