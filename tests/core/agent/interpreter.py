@@ -14,6 +14,7 @@ from typing import Any
 from tests.core.agent.agent_states import Life, facts
 
 from callboard.core.agent.decide import MODEL, SUMMARY, decide
+from callboard.core.agent.state import AgentState
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.view.invariants import invariants
 from callboard.core.messaging.envelopes import envelope_block
@@ -33,6 +34,12 @@ LONG = "word " * 900
 def begun() -> Life:
     spec = {"context_limit": 6_000, "pipeline": ({"stage": "clear_old_results"}, {"stage": "summarize_all"})}
     return Life.begun(plan_required=True, attempts=2, fallback_models=("two",), models={"one": {}}, **spec)
+
+
+def _fields(state: AgentState) -> dict[str, int]:
+    """The objects in a state and in its parts, by their names: `apply` changes new objects in place, and no other."""
+    parts = {"": state, **{name: part for name, part in vars(state).items() if hasattr(part, "__dict__")}}
+    return {f"{name}.{inner}": id(value) for name, part in parts.items() for inner, value in vars(part).items()}
 
 
 @dataclass
@@ -77,7 +84,10 @@ class Interpreter:
         if kind is ev.ModelCalled:
             paused = self.life.state.model.stop_reason == "pause_turn"
             self.faults += invariants(self.life.state.context.conversation.messages, sent=not paused)
+        before = self.life.state
+        as_it_was = _fields(before)
         self.life = self.life.on(kind, at=self.now, **fields)
+        assert _fields(before) == as_it_was, f"{kind.__name__} changes the state before it"
         self.faults += invariants(self.life.state.context.conversation.messages, sent=False)
 
     def _step(self) -> st.Step:
