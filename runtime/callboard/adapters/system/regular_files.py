@@ -15,7 +15,9 @@ import hashlib
 import os
 import stat
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -28,7 +30,7 @@ _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-_SYSTEM_CALL = ctypes.CDLL(None, use_errno=True).syscall
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class NotRegular(OSError):
@@ -75,7 +77,12 @@ class _OpenHow(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-_SYSTEM_CALL.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_OpenHow), ctypes.c_size_t)
+@cache
+def _system_call() -> Any:
+    """Return the function of Linux that makes a system call by its number. Other systems have none."""
+    call = _LIBC.syscall
+    call.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_OpenHow), ctypes.c_size_t)
+    return call
 
 
 def open_beneath(root_fd: int, relative: str, flags: int, mode: int = 0o600, *, links: bool = True) -> int:
@@ -137,7 +144,7 @@ def _openat2(
     # The kernel refuses a mode without O_CREAT (man 2 openat2).
     how = _OpenHow(flags, mode if creates else 0, resolve)
     for _ in range(64):  # the kernel requests another attempt after a rename at the same time as a `..`
-        result = _SYSTEM_CALL(_SYS_OPENAT2, root_fd, os.fsencode(relative), how, ctypes.sizeof(how))
+        result = _system_call()(_SYS_OPENAT2, root_fd, os.fsencode(relative), how, ctypes.sizeof(how))
         if result >= 0:
             return int(result)
         code = ctypes.get_errno()
