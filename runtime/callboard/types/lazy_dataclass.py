@@ -191,7 +191,7 @@ _FEW = 2
 
 
 def _init(kind: type[Any]) -> Method:
-    """Compile `__init__`: its code is that of `dataclasses`, except for frozen classes with several fields."""
+    """Compile `__init__`: its code is that of `dataclasses`, except for frozen classes with slots (`_filled`)."""
     frozen = kind.__dict__["__dataclass_params__"].frozen
     names: dict[str, Any] = {"_made": _MADE, "_set": object.__setattr__}
     positional: list[str] = []
@@ -205,8 +205,8 @@ def _init(kind: type[Any]) -> Method:
         if value:
             values[entry.name] = value
     body = [f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}" for name, value in values.items()]
-    if frozen and len(values) > _FEW and kind.__bases__ == (object,):
-        made = _filled(kind, values, names) if "__slots__" in kind.__dict__ else _spread(values)
+    if frozen and "__slots__" in kind.__dict__ and len(values) > _FEW and kind.__bases__ == (object,):
+        made = _filled(kind, values, names)
         names["_kind"] = kind
         body = ["if self.__class__ is not _kind:", *(f" {line}" for line in body), "else:", *made]
     if hasattr(kind, "__post_init__"):
@@ -230,11 +230,6 @@ def _filled(kind: type[Any], values: Mapping[str, str], names: dict[str, Any]) -
         *(f" self.{name} = {value}" for name, value in values.items()),
         " self.__class__ = _kind",
     ]
-
-
-def _spread(values: Mapping[str, str]) -> list[str]:
-    """Return the code that sets all fields of a frozen class without slots at once."""
-    return [f" _set(self, '__dict__', {{{', '.join(f'{name!r}: {value}' for name, value in values.items())}}})"]
 
 
 def _default(entry: Field[Any], names: dict[str, Any]) -> str:
