@@ -22,7 +22,7 @@ import child
 from callboard.core.agent.apply import apply
 from callboard.core.agent.rules.compaction import compaction, room
 from callboard.core.agent.state import AgentState, Facts, ToolFacts
-from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.pipeline import DEFAULT_PIPELINE
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.messaging.envelopes import envelope_block
@@ -125,8 +125,14 @@ def whole_view(state: AgentState, steps: Sequence[Step]) -> dict[str, float]:
     wanted: list[object] = []
     spent["fit"] = timed(lambda: wanted.extend(compaction(one, facts(one)) for one in asked))
     assert not any(wanted), "the view must stay whole"
-    spent["render"] = timed(lambda: [anchored(one.context.conversation, one.costs.cycle) for one in asked])
+    spent["render"] = timed(lambda: [sent_messages(one) for one in asked])
     return {part: seconds / len(steps) * 1e6 for part, seconds in spent.items()}
+
+
+def sent_messages(state: AgentState) -> list[bytes]:
+    """Return the messages of the next request, in pieces."""
+    conversation = state.context.conversation
+    return with_marks(conversation, marks(conversation, state.costs.cycle))
 
 
 def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
@@ -135,7 +141,7 @@ def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
         state = applied(state, step.before[:-1])
         while wanted := compaction(state, facts(state)):
             state = applied(state, edit(state, wanted))
-        anchored(state.context.conversation, state.costs.cycle)
+        sent_messages(state)
         state = applied(state, (step.before[-1], *step.after))
     return state
 

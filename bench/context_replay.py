@@ -17,7 +17,7 @@ from context_session import Session, Work
 from callboard.core.agent.apply import apply
 from callboard.core.agent.rules.compaction import compaction
 from callboard.core.agent.state import AgentState, Facts
-from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.stages.summarize import region_edits
 from callboard.core.context.summary.request import riding_text, summary_edits, summary_request
 from callboard.core.context.summary.shared_prefix import MOST_DATA, SharingFacts, replies_behind, rides, riding
@@ -83,7 +83,8 @@ class Replay:
         return self.played
 
     def _step(self, player: Player) -> None:
-        messages = anchored(self.state.context.conversation, self.state.costs.cycle, self.limits)
+        conversation = self.state.context.conversation
+        messages = with_marks(conversation, marks(conversation, self.state.costs.cycle, self.limits))
         head = HEAD if sum(piece.count(b'"cache_control"') for piece in messages) < 3 else HEAD_UNMARKED
         work = player.next(b"".join(messages))
         ordinal = self.state.model.ordinal + 1

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.core.context.context_histories import Session, said
 
-from callboard.core.context.cache.breakpoints import anchored, anchored_list, marks, unmarked
+from callboard.core.context.cache.breakpoints import anchored_list, marks, unmarked, with_marks
 from callboard.core.context.cache.cost import (
     LOOK_BACK,
     InputBill,
@@ -133,5 +133,5 @@ def test_a_request_bears_four_marks_at_most_and_three_leave_the_tools_without() 
     view = talk(30, calls=12).view
     cycle = EditCycle(fixed=view.messages[6].id, touched=view.messages[20].id)
     for one in (EditCycle(), cycle, EditCycle(fixed=view.messages[6].id)):
-        pieces = b",".join(anchored(view, one, LIMITS))
+        pieces = b",".join(with_marks(view, marks(view, one, LIMITS)))
         assert pieces.count(b'"cache_control"') == len(marks(view, one, LIMITS)) <= 3

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context.context_histories import STEPS, Session, played, said
 
-from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.pipeline import DEFAULT_PIPELINE, next_stage, react_stage
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.view.conversation import render, size
@@ -33,7 +33,7 @@ def check(session: Session) -> None:
     lines = transcript_lines(session.view.messages, Origin())
     assert load_transcript(b"".join(lines)) == session.view.messages
     assert lines == [compact(json.loads(line)).encode() + b"\n" for line in lines]
-    for message, wire in zip(session.view.messages, anchored(session.view), strict=True):
+    for message, wire in zip(session.view.messages, with_marks(session.view, marks(session.view)), strict=True):
         assert unmarked(json.loads(wire)) == json.loads(message.wire)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hy
 
-from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.summary.shared_prefix import riding
 from callboard.core.context.view.conversation import Conversation, add_assistant, add_user, edited, restored_from
 from callboard.core.context.view.invariants import invariants
@@ -196,7 +196,7 @@ def test_old_chunks_are_put_together_once_for_a_reader_so_that_a_step_costs_no_m
     before = talk.view.messages.pieces(reader="two")
     for _ in range(3):
         talk.step("two", thought())
-    now = anchored(talk.view, reader="two")
+    now = with_marks(talk.view, marks(talk.view), reader="two")
     known = {id(piece) for piece in before}
     assert sum(id(piece) not in known for piece in now) <= 2 * FULL, "the newest messages alone"
     assert len(now) < 100, "those long past stand in chunks"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.context.context_histories import STEPS, Session, played, png, said, text
 
-from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.last_resort import drop_old_images
 from callboard.core.context.view.conversation import render
@@ -74,7 +74,8 @@ def same(session: Journalled) -> None:
     rendered = session.rendered()
     assert session.view.messages == rendered
     scratch = replace(session.view, messages=Messages.of(tuple(rendered)))
-    assert b",".join(anchored(session.view)) == b",".join(anchored(scratch))
+    now, then = (b",".join(with_marks(view, marks(view))) for view in (session.view, scratch))
+    assert now == then
     assert b",".join(session.view.messages.pieces()) == b",".join(message.wire for message in rendered)
     assert invariants(session.view.messages, sent=session.past.messages[-1].role == "user") == []
 

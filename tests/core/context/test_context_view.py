@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.core.context.context_histories import Session, call, png, result, said, text
 
-from callboard.core.context.cache.breakpoints import anchored, anchored_list, with_anchor
+from callboard.core.context.cache.breakpoints import anchored_list, marks, with_anchor, with_marks
 from callboard.core.context.view.conversation import (
     RENDERING,
     Conversation,
@@ -325,7 +325,7 @@ def test_the_anchor_goes_onto_the_last_block_that_can_bear_it(blocks: list[Json]
 
 def test_the_newest_user_message_and_the_one_before_are_anchored() -> None:
     view = Session().user(said("go")).step("a").step([text("b"), png(9, 9)]).reply(text("paused")).view
-    wires = anchored(view)
+    wires = with_marks(view, marks(view))
     assert [wire.count(b"cache_control") for wire in wires] == [0, 0, 1, 0, 1, 0]
     assert wires[0] is view.messages[0].wire
 

@@ -17,7 +17,7 @@ from tests.engine.agent.test_one_agent import Echo, tools
 from callboard.core.agent.apply import fold
 from callboard.core.agent.snapshot import dump
 from callboard.core.agent.state import AgentState
-from callboard.core.context.cache.breakpoints import anchored
+from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.pipeline import PRESETS
 from callboard.core.keys import journal, snapshot_key
 from callboard.engine.commands import send_prompt
@@ -132,7 +132,7 @@ class Life:
 
 
 def request(state: AgentState) -> bytes:
-    return b",".join(anchored(state.context.conversation, state.costs.cycle))
+    return b",".join(with_marks(state.context.conversation, marks(state.context.conversation, state.costs.cycle)))
 
 
 _PLACE = re.compile(rb"(?<=/transcripts/lead-)[0-9]+(?=\.jsonl)")

@@ -5,8 +5,8 @@ finds the known folder that contains the result. Its answer can be outdated a mo
 `open_beneath` (`system/regular_files.py`): the kernel itself then refuses to leave the folder, whatever was changed
 meanwhile.
 
-A pattern stands for every name that it could match now. The walk over them is bounded: one that reaches its limit
-reports that. `trees.py` walks over what is beneath a folder.
+A shell pattern is replaced by the names that it matches now. There is a limit for the number of names, and a pattern
+that exceeds it is reported. `trees.py` lists what is beneath a folder.
 """
 
 from __future__ import annotations

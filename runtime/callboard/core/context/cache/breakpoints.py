@@ -40,15 +40,8 @@ def with_anchor(wire: bytes) -> bytes:
     return wire
 
 
-def anchored(
-    conv: Conversation, cycle: EditCycle = FRESH, limits: ModelLimits | None = None, reader: str = ""
-) -> list[bytes]:
-    """Return all messages as they are sent to the model `reader`, with a cache mark at each of `marks`."""
-    return with_marks(conv, marks(conv, cycle, limits), reader)
-
-
-def with_marks(conv: Conversation, indexes: Sequence[int], reader: str) -> list[bytes]:
-    """Return all messages as they are sent to the model `reader`, with a cache mark at these indexes.
+def with_marks(conv: Conversation, indexes: Sequence[int], reader: str = "") -> list[bytes]:
+    """Return all messages as they are sent to the model `reader`, with a cache mark at these indexes (`marks`).
 
     The messages are in pieces (`Messages.pieces`).
     """
