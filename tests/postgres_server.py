@@ -40,15 +40,18 @@ def programs() -> Path | None:
 class PostgresServer:
     """A running server, and its failures."""
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
+    def __init__(self, folder: Path, *, durable: bool, log: Path | None = None) -> None:
         found = programs()
         assert found is not None, NO_PROGRAMS
         self._programs = found
         self._folder = folder
         self._data = folder / "data"
+        self._log = log or folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
-            os.chown(folder, SERVER_USER, SERVER_USER)
+            for path in (folder, self._log):
+                path.touch()
+                os.chown(path, SERVER_USER, SERVER_USER)
         # The disk of a test need not survive the loss of power.
         self._run("initdb", "-U", "callboard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D", self._data)
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
@@ -57,7 +60,8 @@ class PostgresServer:
                 f"unix_socket_directories = '{folder}'",
                 f"fsync = {'on' if durable else 'off'}",
                 "max_connections = 200",
-                "log_min_messages = panic",
+                "log_min_messages = log",
+                "log_min_error_statement = panic",
             ):
                 print(line, file=settings)
 
@@ -65,13 +69,17 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://callboard@/postgres?host={self._folder}"
 
+    def said(self) -> str:
+        """Return the end of the server's log."""
+        return self._log.read_text(errors="replace")[-3_000:]
+
     @property
     def socket(self) -> Path:
         return self._folder / ".s.PGSQL.5432"
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""
-        self._run("pg_ctl", "start", "-w", "-s", "-D", self._data, "-l", self._folder / "log")
+        self._run("pg_ctl", "start", "-w", "-s", "-D", self._data, "-l", self._log)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server. `mode`: as of pg_ctl; `immediate` is like a crash."""
@@ -111,10 +119,13 @@ def running(*, durable: bool = False, within: Path | None = None) -> Iterator[Po
     """
     if programs() is None:
         pytest.skip(NO_PROGRAMS)
-    # The path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="pg-", dir=within or "/tmp") as folder:
+    # The path of a socket must be short. The log is not on a disk that a test fills.
+    with (
+        tempfile.TemporaryDirectory(prefix="pg-", dir=within or "/tmp") as folder,
+        tempfile.NamedTemporaryFile(prefix="pg-log-", dir="/tmp") as log,
+    ):
         Path(folder).chmod(0o755)
-        server = PostgresServer(Path(folder), durable=durable)
+        server = PostgresServer(Path(folder), durable=durable, log=Path(log.name))
         server.start()
         try:
             yield server

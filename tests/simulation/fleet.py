@@ -203,7 +203,7 @@ class FleetWorld:
         deadline = time.monotonic() + self.patience
         while not condition():
             logs = "\n".join(f"--- {host.name}\n{host.said()[-3_000:]}" for host in self.hosts)
-            assert time.monotonic() < deadline, f"not in time: {what}\n{logs}"
+            assert time.monotonic() < deadline, f"not in time: {what}\n{logs}\n--- server\n{self.server.said()}"
             time.sleep(0.1)
 
     def broken_promises(self, sessions: Sequence[str]) -> list[str]:

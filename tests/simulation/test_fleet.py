@@ -105,8 +105,10 @@ def lived(world: FleetWorld, disk: SmallDisk, random: Random, sessions: int, los
         lost = [session for session, host in at_work.items() if host != "three"]
         assert {"one", "two"} <= set(at_work.values()), "both hosts are lost in a first command, which a second follows"
         world.until(lambda: {hosts_of(world, at).get(each) for each in lost} == {"three"}, "host three acts for all")
-        cut_off = [deed.at for deed in world.deeds() if deed.host == "two"]
-        assert max(cut_off) < at + 10.0, "a host that is cut off ends its commands before it can be replaced"
+        of_two = {session for session in lost if at_work[session] == "two"}
+        cut_off = max(deed.at for deed in world.deeds() if deed.host == "two")
+        replaced = min(deed.at for deed in world.deeds() if deed.host == "three" and deed.session in of_two)
+        assert cut_off < replaced, "a host that is cut off ends its commands before it is replaced"
         time.sleep(max(0.0, at + losses.cut - time.time()))
         proxy.cut = False
         world.serve("four")
