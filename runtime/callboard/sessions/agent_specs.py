@@ -36,7 +36,7 @@ from callboard.core.tool_access import (
 from callboard.ports.tool import Skills
 from callboard.ports.worktrees import WorktreeActor, WorktreeKeeper
 from callboard.sessions.compose import ModelSelection, search_by
-from callboard.sessions.options import LeadOptions
+from callboard.sessions.options import SessionOptions
 from callboard.types.agent_spec import BYPASS, AgentSpec, Limits, ModelLimits, PermissionRules
 from callboard.types.choices import choose, unknown
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
@@ -361,20 +361,27 @@ class AgentTypes:
 
 
 async def lead_of(
-    types: AgentTypes, options: LeadOptions, keeper: WorktreeKeeper, session: str, *, model_chosen: bool
+    types: AgentTypes, options: SessionOptions, keeper: WorktreeKeeper, session: str, *, forked: str
 ) -> AgentSpec:
     """Return the spec of a new session's lead. A person's choice of model and effort overrides its file.
 
-    Raises `UsageError` if it cannot have the worktree of the options.
+    `forked`: worktree of the session of which the new one is a fork. The fork works in it, unless the options name one.
+
+    Raises `UsageError` if it cannot have the worktree.
     """
-    spec = types.lead(options.agent_type, options.disallowed, model_chosen=model_chosen)
+    chosen = options.lead
+    spec = types.lead(chosen.agent_type, chosen.disallowed, model_chosen=options.model.name is not None)
     update: dict[str, object] = {}
-    if effort := options.effort or types.loaded.settings.effort:
+    if effort := chosen.effort or types.loaded.settings.effort:
         update["effort"] = effort
-    if options.thinking is not None:
-        update["thinking"] = options.thinking
-    if options.worktree is not None:
-        name = await _worktree_of_lead(options.worktree, keeper, session)
+    if chosen.thinking is not None:
+        update["thinking"] = chosen.thinking
+    name = ""
+    if chosen.worktree is not None:
+        name = await _worktree_of_lead(chosen.worktree, keeper, session)
+    elif forked:
+        name = await _worktree_of_fork(forked, keeper)
+    if name:
         update |= {"worktree": name, "folder": str(keeper.path(name))}
     return spec.model_copy(update=update)
 
@@ -391,6 +398,17 @@ async def _worktree_of_lead(requested: str, keeper: WorktreeKeeper, session: str
             await keeper.create(name, WorktreeActor("person", session, "", "for lead"))
     except ToolRefused as refused:
         raise UsageError(f"--worktree: {refused}") from refused
+    return name
+
+
+async def _worktree_of_fork(name: str, keeper: WorktreeKeeper) -> str:
+    """Return the worktree of the forked session, whose folder exists now."""
+    try:
+        await keeper.open(name)
+    except ToolRefused as refused:
+        raise UsageError(
+            f"the forked session works in a worktree: {refused}: let the fork work in another one (--worktree NAME)"
+        ) from refused
     return name
 
 

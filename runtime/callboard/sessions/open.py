@@ -288,7 +288,7 @@ async def build_runtime(
     loaded = prepared.loaded
     types = _types_of(prepared, options, wiring, definitions)
     keeper = await open_keeper(prepared.places, prepared.store, loaded.environment, real=prepared.runs_tools)
-    lead = await lead_of(types, options.lead, keeper, prepared.row.id, model_chosen=options.model.name is not None)
+    lead = await lead_of(types, options, keeper, prepared.row.id, forked=prepared.worktree)
     initial = definitions.types[lead.agent_type].initial_prompt
     row = await _save_row(prepared, options, lease, wiring, lead=lead, initial=initial)
     memories = memories_of(prepared.places, loaded, row.id)

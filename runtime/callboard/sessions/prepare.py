@@ -25,10 +25,11 @@ from callboard.config.hooks import hook_notes
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, TrustPrompt, decide, standing
 from callboard.core.context.view.transcript import foreign_transcript
-from callboard.core.decoding import version_numbers
-from callboard.core.keys import UUID_PATTERN, host_lease, session_key
+from callboard.core.decoding import read_value, version_numbers
+from callboard.core.keys import UUID_PATTERN, agent_key, host_lease, session_key
 from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session, named
+from callboard.engine.recall import first_spec
 from callboard.ports.store import Lease, Store
 from callboard.sessions.lease import hold_lease
 from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
@@ -39,8 +40,11 @@ from callboard.sessions.workspaces import PlacedWorkspace, place_here, place_ses
 from callboard.types.errors import UsageError
 from callboard.types.events import Event
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import HostRow, Json, SessionRow
+from callboard.types.records import AgentRow, HostRow, Json, SessionRow
 from callboard.types.settings import Settings
+
+_NOT_FORKED = (SERVES, DETACHED, "transcript")
+"""Settings of a session that its forks do not have. `transcript`: the lines that are in its file, and not in theirs."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class PreparedSession:
     replay: Replay | None = None
     forked: str = ""
     """Session whose conversation this new session continues; empty if there is none."""
+    worktree: str = ""
+    """Worktree in which the lead of that session works; empty: the workspace."""
     copied: Sequence[Event] = ()
     """Messages of a transcript with which this new session begins."""
     placed: PlacedWorkspace | None = None
@@ -238,7 +244,9 @@ async def _to_resume(
         entries["max_cost_usd"] = options.model.max_cost_usd
     if options.identity.fork:
         fork = await _forked(row, entries, options, store)
-        return PreparedSession(places, fork, store, loaded, trust, options.permissions.attended, forked=row.id)
+        attended = options.permissions.attended
+        tree = await _worktree_of_lead(store, row.id)
+        return PreparedSession(places, fork, store, loaded, trust, attended, forked=row.id, worktree=tree)
     newest = max(row.callboard, __version__, key=version_numbers)
     row = row.model_copy(update={"settings": entries, "callboard": newest, "workspace": str(places.workspace)})
     row = row.model_copy(update={"by_tool": row.by_tool and bool(started_by_tool())})
@@ -317,16 +325,24 @@ async def _forked(source: SessionRow, settings: Json, options: SessionOptions, s
 
     Raises `UsageError` for an id that a session has.
     """
-    return SessionRow(
+    row = SessionRow(
         id=await _new_id(options, store),
         workspace=source.workspace,
         created_at=SystemClock().now(),
-        prompt=source.prompt,
         model=str(settings["model"]),
-        settings={name: value for name, value in settings.items() if name not in (SERVES, DETACHED)},
+        settings={name: value for name, value in settings.items() if name not in _NOT_FORKED},
         callboard=__version__,
         by_tool=bool(started_by_tool()),
     )
+    return named(row, options.identity.title or source.prompt)
+
+
+async def _worktree_of_lead(store: Store, session: str) -> str:
+    """Return the worktree in which the lead of a session began; empty: the workspace. Raises `SessionUnreadable`."""
+    lead = await store.get(agent_key(session, "lead"))
+    if lead is None or lead.value is None:
+        return ""
+    return (await first_spec(store, session, read_value(AgentRow, lead.value, lead.key))).worktree
 
 
 async def _new_id(options: SessionOptions, store: Store) -> str:

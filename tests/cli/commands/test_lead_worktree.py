@@ -29,6 +29,13 @@ agents:
     - reply: added
 end: {reply: nothing more}
 """
+FORK = """
+agents:
+  lead:
+    - reply:
+        - tool_use: {name: write_file, input: {path: later.txt, content: later}}
+    - reply: more
+"""
 
 
 @pytest.fixture
@@ -81,6 +88,26 @@ def test_a_session_that_goes_on_stays_in_its_worktree(command: Command) -> None:
     assert command.run_inline("run", "-c", *flags, "More.").code == 0
     assert (folder_of(command, "feature") / "later.txt").is_file()
     assert not (command.workspace / "later.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_fork_goes_on_in_the_worktree_of_its_session(command: Command) -> None:
+    assert run(command, "-w", "feature").code == 0
+    flags = ("--permission-mode", "acceptEdits", "--model", command.scenario(FORK))
+    forked = command.run_inline("run", "-c", "--fork-session", *flags, "More.")
+    assert forked.code == 0, forked.err
+    assert (folder_of(command, "feature") / "later.txt").is_file()
+    assert run_git(command.workspace, "status", "--porcelain") == ""
+    elsewhere = command.run_inline("run", "-c", "--fork-session", "-w", "other", *flags, "More.")
+    assert elsewhere.code == 0, elsewhere.err
+    assert (folder_of(command, "other") / "later.txt").is_file()
+    shutil.rmtree(folder_of(command, "other"))
+    run_git(command.workspace, "worktree", "prune")
+    run_git(command.workspace, "branch", "-D", "wt/other")
+    refused = command.run_inline("run", "-c", "--fork-session", *flags, "More.")
+    assert refused.code == 2
+    assert "the forked session works in a worktree: the worktree other is gone" in refused.err
+    assert run_git(command.workspace, "status", "--porcelain") == ""
 
 
 @pytest.mark.slow

@@ -433,4 +433,8 @@ def test_a_session_is_named_renamed_and_resumed_by_its_name(command: Command) ->
     assert command.run_inline("run", "--resume", "parser work", "-n", "lexer", "Go on.").code == 0
     rows = json.loads(command.run_inline("sessions", "--json").out)
     assert {row["id"] for row in rows if row["prompt"] == "lexer"} == {ids["parser work"]}
+    assert command.run_inline("run", "--resume", "lexer", "--fork-session", "-n", "tokens", "Go on.").code == 0
+    rows = json.loads(command.run_inline("sessions", "--json").out)
+    assert [row["prompt"] for row in rows].count("lexer") == 1
+    assert command.run_inline("run", "--resume", "tokens", "Go on.").code == 0
     assert command.run_inline("run", "--resume", "nothing", "Go on.").code == 2

@@ -108,6 +108,9 @@ async def test_a_session_of_claude_code_is_continued_and_its_file_grows(bench: S
     assert chain_of(written) == ["Which word?", "Plum.", "and now", "All done.", "once more", "All done."]
     fork = result_of(await bench.ask("aside", resume=session, fork_session=True))
     assert fork.session_id != session
+    copy = [json.loads(line) for line in file.with_name(f"{fork.session_id}.jsonl").read_text().splitlines()]
+    assert chain_of(copy)[:2] == ["Which word?", "Plum."]
+    assert chain_of(copy)[-2:] == ["aside", "All done."]
 
 
 def test_an_unknown_session_without_a_transcript_is_an_error(tmp_path: Path, anyio_backend: str) -> None:
