@@ -215,6 +215,16 @@ async def test_links_that_lead_out_are_refused(world: World, tmp_path: Path) -> 
     assert await world.rows() == {}
 
 
+async def test_a_file_whose_name_is_not_utf8_is_named_and_the_others_count(world: World) -> None:
+    world.write("roof.md")
+    world.write(os.fsdecode(b"caf\xe9.md"))
+    world.write_personal(os.fsdecode(b"caf\xe9.md"))
+    faults = await world.sync()
+    assert faults[0] == "'.callboard/schedules/caf\\udce9.md': its name is not UTF-8 text: rename the file"
+    assert len(faults) == 2
+    assert list(await world.rows()) == ["roof"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every folder")
 async def test_a_folder_that_cannot_be_looked_into_ends_nothing(world: World) -> None:
     world.write_personal("roof.md")

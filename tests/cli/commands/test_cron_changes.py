@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import anyio
@@ -13,14 +15,15 @@ import pytest
 from tests.cli.commands.command import Command
 from tests.cli.commands.test_exit_codes import HELLO
 
-from callboard.core.keys import fire_key
-from callboard.ports.store import Put
+from callboard.core.keys import fire_key, schedule_key
+from callboard.ports.store import Put, Store
 from callboard.sessions.places import find_places
 from callboard.sessions.stores import log_notice, open_store
-from callboard.types.schedules import Fire
+from callboard.types.schedules import Fire, Schedule
 from callboard.types.settings import Settings
 
 NOON = 1_800_000_000.0
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -107,6 +110,7 @@ WRONG = (
     (("@daily", "x", "--agent-type", "general", "--context", "lead"), "--agent-type: "),
     (("@daily", "x", "--agent-type", "generl"), "--agent-type: unknown type 'generl': choose general"),
     (("@daily", "x", "--expires", "2020-01-01"), "--expires: '2020-01-01' is past"),
+    (("@daily", "x", "--expires", "1m", "--jitter", "0"), "--expires: its next time is "),
     (("@daily", "x", "--deny", "Bash("), "--deny: "),
 )
 
@@ -117,6 +121,31 @@ def test_what_is_wrong_is_told_by_its_option(command: Command) -> None:
         ran = command.run_inline("cron", "add", *wrong)
         assert (ran.code, ran.out, told in ran.err, "Traceback" in ran.err) == (2, "", True, False), ran.err
     assert len(schedules_of(command)) == 1
+
+
+def test_a_change_after_which_it_would_never_fire_is_refused(command: Command) -> None:
+    row = add(command)
+    change_row(command, row["id"], fires=3)
+    for change, told in (
+        (("--cron", "at 2020-01-01T00:00"), "--cron: at 2020-01-01T00:00 never fires from now on"),
+        (("--expires", "1s"), "--expires: its next time is "),
+        (("--max-runs", "3"), "--max-runs: it has fired 3 times already: write a larger number, or none"),
+    ):
+        ran = command.run_inline("cron", "edit", "look", *change)
+        assert (ran.code, told in ran.err) == (2, True), ran.err
+    assert schedules_of(command)[0]["cron"] == "0 9 * * 1-5"
+    assert command.run_inline("cron", "edit", "look", "--max-runs", "4").code == 0
+
+
+def test_what_fell_due_while_it_was_over_is_not_made_up(command: Command) -> None:
+    row = add(command)
+    change_row(command, row["id"], state="ended", last_slot=1_700_000_000.0, fires=3, max_runs=3)
+    assert command.run_inline("cron", "edit", "look", "--prompt", "Look closely").code == 0
+    assert stored_row(command, row["id"]).last_slot == 1_700_000_000.0, "it stays over"
+    before = time.time()
+    assert command.run_inline("cron", "edit", "look", "--max-runs", "none").code == 0
+    changed = stored_row(command, row["id"])
+    assert (changed.state, (changed.last_slot or 0) >= before) == ("active", True)
 
 
 def test_a_person_pauses_resumes_and_runs_one_by_its_name(command: Command) -> None:
@@ -214,6 +243,42 @@ def test_a_tool_s_process_changes_no_schedule(tmp_path: Path, act: str) -> None:
     given = {"add": ("@daily", "x"), "edit": ("look", "--once")}.get(act, ("look",))
     ran = Command(tmp_path).run_inline("cron", act, *given, CALLBOARD_TOOL="1")
     assert (ran.code, "for a person" in ran.err) == (2, True)
+
+
+def with_store(command: Command, act: Callable[[Store, str], Awaitable[T]]) -> T:
+    """Run `act` with the store and the session of the workspace."""
+    session = str(schedules_of(command)[0]["session"])
+
+    async def acting() -> T:
+        with mock.patch.dict(os.environ, command.env, clear=True):
+            store = await open_store(find_places(command.workspace), Settings(durability="process"), log_notice)
+        try:
+            return await act(store, session)
+        finally:
+            await store.aclose()
+
+    return anyio.run(acting)
+
+
+def stored_row(command: Command, schedule: str) -> Schedule:
+    """Return the row of a schedule."""
+
+    async def read(store: Store, session: str) -> Schedule:
+        row = await store.get(schedule_key(session, schedule))
+        assert row is not None
+        return Schedule.model_validate_json(row.value or b"")
+
+    return with_store(command, read)
+
+
+def change_row(command: Command, schedule: str, **fields: object) -> None:
+    """Change the row of a schedule as a host would."""
+    row = stored_row(command, schedule).model_copy(update=fields)
+
+    async def put(store: Store, session: str) -> None:
+        await store.commit(Put(schedule_key(session, schedule), row.encode()))
+
+    with_store(command, put)
 
 
 def put_fires(command: Command, rows: list[dict[str, Any]]) -> None:

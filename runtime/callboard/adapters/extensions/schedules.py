@@ -23,6 +23,7 @@ from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
 from callboard.core.keys import short_id
 from callboard.core.scheduling.fields import FIELDS, InvalidField, nearest_field, with_fields
 from callboard.core.trust.claims import WorkspaceClaims
+from callboard.core.utf8 import storable
 from callboard.types.errors import SettingsError
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -136,6 +137,9 @@ def _label(source: Source, path: Path) -> str:
 
 def _read(source: Source, path: Path, look: _Look) -> None:
     where = _label(source, path)
+    if where != storable(where):
+        look.faults.append(f"{where!a}: its name is not UTF-8 text: rename the file")
+        return
     try:
         raw = source.read(path)
         schedule = read_schedule(raw, where)

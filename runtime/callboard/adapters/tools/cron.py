@@ -15,7 +15,7 @@ from callboard.core.keys import schedule_key, short_id
 from callboard.core.permissions.modes import within
 from callboard.core.scheduling import CronInvalid, budget_words, describe, local_time, when_of
 from callboard.core.scheduling.fields import InvalidField, with_fields
-from callboard.core.scheduling.history import upcoming
+from callboard.core.scheduling.history import refuse_never, upcoming
 from callboard.core.scheduling.permissions import none_more, schedule_id
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
@@ -100,13 +100,12 @@ def _schedule_cron(arguments: _ScheduleCron, context: CallContext) -> ToolOutcom
     )
     try:
         schedule = with_fields(blank, arguments.model_dump(mode="json", exclude_unset=True), context.now)
+        refuse_never(schedule, context.now)
     except InvalidField as wrong:
         raise ToolRefused(str(wrong)) from wrong
     schedule = _within_turn(schedule, context)
     _refuse(schedule, context)
     times = upcoming(schedule, context.now, _SHOWN)
-    if not times:
-        raise ToolRefused(f"cron: {schedule.cron} never fires from now on: give a time that is still to come")
     write = Put(schedule_key(context.session, schedule.id), schedule.encode(), 0)
     data = {"id": schedule.id, "next": times}
     return ToolOutcome(_echo(schedule, times), writes=(write,), data=data)

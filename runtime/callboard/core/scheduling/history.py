@@ -17,6 +17,7 @@ from typing import Literal
 
 from callboard.core.budgets.tree import NOTHING, Amount, amount_of
 from callboard.core.keys import END_FIRE
+from callboard.core.scheduling.describe import local_time
 from callboard.core.scheduling.due import (
     DEFAULT_RULES,
     FAILURES_TO_PAUSE,
@@ -26,6 +27,7 @@ from callboard.core.scheduling.due import (
     latest,
     retry_wait,
 )
+from callboard.core.scheduling.fields import InvalidField
 from callboard.core.scheduling.fire_times import fires_between
 from callboard.core.scheduling.timezones import LAST_MOMENT
 from callboard.core.scheduling.trigger import when_of
@@ -305,6 +307,20 @@ class FireStats:
     cost_usd: float = 0.0
     tokens: int = 0
     steps: int = 0
+
+
+def refuse_never(schedule: Schedule, now: float) -> None:
+    """Raise `InvalidField` for a new or changed schedule that would never fire from now on, paused or not."""
+    active = schedule.model_copy(update={"state": "active", "enabled": True})
+    if upcoming(active, now, 1):
+        return
+    if schedule.max_runs is not None and schedule.fires >= schedule.max_runs:
+        raise InvalidField("max_runs", f"it has fired {schedule.fires} times already: write a larger number, or none")
+    later = upcoming(active.model_copy(update={"expires": None}), now, 1)
+    if later:
+        at = local_time(when_of(schedule), later[0])
+        raise InvalidField("expires", f"its next time is {at}, which is not before its end: write a later time")
+    raise InvalidField("cron", f"{schedule.cron} never fires from now on: write a time that is still to come")
 
 
 def upcoming(schedule: Schedule, now: float, count: int) -> list[float]:

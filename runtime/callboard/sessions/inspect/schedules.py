@@ -24,7 +24,7 @@ from callboard.core.keys import by_beginning, fires_prefix, rows_prefix, schedul
 from callboard.core.reports.spending import CallTotals, ScheduleSpent
 from callboard.core.scheduling import resumed
 from callboard.core.scheduling.fields import InvalidField, with_fields
-from callboard.core.scheduling.history import FireStats, newest_first, stats_of, upcoming
+from callboard.core.scheduling.history import FireStats, newest_first, refuse_never, stats_of
 from callboard.engine.budgets.spending import session_spending
 from callboard.engine.commands import SERVES, find_session, sessions_of
 from callboard.engine.row_cache import RowCache
@@ -83,7 +83,7 @@ class ScheduleInspector:
         """Return the schedule as `edit` would change it, without writing it.
 
         Raises as `drafted` does, and for a schedule from a file. New times apply from now on: missed ones are not made
-        up. An ended schedule fires again if its times, its end or its number of runs are changed.
+        up. An ended schedule fires again from now on if its times, its end or its number of runs are changed.
         """
         schedule = self.schedule_named(name)
         now = self._clock.now()
@@ -92,11 +92,15 @@ class ScheduleInspector:
             raise UsageError(f"{name} is cancelled, and never fires again: add a new one")
         changed = with_fields(schedule, fields, now)
         update: dict[str, object] = {}
-        if (changed.cron, changed.timezone) != (schedule.cron, schedule.timezone):
+        times = (changed.cron, changed.timezone) != (schedule.cron, schedule.timezone)
+        reopened = schedule.state in ("fired", "ended") and _reopens(schedule, changed)
+        if times or reopened:
             update["last_slot"] = max(now, schedule.last_slot or 0.0)
-        if schedule.state in ("fired", "ended") and _reopens(schedule, changed):
+        if reopened:
             update |= {"state": "active", "enabled": True}
         changed = changed.model_copy(update=update)
+        if _reopens(schedule, changed):
+            refuse_never(changed, now)
         self._free(changed)
         return changed
 
@@ -236,8 +240,7 @@ def drafted(session: str, number: int, fields: Fields, now: float) -> Schedule:
     origin = sorted((name, str(value)) for name, value in fields.items())
     blank = Schedule(id=short_id("cron", session, origin, number), cron="", prompt="", created_at=now)
     made = with_fields(blank, fields, now)
-    if not upcoming(made, now, 1):
-        raise InvalidField("cron", f"{made.cron} never fires from now on: write a time that is still to come")
+    refuse_never(made, now)
     return made
 
 
