@@ -108,6 +108,35 @@ async def test_a_replay_on_another_machine_speaks_of_that_machine(tmp_path: Path
     assert not any(place in text for place in HERE.values.values())
 
 
+async def test_a_path_of_the_machine_is_none_in_another_word_or_path(tmp_path: Path) -> None:
+    box = Placeholders({"workspace": "/app", "home": "/root", "session": "s-111"})
+    words = "src/app/main.py src/rootReducer.js /apple /app.bak ../app"
+
+    def asked(places: Placeholders) -> ModelRequest:
+        paths = "{workspace}, {workspace}/x, file://{workspace}/y, {home}. {home}".format_map(places.values)
+        return request(places, system=json.dumps([{"type": "text", "text": f"{words} {paths}"}]).encode())
+
+    model = RecordingModel(ScriptedModel(file_reply), Recording(tmp_path / "c", box, {"model": "m"}))
+    await model.complete(asked(box), lambda _: None)
+    await model.aclose()
+    assert await replay(tmp_path / "c", asked(THERE)) == file_reply(asked(THERE))
+    assert words in (tmp_path / "c").read_text()
+
+
+async def test_a_cassette_that_replaced_parts_of_words_still_plays_where_it_was_recorded(tmp_path: Path) -> None:
+    box = Placeholders({"workspace": "/app", "home": "/root", "session": "s-111"})
+    asked = request(box, system=b'[{"text":"src/app","type":"text"}]')
+    model = RecordingModel(
+        ScriptedModel(file_reply), Recording(tmp_path / "c", replace(box, whole=False), {"model": "m"})
+    )
+    await model.complete(asked, lambda _: None)
+    await model.aclose()
+    text = (tmp_path / "c").read_text()
+    assert "src{{callboard:workspace}}" in text
+    (tmp_path / "c").write_text(text.replace('"paths":"whole",', "", 1))
+    assert await replay(tmp_path / "c", asked, box) == file_reply(asked)
+
+
 async def test_agents_may_play_in_any_order_and_all_at_once(tmp_path: Path) -> None:
     agents = [f"mate-{n}" for n in range(10)]
     model = RecordingModel(ScriptedModel(file_reply), Recording(tmp_path / "c", HERE, {"model": "m"}))

@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 from itertools import chain, takewhile, zip_longest
 from pathlib import Path
 from typing import cast
@@ -25,6 +27,8 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
 VERSION = 1
+WHOLE = "whole"
+"""`paths` of the header, see `Placeholders.whole`."""
 _OF_THIS_RUN = (
     # Transcripts are named by a journal position, which depends on the arrival of mail.
     (late_pattern(r"(/transcripts/[a-z][a-z0-9-]*)-[0-9]+\.jsonl"), r"\1-{{callboard:position}}.jsonl"),
@@ -45,20 +49,31 @@ class Placeholders:
     """
 
     values: Mapping[str, str]
+    whole: bool = True
+    """True if a path is replaced only where it is a path or the beginning of one: `/app`, not in `src/app` and
+    `/apple`. Cassettes whose header has no `paths` were recorded otherwise."""
 
     def hide(self, value: object) -> object:
         """Return the JSON value with every such value replaced by its placeholder."""
-        return _mapped(value, self._pairs(showing=False))
+        # The longest first, because a workspace may be inside the home. A root would be found in every path.
+        names = {text: name for name, text in reversed(self.values.items()) if len(text) > 1}
+        longest_first = sorted(names, key=len, reverse=True)
+        if not longest_first:
+            return value
+        pattern = re.compile("|".join(map(self._pattern_of, longest_first)))
+        return _mapped(value, lambda text: pattern.sub(lambda found: f"{{{{callboard:{names[found[0]]}}}}}", text))
 
     def show(self, value: object) -> object:
         """Return the JSON value with every placeholder replaced by the value of this run."""
-        return _mapped(value, self._pairs(showing=True))
+        pairs = [(f"{{{{callboard:{name}}}}}", text) for name, text in self.values.items() if len(text) > 1]
+        return _mapped(value, lambda text: reduce(lambda shown, pair: shown.replace(*pair), pairs, text))
 
-    def _pairs(self, *, showing: bool) -> list[tuple[str, str]]:
-        # The longest first, because a workspace may be inside the home. A root would be found in every path.
-        pairs = [(value, f"{{{{callboard:{name}}}}}") for name, value in self.values.items() if len(value) > 1]
-        pairs.sort(key=lambda pair: len(pair[0]), reverse=True)
-        return [(mark, value) for value, mark in pairs] if showing else pairs
+    def _pattern_of(self, text: str) -> str:
+        if not (self.whole and text.startswith("/")):
+            return re.escape(text)
+        # Only a short path is often the end of another one, and `-I/home/ada/include` contains a path.
+        before = r"(?<![\w.~}])" if text.count("/") == 1 else ""
+        return rf"{before}{re.escape(text)}(?![\w-]|\.\w)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +171,7 @@ class LineWriter:
             raise UsageError(f"{path} exists already: record to a new file, or remove it first") from error
         except OSError as error:
             raise UsageError(f"cannot record to {path}: {error.strerror}") from error
-        self.write({"cassette": VERSION, **header})
+        self.write({"cassette": VERSION, "paths": WHOLE, **header})
 
     def write(self, line: Json) -> None:
         """Append one line; do nothing after `close`. Raises OSError if the disk refuses it."""
@@ -251,15 +266,14 @@ def _sorted(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _mapped(value: object, pairs: Sequence[tuple[str, str]]) -> object:
+def _mapped(value: object, change: Callable[[str], str]) -> object:
+    """Return the JSON value with each text and each key changed."""
     if isinstance(value, str):
-        for old, new in pairs:
-            value = value.replace(old, new)
-        return value
+        return change(value)
     if isinstance(value, list):
-        return [_mapped(item, pairs) for item in cast("list[object]", value)]
+        return [_mapped(item, change) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {_mapped(key, pairs): _mapped(item, pairs) for key, item in cast("dict[str, object]", value).items()}
+        return {_mapped(key, change): _mapped(item, change) for key, item in cast("dict[str, object]", value).items()}
     return value
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, cast, get_args
 
 import anyio
 
 from callboard.adapters.models.cassette.format import (
+    WHOLE,
     ComparableRequest,
     LineWriter,
     Placeholders,
@@ -310,6 +312,7 @@ class Cassette:
     def _take(self, line: Json, packing: dict[str, RequestPacking]) -> None:
         if "cassette" in line:
             self.header = {**line, "model": str(line["model"])}
+            self.places = replace(self.places, whole=line.get("paths") == WHOLE)
         elif "call" in line:
             agent = str(line["agent"])
             request = packing[agent].unpacked(line["request"])
