@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.git.worktree_world import LEAD, Trees, failing, passing
+from tests.adapters.git.worktree_world import LEAD, Trees, failing, new_repository, passing
 
 from callboard.ports.worktrees import MergeCheck, WorktreeActor
 
@@ -166,9 +167,68 @@ async def test_where_no_branch_could_move_it_is_said(trees: Trees) -> None:
     assert "in the middle of a merge" in await trees.refusal(trees.keeper.merge("one", LEAD))
     trees.git("merge", "--abort")
     trees.at("one", "checkout", "-q", "-b", "other")
-    assert "has other checked out, not wt/one" in await trees.refusal(trees.keeper.merge("one", LEAD))
+    told = "one has other checked out, not wt/one: `git switch wt/one` there"
+    assert await trees.refusal(trees.keeper.merge("one", LEAD)) == told
     trees.at("one", "checkout", "-q", "--detach", "wt/one")
-    assert "is on no branch" in await trees.refusal(trees.keeper.merge("one", LEAD))
+    told = "one is on no branch, not wt/one: `git switch wt/one` there"
+    assert await trees.refusal(trees.keeper.merge("one", LEAD)) == told
+
+
+async def test_the_advice_for_a_worktree_off_its_branch_loses_no_commit(trees: Trees) -> None:
+    """The advised commands are run as a person would, and then the merge has everything."""
+    trees.at("one", "checkout", "-q", "--detach")
+    only = trees.commit("one", "a.txt", "only here\n")
+    told = f"`git switch wt/one` there, then `git merge {only[:10]}` for the commits that only HEAD has"
+    assert told in await trees.refusal(trees.keeper.merge("one", LEAD))
+    trees.at("one", "switch", "-q", "wt/one")
+    trees.at("one", "merge", "-q", only[:10])
+    trees.at("one", "branch", "-m", "renamed")
+    told = "has renamed checked out, and its branch wt/one is gone: `git branch -m renamed wt/one` there"
+    assert told in await trees.refusal(trees.keeper.merge("one", LEAD))
+    trees.at("one", "branch", "-m", "renamed", "wt/one")
+    trees.at("one", "checkout", "-q", "--detach")
+    trees.at("one", "branch", "-D", "wt/one")
+    told = "is on no branch, and its branch wt/one is gone: `git switch -c wt/one` there"
+    assert told in await trees.refusal(trees.keeper.merge("one", LEAD))
+    trees.at("one", "switch", "-q", "-c", "wt/one")
+    main_moves(trees, "a.txt", "main\n")
+    trees.at("one", "rebase", "-q", "main", code=1)
+    assert "one is in the middle of a rebase: finish or abort" in await trees.refusal(trees.keeper.merge("one", LEAD))
+    trees.at("one", "rebase", "--abort")
+    assert (await trees.keeper.merge("one", LEAD)).how == "conflict"
+
+
+async def test_a_worktree_without_its_folder_is_merged_from_its_branch(trees: Trees) -> None:
+    trees.commit("one", "a.txt", "mine\n")
+    shutil.rmtree(trees.root / "one")
+    assert (await trees.keeper.merge("one", LEAD)).how == "merged"
+    assert (trees.workspace / "a.txt").read_text() == "mine\n"
+    trees.commit("one", "a.txt", "more\n")
+    shutil.rmtree(trees.workspace / ".git" / "worktrees" / "one")
+    folder = trees.root / "one"
+    told = f"git no longer knows the folder {folder}: `git worktree repair {folder}` may help"
+    assert await trees.refusal(trees.keeper.merge("one", LEAD)) == told
+
+
+async def test_a_repository_within_a_worktree_is_not_merged_without_its_files(trees: Trees) -> None:
+    (trees.root / "one" / "b.txt").write_text("mine\n")
+    new_repository(trees.root / "one" / "made")
+    told = await trees.refusal(trees.keeper.merge("one", LEAD))
+    assert told.startswith("made/: a git repository of its own, whose files no commit outside it contains")
+    shutil.rmtree(trees.root / "one" / "made" / ".git")
+    assert (await trees.keeper.merge("one", LEAD)).how == "merged"
+    assert (trees.workspace / "made" / "deep" / "c.txt").read_text() == "c\n"
+
+
+async def test_worktrees_are_merged_and_removed_after_the_repository_got_submodules(trees: Trees) -> None:
+    trees.commit("one", "a.txt", "mine\n")
+    other = new_repository(trees.base / "other")
+    trees.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "lib")
+    trees.git("commit", "-qm", "with a submodule")
+    assert "the repository has submodules" in await trees.refusal(trees.keeper.create("two", LEAD))
+    assert (await trees.keeper.merge("one", LEAD, passing)).how == "merged"
+    assert (trees.workspace / "lib" / "a.txt").exists()
+    assert (await trees.keeper.remove("one", LEAD)).branch == ""
 
 
 async def test_an_interrupted_merge_leaves_nothing(trees: Trees) -> None:

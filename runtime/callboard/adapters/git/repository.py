@@ -115,6 +115,31 @@ class Repository:
         except GitFailed:
             return ""
 
+    async def off_branch(self, at: WorkingTree, branch: str) -> str:
+        """Return the reason why a worktree is not on its branch, with the remedy; empty if it is."""
+        assert at.admin is not None, "a worktree has a folder in git's"
+        on = await self.branch(at)
+        if on == branch:
+            return ""
+        if under_way := self.under_way(at.admin):
+            return f"is in the middle of {under_way}: finish or abort that there first"
+        tip = await self.commit_of(f"refs/heads/{branch}")
+        where = f"has {on} checked out" if on else "is on no branch"
+        if not tip:
+            remedy = f"git branch -m {on} {branch}" if on else f"git switch -c {branch}"
+            return f"{where}, and its branch {branch} is gone: `{remedy}` there"
+        head = await self.commit_of("HEAD", at)
+        # Without the merge nothing would lead to the commits of a detached HEAD any more.
+        also = not on and head and await self.ask("rev-list", "--count", head, f"^{tip}") != "0"
+        merging = f", then `git merge {head[:10]}` for the commits that only HEAD has" if also else ""
+        return f"{where}, not {branch}: `git switch {branch}` there{merging}"
+
+    def refuse_submodules(self) -> None:
+        """Raise `ToolRefused` in a repository with submodules, whose files a new worktree would not have."""
+        if (self.git.workspace / ".gitmodules").exists():
+            reason = "the repository has submodules, which git does not put into worktrees: work in the workspace"
+            raise ToolRefused(reason)
+
     async def branches(self) -> tuple[str, ...]:
         """Return the names of all local branches."""
         text = await self.ask("for-each-ref", "--format=%(refname)", "refs/heads/")
@@ -216,7 +241,17 @@ class Repository:
         return True
 
     async def commit_all(self, at: WorkingTree, message: str) -> str:
-        """Commit everything in a tree that git does not ignore, and return the commit."""
+        """Commit everything in a tree that git does not ignore, and return the commit.
+
+        Raises `ToolRefused` for a repository within the tree: a commit would name it, without its files.
+        """
+        nested = [path for path in (await self.status(at)).untracked if path.endswith("/")]
+        if nested:
+            named = ", ".join(map(displayed_name, nested[:10]))
+            raise ToolRefused(
+                f"{named}: a git repository of its own, whose files no commit outside it contains; remove its .git, or "
+                "ignore it, in the worktree first"
+            )
         await self.ask("add", "--all", "--", ".", at=at)
         await self.ask("commit", "--quiet", "--no-verify", "--message", message, at=at, extra=await self.author())
         return await self.commit_of("HEAD", at)
@@ -328,8 +363,6 @@ async def find_repository(git: Git) -> Repository:
         raise ToolRefused(str(error)) from error
     if not commit:
         raise ToolRefused("the repository has no commit yet: a worktree needs one to begin from")
-    if (workspace / ".gitmodules").exists():
-        raise ToolRefused("the repository has submodules, which git does not put into worktrees: work in the workspace")
     return repository
 
 

@@ -70,6 +70,7 @@ class GitWorktrees:
     async def create(self, name: str, author: WorktreeActor, base: str = "") -> Worktree:
         check_name(name)
         repo = await self._registry.repository()
+        repo.refuse_submodules()
         await anyio.to_thread.run_sync(make_private, self._registry.root)
         async with self._registry.busy(name) as worktrees:
             existing = worktrees.there.get(name)
@@ -280,6 +281,8 @@ class GitWorktrees:
             ]
             if others:
                 raise ToolRefused(f"{name} is being worked in: {'; '.join(others)}; wait for its report, then merge")
+            if not await self._stands(worktrees, name):
+                await self._restore_folder(tree)
             return await WorktreeMerge(self._registry, await self._registry.repository(), tree, author).run(check)
 
     # Listing
@@ -425,15 +428,12 @@ class WorktreeMerge:
         return onto
 
     async def _spot(self) -> WorkingTree:
-        spot = await self.repo.spot(self.registry.path(self.tree.name))
+        path = self.registry.path(self.tree.name)
+        spot = await self.repo.spot(path)
         if spot is None:
-            raise ToolRefused(f"the folder of {self.tree.name} is missing, or git no longer knows it: open it first")
-        on = await self.repo.branch(spot)
-        if on != self.tree.branch:
-            where = f"has {on} checked out" if on else "is on no branch"
-            raise ToolRefused(
-                f"{self.tree.name} {where}, not {self.tree.branch}: `git switch {self.tree.branch}` there"
-            )
+            raise ToolRefused(f"git no longer knows the folder {path}: `git worktree repair {path}` may help")
+        if reason := await self.repo.off_branch(spot, self.tree.branch):
+            raise ToolRefused(f"{self.tree.name} {reason}")
         return spot
 
     async def _save(self, spot: WorkingTree) -> tuple[str, ...]:
