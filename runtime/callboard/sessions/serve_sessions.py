@@ -201,10 +201,14 @@ class Server:
             for prefix in _FOLLOWED:
                 await following.start(self._follow, prefix, None)
             async with anyio.create_task_group() as group:
-                for entry in [entry for entry in self.entries if entry.queued or entry.due(self._began)]:
+                for entry in [entry for entry in self.entries if entry.queued or self._due(entry)]:
                     group.start_soon(self._host_once, entry, codes)
             following.cancel_scope.cancel()
         return next((code for code in codes if code), 0)
+
+    def _due(self, entry: ServedSession) -> bool:
+        """Return True if `once` has something to do for the session. Only what was due when it began counts."""
+        return entry.due(self._began, SystemClock().now())
 
     async def _host_once(self, entry: ServedSession, codes: list[int]) -> None:
         try:
@@ -485,7 +489,7 @@ class Server:
 
     async def _until_done(self, entry: ServedSession, session: HostedSession, codes: list[int]) -> str:
         """Return when the session needs no host any more, with the reason."""
-        has_work = partial(entry.due, self._began) if self._what.once else entry.fires
+        has_work = partial(self._due, entry) if self._what.once else entry.fires
         while True:
             while has_work():
                 await entry.changed.until(lambda: not has_work())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from callboard.core.scheduling import CronInvalid, next_wake
+from callboard.core.scheduling import CronInvalid, next_wake, when_of
+from callboard.core.scheduling.due import corrected
 from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.serving import fires_again
 from callboard.types.lazy_dataclass import dataclass
@@ -73,10 +74,11 @@ class ServedSession:
         self.news += host is not None and not host.unattended
         self.host = host
 
-    def due(self, now: float) -> bool:
-        """Return True if a fire is due by this time, or in progress."""
+    def due(self, by: float, now: float) -> bool:
+        """Return True if a fire is due at `by`, or in progress, or a fast clock set a time that has to be corrected."""
         return bool(self.open) or any(
-            schedule.durable and _is_due(schedule, now) for schedule in self.schedules.values()
+            schedule.durable and (_is_due(schedule, by) or _is_ahead(schedule, now))
+            for schedule in self.schedules.values()
         )
 
 
@@ -86,6 +88,13 @@ def _is_due(schedule: Schedule, now: float) -> bool:
     except CronInvalid:
         return True
     return wake is not None and wake <= now
+
+
+def _is_ahead(schedule: Schedule, now: float) -> bool:
+    try:
+        return bool(corrected(schedule, now, when_of(schedule)))
+    except CronInvalid:
+        return False
 
 
 def _by_person(before: Schedule | None, now: Schedule | None) -> bool:

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 
 import anyio
@@ -79,6 +80,18 @@ def test_serve_reports_a_schedule_that_a_fast_clock_had_put_off(command: Command
         running.wait_for(f"note     {session} {hourly.id}: corrected: the clock of this machine was ahead of time")
         running.signal(signal.SIGTERM)
         assert running.end().code == 143
+
+
+@pytest.mark.slow
+def test_once_corrects_a_schedule_that_a_fast_clock_had_put_off(command: Command) -> None:
+    session = new_session(command)
+    hourly = one_shot(1, time.time()).model_copy(update={"cron": "0 * * * *", "recurring": True})
+    add_schedules(command, session, hourly.model_copy(update={"last_slot": time.time() + 5 * 365 * 86_400}))
+    ran = command.run_inline("serve", "--once")
+    assert f"{hourly.id}: corrected: the clock of this machine was ahead of time" in ran.err, ran.err
+    (row,) = json.loads(command.run_inline("cron", "list", "--json").out)
+    assert datetime.fromisoformat(row["next"][0]).timestamp() < time.time() + 7_200
+    assert command.run_inline("serve", "--once").err == ""
 
 
 def test_an_agents_tool_may_not_serve_or_install(command: Command) -> None:
