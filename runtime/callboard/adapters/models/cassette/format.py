@@ -56,7 +56,7 @@ class Placeholders:
     def hide(self, value: object) -> object:
         """Return the JSON value with every such value replaced by its placeholder."""
         # The longest first, because a workspace may be inside the home. A root would be found in every path.
-        names = {text: name for name, text in reversed(self.values.items()) if len(text) > 1}
+        names = {text: name for name, text in reversed(list(self.values.items())) if len(text) > 1}
         longest_first = sorted(names, key=len, reverse=True)
         if not longest_first:
             return value
