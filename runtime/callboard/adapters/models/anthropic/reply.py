@@ -210,11 +210,10 @@ class ReplyBuilder:
         index = self._open_index(event)
         delta = _object(event, "delta")
         kind: object = delta.get("type")
-        streamed = _STREAMED.get(kind) if isinstance(kind, str) else None
-        if streamed is None:
+        if not isinstance(kind, str) or kind not in _STREAMED:
             _merge(self._blocks[index], delta)
             return
-        field, kind_shown = streamed
+        field, kind_shown = _STREAMED[kind]
         pieces = self._open[index].get(field)
         if pieces is None:
             raise BadEvent(f"a {kind} in a {self._blocks[index]['type']} block")
@@ -229,6 +228,8 @@ class ReplyBuilder:
 
     def _show_text(self) -> None:
         """Show the streamed text that was not shown yet."""
+        if not self._unshown:
+            return
         text = "".join(self._unshown)
         self._unshown.clear()
         if text:
@@ -253,7 +254,7 @@ class ReplyBuilder:
             count = cast("Json", usage).get(name)
             if count is None:
                 continue
-            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            if type(count) is not int or count < 0:
                 raise BadEvent(f"usage.{name} is not a count")
             self._counts[name] = count
         tools: object = cast("Json", usage).get("server_tool_use")
@@ -439,33 +440,26 @@ class EventReader:
         if len(self._rest) > MAX_EVENT:
             raise BadEvent(f"an event of more than {MAX_EVENT:,} bytes")
         for event in events:
-            data = _data_of(event)
-            if data is not None:
-                yield _event_object(data)
+            # Nearly all events have a line with their name, then one with their data.
+            name, _, data = event.partition(b"\ndata:")
+            if not data or b"\n" in data or not name.startswith(b"event:"):
+                data = _data_of(event)
+                if data is None:
+                    continue
+            try:
+                content: Json = from_json(data)
+            except ValueError:
+                content = _lone_halves(data)
+            if type(content) is not dict:
+                raise BadEvent("an event that is not a JSON object")
+            yield content
 
 
 def _data_of(event: bytes) -> bytes | None:
     """Return the joined `data` lines of an event; None if it has none."""
-    begin = event.find(b"data:")
-    # Nearly all events have one such line, which is their last. Its blank may stay: between the parts of JSON it means
-    # nothing.
-    if begin >= 0 and (not begin or event[begin - 1] == _NEWLINE) and event.find(b"\n", begin) < 0:
-        return event[begin + 5 :]
+    # A blank at the start of a line may stay: between the parts of JSON it means nothing.
     lines = [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"".join(lines) if lines else None
-
-
-_NEWLINE = 10
-
-
-def _event_object(data: bytes) -> Json:
-    try:
-        value: Json = from_json(data)
-    except ValueError:
-        value = _lone_halves(data)
-    if type(value) is not dict:
-        raise BadEvent("an event that is not a JSON object")
-    return value
 
 
 def _lone_halves(data: bytes) -> Any:
