@@ -27,6 +27,7 @@ from tests.adapters.models.anthropic_wire import (
     text,
 )
 
+from callboard.adapters.models.anthropic.client import AnthropicModel
 from callboard.ports.model import CallFault, Reply
 from callboard.types.records import Fault
 
@@ -302,6 +303,22 @@ async def test_the_idle_limit_counts_from_the_last_content() -> None:
     assert (caught.fault.kind, caught.fault.type) == ("silence", "idle")
     assert caught.partial == "Half a re" + "." * 20, "one second of content, longer than the limit"
     assert waited >= 0.6 - 0.05 - 0.01, "the last content came before the last pause"
+
+
+async def test_calls_at_the_same_time_have_their_own_limits() -> None:
+    limits = {"first": 1.0, "second": 0.05, "third": 0.3}
+    order: list[str] = []
+
+    async def ask(model: AnthropicModel, name: str) -> None:
+        with pytest.raises(CallFault) as caught:
+            await model.complete(request(agent=name, first_byte_timeout=limits[name]), RecordedDeltas())
+        assert caught.value.fault.message == f"no reply within {limits[name]:g} s"
+        order.append(name)
+
+    async with run_service(hang) as wire, model_at(wire.url) as model, asyncio.TaskGroup() as group:
+        for name in limits:
+            group.create_task(ask(model, name))
+    assert order == ["second", "third", "first"]
 
 
 async def test_pings_between_contents_do_not_hurt() -> None:

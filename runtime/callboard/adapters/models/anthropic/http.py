@@ -54,10 +54,11 @@ class HttpModel:
     def __init__(self, service: ServiceConnections, *, wording: FaultTexts | None = None) -> None:
         self._service = service
         self._wording = wording or FaultTexts()
+        self._limits = _TimeLimits()
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         """Make one call. Raises only `CallFault`."""
-        call = _Call(request, ReplyBuilder(on_delta, events=request.events))
+        call = _Call(request, ReplyBuilder(on_delta, events=request.events), self._limits)
         rates = None
         try:
             # One scope for all time limits of the call. If it ends without another exception, the deadline has passed.
@@ -80,7 +81,7 @@ class HttpModel:
         else:
             fault = call.silence()
         finally:
-            call.end_limits()
+            self._limits.end(call)
         raise self._failed(call, fault, rates, on_delta)
 
     async def count(self, request: ModelRequest) -> int:
@@ -120,6 +121,7 @@ class HttpModel:
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
+        self._limits.close()
         await self._service.aclose()
 
     async def _with_key(self, send: Callable[[], Awaitable[T]]) -> T:
@@ -148,11 +150,12 @@ class HttpModel:
                 # streams (test_rate_headers_are_told_as_the_head_of_an_answer_comes_and_with_a_refusal).
                 call.request.on_head(rates)
             await _read(call, answer.body)
-            call.complete(call.builder.reply())
-            # A connection whose end was not read cannot be used again
+            call.reply = call.builder.reply()
+            # A connection whose end has not arrived cannot be used again
             # (test_calls_share_one_connection_one_after_the_other).
-            if not answer.at_end:
-                await _read_end(answer.body)
+            if not answer.is_whole:
+                call.ends_soon()
+                await _wait_for_end(answer)
         finally:
             answer.let_go()
 
@@ -182,65 +185,88 @@ class HttpModel:
         return CallFault(fault, call.builder.partial, rates)
 
 
-class _Call:
-    """Call in progress. One cancel scope enforces its time limits; the deadline moves when content arrives.
+class _TimeLimits:
+    """Time limits of all calls in progress, enforced with one timer.
 
-    A timer ends the scope. It stays set while the deadline moves away from it, and looks at the deadline when it fires:
-    a reply has hundreds of chunks, and to set a timer, or the deadline of a scope, costs as much as to read a chunk
+    The timer stays set while deadlines move away from it, and looks at them when it fires: a reply has hundreds of
+    chunks, and to set a timer, or the deadline of a scope, costs as much as to read a chunk
     (test_the_idle_limit_counts_from_the_last_content).
     """
 
-    def __init__(self, request: ModelRequest, builder: ReplyBuilder) -> None:
+    def __init__(self) -> None:
+        self._calls: set[_Call] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, call: _Call) -> None:
+        """Enforce the deadline of a call, which is new or earlier than before."""
+        self._calls.add(call)
+        if self._timer is None or call.deadline < self._timer.when():
+            self._set_timer(call.deadline)
+
+    def end(self, call: _Call) -> None:
+        """Forget a call. Idempotent."""
+        self._calls.discard(call)
+
+    def close(self) -> None:
+        """Stop the timer. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self, when: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_at(when, self._check, when)
+
+    def _check(self, now: float) -> None:
+        # The time that the timer was set for, because a loop may call it a little early.
+        self._timer = None
+        for call in self._calls:
+            if call.deadline <= now:
+                call.scope.cancel()
+        ahead = [call.deadline for call in self._calls if call.deadline > now]
+        if ahead:
+            self._set_timer(min(ahead))
+
+
+class _Call:
+    """Call in progress. One cancel scope enforces its time limits; the deadline moves when content arrives."""
+
+    def __init__(self, request: ModelRequest, builder: ReplyBuilder, limits: _TimeLimits) -> None:
         self.request = request
         self.builder = builder
         self.request_id: str | None = None
         self.received = 0
         self.reply: Reply | None = None
-        """The complete reply, while the end of its stream is still read."""
+        """The complete reply, while the end of its stream is still waited for."""
         self.scope = anyio.CancelScope()
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._end = now + request.total_timeout
         self._waiting = request.first_byte_timeout
-        self._deadline = min(self._end, now + self._waiting)
-        self._timer = self._loop.call_at(self._deadline, self._check)
+        self.deadline = min(self._end, now + self._waiting)
+        limits.watch(self)
 
     def content_came(self) -> None:
         """Restart the timeout, because something other than a ping arrived."""
         self._waiting = self.request.idle_timeout
         self._move(min(self._end, self._loop.time() + self._waiting))
 
-    def complete(self, reply: Reply) -> None:
-        """Note the complete reply. Only the end of its stream is waited for, and not for long."""
-        self.reply = reply
+    def ends_soon(self) -> None:
+        """Wait only a short time from now on, because only the end of the stream is missing."""
         self._move(self._loop.time() + _END_S)
 
-    def end_limits(self) -> None:
-        """Stop the timer. Idempotent."""
-        self._timer.cancel()
-
     def _move(self, deadline: float) -> None:
-        self._deadline = deadline
-        if deadline < self._timer.when():
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline, self._check)
-
-    def _check(self) -> None:
-        # Compared with the timer's own time, because a loop may call it a little early.
-        if self._deadline > self._timer.when():
-            self._set_timer()
-        else:
-            self.scope.cancel()
+        before, self.deadline = self.deadline, deadline
+        if deadline < before:
+            self._limits.watch(self)
 
     def silence(self) -> Fault:
         """Return the fault of the time limit that ended the call.
 
         `type` names the limit (the setting `recovery.first_byte` ...).
         """
-        if self._deadline >= self._end:
+        if self.deadline >= self._end:
             which = "total"
             message = f"the reply took longer than {self.request.total_timeout:g} s"
         elif self.builder.begun:
@@ -272,11 +298,10 @@ async def _read(call: _Call, chunks: AsyncIterator[bytes]) -> None:
     raise ConnectionLost("the stream ended before the message was complete")
 
 
-async def _read_end(chunks: AsyncIterator[bytes]) -> None:
-    """Read past the end, so that the connection can be reused. Failures here are ignored."""
+async def _wait_for_end(answer: ServiceAnswer) -> None:
+    """Wait for the end, so that the connection can be reused. Failures here are ignored."""
     try:
-        async for _ in chunks:
-            pass
+        await answer.wait_whole()
     except LIBRARY_ERRORS:
         return  # the reply is complete: a connection lost afterwards is not a fault of the call
 

@@ -103,12 +103,20 @@ class ServiceAnswer:
         """Chunks without their encoding."""
 
     @property
-    def at_end(self) -> bool:
-        """Return True if the body was read to its end."""
-        return self._response.content.at_eof()
+    def is_whole(self) -> bool:
+        """Return True if the whole body has arrived, whether or not it was read."""
+        return self._response.content.is_eof()
+
+    async def wait_whole(self) -> None:
+        """Wait until the whole body has arrived. Raises the exceptions of aiohttp."""
+        content = self._response.content
+        failed = content.exception()  # which would end no wait that begins after it
+        if failed is not None:
+            raise failed
+        await content.wait_eof()
 
     def let_go(self) -> None:
-        """Return the connection to the pool, or close it if its body was not read to its end."""
+        """Return the connection to the pool, or close it if its body has not arrived to its end."""
         self._response.release()
 
     async def content(self) -> bytes:
