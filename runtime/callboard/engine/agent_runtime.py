@@ -71,9 +71,10 @@ class RecentReplies:
     def take(self, events: Sequence[Event], state: AgentState) -> None:
         """Note the events that led to this state."""
         for event in events:
-            if isinstance(event, ContextEdited) and event.edits:
+            # `isinstance` of pydantic's objects is slow if the class is another one.
+            if type(event) is ContextEdited and event.edits:
                 self.edited = state.seq
-            elif isinstance(event, ModelReplied) and event.blocks:
+            elif type(event) is ModelReplied and event.blocks:
                 last = state.context.conversation.messages.last
                 if last is None or last.role != "assistant" or len(self.replies) >= _MOST_REPLIES:
                     self.replies.clear()

@@ -16,7 +16,7 @@ from callboard.core.context.view.tokens import estimate_json
 from callboard.engine.rate_limits.prefix_leader import SharedPrefix
 from callboard.ports.model import ModelRequest
 from callboard.types import events as ev
-from callboard.types.agent_spec import ModelLimits
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.lazy_dataclass import dataclass
 
 
@@ -62,7 +62,7 @@ class CacheWatch:
         changed = what_changed(before, self._asked, health) if before and self._asked else "not known after a resume"
         return ev.CacheThrash(at=reply.at, calls=health.misses, changed=changed)
 
-    def prefix(self, request: ModelRequest, limits: ModelLimits) -> SharedPrefix | None:
+    def prefix(self, request: ModelRequest, spec: AgentSpec) -> SharedPrefix | None:
         """Return the prefix up to the cache mark that this request shares with requests of other agents.
 
         None if it is too short for the cache. Computed again only when the prompt or the model changes.
@@ -70,6 +70,7 @@ class CacheWatch:
         parts = (request.model, request.system, request.tools)
         if self._prefixed == parts:
             return self._prefix
+        limits = spec.limits_of(request.model)
         shared = shared_part(request.system)
         digest = hashlib.sha256(b"\0".join((request.model.encode(), request.tools, shared)))
         large = estimate_json(request.tools) + estimate_json(shared) >= limits.cache_minimum

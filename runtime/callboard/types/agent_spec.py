@@ -279,6 +279,7 @@ class AgentSpec(Value):
 
     def thinking_wire(self, model: str, max_tokens: int) -> Json | None:
         """Return the parameter for thinking of a call; None if the call has none."""
+        if self.thinking is None:
+            return None
         limits = self.limits_of(model)
-        output = min(self.output_tokens, limits.max_output)
-        return None if self.thinking is None else self.thinking.wire(limits, max_tokens, output)
+        return self.thinking.wire(limits, max_tokens, min(self.output_tokens, limits.max_output))

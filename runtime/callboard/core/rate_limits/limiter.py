@@ -514,6 +514,8 @@ def _cut(limiter: ModelLimiter, flight: Flight, end: CallEnd, *, in_flight: int,
 
 def _used(limiter: ModelLimiter, flight: Flight, end: CallEnd, now: float) -> Mapping[RateKind, Bucket]:
     """Return the limits after the end of a call, minus the usage that no headers have reported yet."""
+    if not limiter.buckets:
+        return limiter.buckets
     buckets = dict(limiter.buckets)
     limited = end.how == "limited"
     needs: dict[RateKind, float] = {"requests": 1.0, "tokens": flight.input, "input-tokens": flight.input}

@@ -80,7 +80,10 @@ async def learn_limits(agent: AgentRuntime, step: st.LearnLimits) -> None:
 
 async def _limits_of_others(agent: AgentRuntime, model: str) -> bool:
     """Adopt limits that the service stated to another agent, if they are lower than the known ones."""
-    output, window = agent.host.key_limiter.stated.get(model, (None, None))
+    stated = agent.host.key_limiter.stated.get(model)
+    if stated is None:
+        return False
+    output, window = stated
     limits = agent.state.me.limits_of(model)
     lower = output if output is not None and output < limits.max_output else None
     smaller = window if window is not None and window < limits.window else None
@@ -161,7 +164,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
 
 async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta) -> Reply:
     """Make one call, as the rate limits allow. Raises `CallFault`."""
-    prefix = agent.watch.prefix(request, agent.state.me.limits_of(request.model))
+    prefix = agent.watch.prefix(request, agent.state.me)
     asking = asking_of(agent.state, request)
     agent.urge = partial(agent.host.key_limiter.hurry, asking)
     async with agent.host.key_limiter.slot(asking, prefix) as call:
@@ -224,7 +227,7 @@ async def _prompt(agent: AgentRuntime, model: str) -> tuple[bytes, bytes, list[b
 def effort_of(state: AgentState, model: str) -> Effort:
     """Return the effort to request; empty for the service's default."""
     wanted = (state.turn.effort if state.turn else "") or state.me.effort
-    return wanted if state.me.limits_of(model).effort else ""
+    return wanted if wanted and state.me.limits_of(model).effort else ""
 
 
 def thinking_of(state: AgentState, model: str, max_tokens: int) -> Json | None:
