@@ -15,7 +15,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,9 +63,6 @@ class _Folders:
     def hold(self, path: str) -> bool:
         """Return True if the path is one of the folders or beneath one."""
         return path in self.paths or path.startswith(self.prefixes)
-
-
-_Resolved = Mapping[Path, tuple[str, bool]]
 
 
 class PathJudge:
@@ -121,27 +117,38 @@ class PathJudge:
         )
         """Those paths and all folders above them, each with a slash at its end."""
         self._seen = seen
-        self._set_readable(readable, {}, seen)
+        self._set_readable(*map(real, dict.fromkeys(readable)))
 
-    def with_readable(self, readable: Sequence[Path]) -> PathJudge:
-        """Return a judge of the same folder that lets these folders be read instead.
+    def with_readable(self, folder: Path) -> PathJudge:
+        """Return a judge of the same folder that also lets this folder be read.
 
         What this judge has resolved stays so: agents of a folder differ in one folder, and the rest takes 0.5 ms.
         """
-        judge = copy(self)
-        judge._set_readable(readable, self._resolved, dict(self._seen))
+        judge = self._copy()
+        judge._readable = (_lead(str(folder), dict(self._seen))[0], *self._readable)
+        if self._is_own(judge._readable[0]):
+            judge._set_readable(*judge._readable)
         return judge
 
-    def _set_readable(self, readable: Sequence[Path], before: _Resolved, seen: dict[str, int]) -> None:
-        self._resolved = {path: before.get(path) or self._resolve_readable(path, seen) for path in readable}
-        """Readable folders, each without links, and True if it is inside a folder of the runtime."""
-        self._readable = tuple(path for path, _ in self._resolved.values())
-        self._shown = tuple(path for path, of_runtime in self._resolved.values() if of_runtime)
+    def without_readable(self) -> PathJudge:
+        """Return a judge of the same folder that lets no folder outside be read."""
+        judge = self._copy()
+        judge._set_readable()
+        return judge
+
+    def _copy(self) -> PathJudge:
+        judge = PathJudge.__new__(PathJudge)
+        vars(judge).update(vars(self))
+        return judge
+
+    def _set_readable(self, *readable: str) -> None:
+        self._readable = readable
+        self._shown = tuple(filter(self._is_own, readable))
+        """Readable folders that are inside a folder of the runtime."""
         self._shown_folders = self._folders(self._shown)
 
-    def _resolve_readable(self, path: Path, seen: dict[str, int]) -> tuple[str, bool]:
-        resolved = _lead(str(path), seen)[0]
-        return resolved, any(is_within(resolved, folder) for folder in self._own)
+    def _is_own(self, path: str) -> bool:
+        return any(is_within(path, folder) for folder in self._own)
 
     @property
     def root(self) -> str:
@@ -353,17 +360,19 @@ class PathJudges:
     """Judges of the agents of a session. Agents of one folder share what is resolved once for it."""
 
     def __init__(self) -> None:
-        self._shared: dict[Folders, PathJudge] = {}
+        self._shared: dict[tuple[object, ...], PathJudge] = {}
 
-    def judge_for(self, folders: Folders, readable: Sequence[Path]) -> PathJudge:
-        """Return a judge for an agent's folders that lets `readable` be read."""
-        key = replace(folders, tool_results=folders.root)  # that is each agent's own
+    def judge_for(self, folders: Folders, *, git: Path | None, reads: bool = True) -> PathJudge:
+        """Return a judge for an agent's folders. `git`: git's own folder. `reads`: it may read the folders outside."""
+        # All but its folder of results, which is each agent's own.
+        key = (folders.root, folders.transcripts, folders.own_state, git, folders.skills)
         if key not in self._shared:
             common = (folders.transcripts, *folders.skills)
             self._shared[key] = PathJudge(
-                folders.root, readable=common, own=folders.own_state, loaded=folders.skills, git=folders.git
+                folders.root, readable=common, own=folders.own_state, loaded=folders.skills, git=git
             )
-        return self._shared[key].with_readable(readable)
+        shared = self._shared[key]
+        return shared.with_readable(folders.tool_results) if reads else shared.without_readable()
 
 
 def _malformed(text: str) -> bool:

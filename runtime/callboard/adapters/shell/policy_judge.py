@@ -240,7 +240,7 @@ class PolicyJudge:
     def _paths_of(self, folders: Folders) -> PathJudge:
         paths = self._paths.get(folders)
         if paths is None:
-            paths = self._paths[folders] = self._judges.judge_for(folders, folders.readable)
+            paths = self._paths[folders] = self._judges.judge_for(folders, git=folders.git)
         return paths
 
 

@@ -13,7 +13,7 @@ import errno
 import os
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -94,9 +94,8 @@ class FileRoots:
         self._folders = folders
         self._write = write
         self._roots = roots or Roots()
-        readable = () if write else folders.readable
         # Commands may use git's own folder, file tools may not.
-        self._judge = (judges or PathJudges()).judge_for(replace(folders, git=None), readable)
+        self._judge = (judges or PathJudges()).judge_for(folders, git=None, reads=not write)
         self._root = Path(self._judge.root)
         self._apart = (folders.tool_results, folders.transcripts)
         self._bases: dict[str, tuple[Path, frozenset[str], bool]] = {}
