@@ -208,14 +208,14 @@ class FileArchive:
             make_private(folder)
 
     def folders(self, spec: AgentSpec) -> Folders:
-        """Return the folders of this agent. Its folder for large results exists."""
+        """Return the folders of this agent. Its folder for large results is made by the first file in it."""
         key = (spec.name, spec.folder)
         if key not in self._known:
-            results = self._results / spec.name
-            make_private(results)
             root = Path(spec.folder) if spec.folder else self._workspace
             git = git_folder(self._workspace) if spec.folder else None
-            self._known[key] = Folders(root, results, self._transcripts, self._own_state, git, self._skills)
+            self._known[key] = Folders(
+                root, self._results / spec.name, self._transcripts, self._own_state, git, self._skills
+            )
         return self._known[key]
 
     async def keep(self, path: str, text: str) -> None:
@@ -297,6 +297,7 @@ def _write_once(path: Path, text: str) -> None:
         return
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(text.encode("utf-8", "replace"))
