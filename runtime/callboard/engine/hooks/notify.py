@@ -171,6 +171,11 @@ class HookNotifier:
                 self._notice("lead", verdict.notices)
             await self._finished.until(lambda: not self._open)
 
+    def _start(self, work: Callable[[], Any]) -> None:
+        """Run `work` beside the agents. Does nothing before the team runs."""
+        if self._start_task(self._counted, work):
+            self._open += 1
+
     async def _counted(self, work: Callable[[], Any]) -> None:
         try:
             async with self._slots:
@@ -225,14 +230,11 @@ class HookNotifier:
         except (CallboardError, OSError) as failed:  # the journal has everything; the next turn tries again
             log.warning("transcript not written", agent=agent.name, error=str(failed))
 
-    def _share_later(self, agent: AgentRuntime) -> None:
-        if self._host.ports.archive.shares and self._start_task(self._counted, partial(self._share, agent)):
-            self._open += 1
-
     def _turn_ended(self, name: str, event: ev.TurnEnded) -> None:
         agent = self._agent_of(name)
-        if agent is not None and agent.row.kind != "subagent":  # that of a subagent is written at its end
-            self._share_later(agent)
+        # The transcript of a subagent is written at its end.
+        if agent is not None and agent.row.kind != "subagent" and self._host.ports.archive.shares:
+            self._start(partial(self._share, agent))
         has = self._host.ports.hooks.has
         if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
             fault = agent.state.model.last_fault if agent is not None and event.reason == "failed" else event.reason
