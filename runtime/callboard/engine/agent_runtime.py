@@ -149,7 +149,7 @@ class AgentRuntime:
         self.on_wake: Callable[[], None] = lambda: None
         self.written = TranscriptProgress()
         self.recent_replies = RecentReplies.of(state)
-        self.transcribing = anyio.Lock()
+        self.transcribing = anyio.Lock(fast_acquire=True)
         self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
         self._unwritten: tuple[Event, ...] = ()
         self._begin = begin

@@ -94,10 +94,8 @@ class HookNotifier:
 
     def tell(self, event: hk.HookEvent) -> None:
         """Notify the hooks of an event, if there are any, without waiting for them."""
-        if self._host.ports.hooks.has(type(event).__name__) and self._start_task(
-            self._counted, partial(self._notify, event)
-        ):
-            self._open += 1
+        if self._host.ports.hooks.has(type(event).__name__):
+            self._start(partial(self._notify, event))
 
     def handle_event(self, name: str, event: ev.Event) -> None:
         """Handle a journalled event of an agent."""
