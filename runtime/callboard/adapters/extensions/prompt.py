@@ -21,6 +21,7 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
+_REPOSITORY = ("It is not a git repository.", "It is a git repository.")
 Facts = Callable[[str, tuple[str, ...]], tuple[str, ...]]
 """Function (agent, facts about this machine) that returns the facts for the agent's prompt."""
 
@@ -49,7 +50,8 @@ class SharedBlocks:
 
     facts: PromptFacts
     spec: AgentSpec
-    blocks: Sequence[Json]
+    data: bytes
+    """The blocks as a list in JSON, with a cache mark on the last one."""
 
     def are_of(self, spec: AgentSpec, facts: PromptFacts) -> bool:
         """Return True if the blocks of this agent are the same."""
@@ -77,6 +79,8 @@ class WorkspacePrompts:
         the sandbox of the agent's commands. `guidance`: None: only the workspace's instruction files.
         """
         self._workspace = workspace
+        self._git = workspace / ".git"
+        self._machine = f"Platform: {platform.system()} {platform.machine()}."
         self._skills = skills
         self._appended = appended
         self._facts = facts
@@ -93,24 +97,25 @@ class WorkspacePrompts:
         skills = self._skills.catalogue(spec.limits_of(spec.model).window) if can_load else ()
         facts = PromptFacts(
             workspace=str(self._workspace),
-            facts=self._facts(spec.name, (*_platform(self._workspace), *self._walls)),
+            facts=self._facts(spec.name, (self._machine, _REPOSITORY[self._git.exists()], *self._walls)),
             instructions=tuple(ProjectFile(file.path, file.text) for file in files or ()),
             skills=tuple(SkillLine(skill.name, skill.description) for skill in skills),
             servers=tuple(servers),
             memory=await self._index(spec),
             appended=self._appended,
         )
-        blocks = (*self._blocks(spec, facts), own_block(spec, facts))
-        system = anchored_list(blocks, len(blocks) - 2)  # after it comes the part that only this agent has
+        # After the mark comes the part that only this agent has.
+        system = self._shared_data(spec, facts)[:-1] + b"," + anchored_list([own_block(spec, facts)], -1)[1:]
         listed = self._listed(spec.agent_type, tools)
         digests = None if files is None else {file.path: file.digest for file in files}
         return PromptParts(system, listed.data, estimate_json(system) + listed.tokens, digests)
 
-    def _blocks(self, spec: AgentSpec, facts: PromptFacts) -> Sequence[Json]:
+    def _shared_data(self, spec: AgentSpec, facts: PromptFacts) -> bytes:
         newest = self._shared.get(spec.agent_type)
         if newest is None or not newest.are_of(spec, facts):
-            newest = self._shared[spec.agent_type] = SharedBlocks(facts, spec, shared_blocks(spec, facts))
-        return newest.blocks
+            data = anchored_list(shared_blocks(spec, facts))
+            newest = self._shared[spec.agent_type] = SharedBlocks(facts, spec, data)
+        return newest.data
 
     def _listed(self, agent_type: str, tools: Sequence[ToolSpec]) -> ToolList:
         """Return the list of these tools. Agents of a type have the same object while their tools are the same."""
@@ -133,8 +138,3 @@ class WorkspacePrompts:
             return ""
         index = await self._guidance.memories.index(spec)
         return "\n".join(self._facts(f"{spec.name}.memory", (index,)))
-
-
-def _platform(workspace: Path) -> tuple[str, ...]:
-    git = "It is a git repository." if (workspace / ".git").exists() else "It is not a git repository."
-    return (f"Platform: {platform.system()} {platform.machine()}.", git)

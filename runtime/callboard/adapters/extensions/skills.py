@@ -108,6 +108,8 @@ class SkillLibrary:
         at their files; a repository that is made around the workspace meanwhile adds none."""
         self._loaded: LoadedItems[Skill] = LoadedItems({})
         self._aliases: dict[str, str] = {}
+        self._catalogues: dict[int, tuple[LoadedItems[Skill], Mapping[str, int], Sequence[SkillText]]] = {}
+        """Newest catalogue for each window, after what it was made from."""
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders of skills and plugins outside the workspace, whose content agents may read and run.
@@ -151,9 +153,17 @@ class SkillLibrary:
         `window`: the model's window in tokens. If the descriptions are too long for it, those of the least used skills
         are empty; 0: all descriptions.
         """
+        loaded = self._current()
+        counts = self._uses.counts()
+        newest = self._catalogues.get(window)
+        if newest is None or newest[0] is not loaded or newest[1] is not counts:
+            newest = self._catalogues[window] = (loaded, counts, self._listed(loaded, counts, window))
+        return newest[2]
+
+    def _listed(self, loaded: LoadedItems[Skill], counts: Mapping[str, int], window: int) -> Sequence[SkillText]:
         visible = {"name-only": "", "on": None}
         texts: list[SkillText] = []
-        for skill in self._current().items.values():
+        for skill in loaded.items.values():
             seen = self._seen(skill.text)
             if skill.text.for_model and seen in visible:
                 texts.append(skill.text if seen == "on" else replace(skill.text, description=""))
@@ -161,7 +171,7 @@ class SkillLibrary:
             return texts
         budget = self._wishes.characters
         budget = budget_of(window, self._wishes.share) if budget is None else budget
-        fitting = listed(texts, self._uses.counts(), budget)
+        fitting = listed(texts, counts, budget)
         return [
             skill_text if skill_text.description == text else replace(skill_text, description=text)
             for skill_text, (_, text) in zip(texts, fitting, strict=True)
