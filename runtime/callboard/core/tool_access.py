@@ -158,18 +158,19 @@ def tools_for(
     may = TOOLS_OF[kind] | (MEMORY if memory else frozenset[str]())
     if kind == "lead" and not plan_mode:
         may -= {"submit_plan"}
-    refused = {name for entry in denied for name in our_names(entry)}
+    wanted = [(entry, our_names(entry)) for entry in requested or ()]
+    refusals = [(entry, our_names(entry)) for entry in denied]
+    refused = {name for _, names in refusals for name in names}
     selected = (
-        may - ON_REQUEST
-        if requested is None
-        else {name for entry in requested for name in our_names(entry)} | ALWAYS_OF[kind]
+        may - ON_REQUEST if requested is None else {name for _, names in wanted for name in names} | ALWAYS_OF[kind]
     )
     needed = (_REPORT & ALWAYS_OF[kind]) & may
-    names = (selected & may) - (refused - needed)
+    # An entry for several tools is withheld if none of them is available.
+    withheld = {name for _, names in wanted if may.isdisjoint(names) for name in names}
     return Toolset(
-        names=tuple(sorted(names)),
-        unknown=tuple(entry for entry in (*(requested or ()), *denied) if not our_names(entry)),
-        withheld=tuple(sorted(_withheld(requested or (), may))),
+        names=tuple(sorted((selected & may) - (refused - needed))),
+        unknown=tuple(entry for entry, names in (*wanted, *refusals) if not names),
+        withheld=tuple(sorted(withheld)),
         kept=tuple(sorted(refused & needed)),
     )
 
@@ -180,13 +181,3 @@ def names_of(tools: Sequence[str], own: Sequence[str] | None, shared: Sequence[s
     `shared`: tools that the program provides for all agents.
     """
     return tuple(sorted({*tools, *(shared if own is None else own)}))
-
-
-def _withheld(requested: Iterable[str], may: frozenset[str]) -> set[str]:
-    """Return the named tools that are not available. An entry for several tools counts if none of them is available."""
-    withheld: set[str] = set()
-    for entry in requested:
-        names = our_names(entry)
-        if names and not may.intersection(names):
-            withheld.update(names)
-    return withheld

@@ -197,7 +197,7 @@ class AgentTypes:
         if newest is None or newest.definition is not definition or newest.parent is not parent or definition.skills:
             spec = self._spawned(type_name, name, parent, kind)
             newest = self._newest[key] = SpawnedSpec(definition, parent, spec)
-        return newest.spec.model_copy(update={"name": name})
+        return newest.spec if newest.spec.name == name else newest.spec.model_copy(update={"name": name})
 
     def _spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
         definition = self.definitions[agent_type]

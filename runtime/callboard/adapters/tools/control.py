@@ -201,7 +201,8 @@ class SubagentTool:
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         """Refuse an unknown type, and a call by a subagent, before the start is recorded."""
-        _type_spec(read_input(_Task, tool_input), context)
+        read = read_input(_Task, tool_input)
+        _type_spec(read, context, read.agent_type)
         return {}
 
     async def run(self, tool_input: Json, context: CallContext) -> ToolOutcome:
@@ -242,17 +243,16 @@ def _in_background(spec: AgentSpec, read: _Task, context: CallContext) -> ToolOu
 
 
 def _subagent_spec(arguments: _Task, context: CallContext) -> AgentSpec:
-    spec = _type_spec(arguments, context)
+    spec = _type_spec(arguments, context, arguments.agent_type[:40] + subagent_suffix(context.call))
     tools = tools_for("subagent", spec.tools, memory=bool(spec.memory)).names
     updates = {"parent": context.spec.name, "role": arguments.description, "tools": tools}
     return spec.model_copy(update={**updates, "plan_required": False, "claims_tasks": False})
 
 
-def _type_spec(arguments: _Task, context: CallContext) -> AgentSpec:
-    """Return the spec that the type gives to the subagent of this call."""
+def _type_spec(arguments: _Task, context: CallContext, name: str) -> AgentSpec:
+    """Return the spec that the type gives to a subagent of this name."""
     if context.spec.kind == "subagent":
         raise ToolRefused("a subagent cannot start subagents: do it yourself, or return what you found so far")
-    name = arguments.agent_type[:40] + subagent_suffix(context.call)
     return context.spawner.spec_for(arguments.agent_type, name, context.spec, "subagent")
 
 

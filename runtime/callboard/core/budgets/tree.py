@@ -207,13 +207,18 @@ def enlist(tree: Tree, node: BudgetNode) -> tuple[BudgetNode, ...] | BudgetRefus
     return (node, *(replace(ancestor, agents=ancestor.agents + 1) for ancestor, _ in above))
 
 
-_NO_LIMITS = Budget()
+_NO_LIMITS = vars(Budget())
+
+
+def has_limits(budget: Budget) -> bool:
+    """Return True if the budget limits anything."""
+    return vars(budget) != _NO_LIMITS
 
 
 def narrower(first: Budget, other: Budget) -> Budget:
     """Return the smaller of each limit."""
-    if _NO_LIMITS in (first, other):
-        return other if first == _NO_LIMITS else first
+    if not has_limits(first) or not has_limits(other):
+        return first if has_limits(first) else other
     pairs = {name: (getattr(first, name), getattr(other, name)) for name in Budget.model_fields}
     limits_of_both = {name: [limit for limit in pair if limit is not None] for name, pair in pairs.items()}
     return Budget.model_validate({name: min(limits, default=None) for name, limits in limits_of_both.items()})

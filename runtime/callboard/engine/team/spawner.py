@@ -13,7 +13,7 @@ import anyio
 
 from callboard.core.agent.authority import spoken
 from callboard.core.agent.rules.worktree import worktree_in_use
-from callboard.core.budgets.tree import beyond, fire_of, narrower, remaining
+from callboard.core.budgets.tree import beyond, fire_of, has_limits, narrower, remaining
 from callboard.core.keys import agent_key, short_id
 from callboard.core.mcp.tool_names import bounded
 from callboard.core.messaging.envelopes import sending
@@ -63,18 +63,28 @@ class AgentSpawner:
         cause = state.turn.cause if state.turn else ""
         spec = self._within_turn(spec, cause)
         granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), requested)
-        spec = spec.model_copy(update={"budget": granted, "charged_to": fire_of(cause) or spec.charged_to})
+        charged_to = fire_of(cause) or spec.charged_to
+        if (granted, charged_to) != (spec.budget, spec.charged_to):
+            spec = spec.model_copy(update={"budget": granted, "charged_to": charged_to})
         if row is not None and spec.kind == "subagent":  # the same call after a crash
             return spec
-        own_room = remaining(host.budgets.path_of(state), host.awake.now())
-        over = beyond(requested, own_room)
-        if over:
-            limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
-            raise ToolRefused(f"budget: it is more than {state.me.name} has left itself ({limits}): give less, or none")
+        if has_limits(requested):
+            self._refuse_beyond(requested)
         # Reserved before the agent exists. Otherwise two calls of one reply would each get the whole remaining budget
         # (test_two_children_at_once_cannot_both_take_the_last_money).
         refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
         return spec if refused is None else reached(refused, host.clock.now())
+
+    def _refuse_beyond(self, requested: Budget) -> None:
+        """Raise `ToolRefused` if the caller has not that much left."""
+        host = self._agent.host
+        own_room = remaining(host.budgets.path_of(self._agent.state), host.awake.now())
+        over = beyond(requested, own_room)
+        if over:
+            limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
+            raise ToolRefused(
+                f"budget: it is more than {self._agent.name} has left itself ({limits}): give less, or none"
+            )
 
     def take_back(self, name: str) -> None:
         row = self._agent.host.board.agent(name)
