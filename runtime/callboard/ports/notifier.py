@@ -52,3 +52,26 @@ class Notifier:
         """Return when the condition is true: at once, or after a change."""
         while not condition():
             await self.changed(self._changes)
+
+
+class Latch:
+    """Event that is set once, as `anyio.Event`. It costs little while nobody waits for it."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters = Notifier()
+
+    def is_set(self) -> bool:
+        """Return True once the event has happened."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Note that the event has happened, and wake all waiters."""
+        self._is_set = True
+        self._waiters.notify()
+
+    async def wait(self) -> None:
+        """Return once the event has happened."""
+        await self._waiters.until(self.is_set)

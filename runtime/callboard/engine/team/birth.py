@@ -25,6 +25,7 @@ from callboard.engine.operations.mcp_tools import brings
 from callboard.engine.operations.prompt import first_prompt, prompt_set
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PromptParts
+from callboard.ports.notifier import Latch
 from callboard.ports.store import Append, Put
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import AgentStarted, Event, PromptSet
@@ -35,7 +36,7 @@ from callboard.types.steps import Step, Wait
 
 @dataclass(slots=True)
 class _Birth:
-    over: anyio.Event = field(default_factory=anyio.Event)
+    over: Latch = field(default_factory=Latch)
     """Event that is set when the commit has succeeded or failed."""
     agent: AgentRuntime | None = None
 

@@ -45,6 +45,7 @@ from callboard.engine.runtime import SessionRuntime
 from callboard.engine.step_handlers import begin
 from callboard.engine.team.birth import Births
 from callboard.engine.team.spawner import AgentSpawner
+from callboard.ports.notifier import Latch
 from callboard.ports.store import Append, Put, Write
 from callboard.types.errors import Conflict, NobodyCanAct, SessionUnreadable
 from callboard.types.events import (
@@ -76,12 +77,12 @@ class Member:
     agent: AgentRuntime | None = None
     awake: bool = False
     """True once its first records in this process are written and its code has not crashed since."""
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    ended: Latch = field(default_factory=Latch)
     result: tuple[str, str] = ("", "")
     crashes: list[float] = field(default_factory=list[float])
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Scope that cancels its task here."""
-    gone: anyio.Event = field(default_factory=anyio.Event)
+    gone: Latch = field(default_factory=Latch)
     """Event that is set when its task has ended."""
     killed: bool = False
 
