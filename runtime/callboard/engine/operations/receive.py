@@ -229,15 +229,14 @@ async def delivered(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple
 
     A file is named after its envelopes, so that the same delivery finds it after a crash. Raises `StoreFull`.
     """
-    archive = agent.host.ports.archive
-    folder = archive.folders(agent.state.me).tool_results
     older = _older_results(envelopes)
     hidden = {envelope.id for envelope in older}
-    paths = {
-        envelope_id: f"{folder}/{file_of(envelope_id)}"
-        for envelope_id in too_long(envelopes)
-        if envelope_id not in hidden
-    }
+    long_ids = too_long(envelopes).difference(hidden)
+    if not older and not long_ids:
+        return tuple(envelope_block(envelope) for envelope in envelopes)
+    archive = agent.host.ports.archive
+    folder = archive.folders(agent.state.me).tool_results
+    paths = {envelope_id: f"{folder}/{file_of(envelope_id)}" for envelope_id in long_ids}
     for envelope in envelopes:
         if envelope.id in paths:
             await archive.keep(paths[envelope.id], envelope.content)
