@@ -444,16 +444,19 @@ def without_history(state: AgentState) -> AgentState:
     if spec is not None:
         names = {spec.model, spec.plan_model, spec.small_model, *spec.fallback_models, state.model.recovery.model}
         models = {name: spec.models[name] for name in spec.models if name in names}
-        # Without the set of given fields of each copy, which takes twice the memory of the values.
-        spec = AgentSpec.model_construct(_SPEC_FIELDS, **{**vars(spec), "models": models})
+        spec = spec.model_copy(update={"models": models})
+        # All share the set of given fields, of which each copy takes twice the memory of the values.
+        object.__setattr__(spec, "__pydantic_fields_set__", _SPEC_FIELDS)
     bare = replace(
         state,
         identity=replace(state.identity, spec=spec),
         inbox=replace(state.inbox, mail=()),
-        calls=OpenCalls(),
-        context=replace(state.context, conversation=Conversation(), injections=(), reminders={}),
+        calls=_FRESH.calls,
+        context=replace(
+            state.context, conversation=_FRESH.context.conversation, injections=(), reminders=_FRESH.context.reminders
+        ),
         compaction=replace(state.compaction, tried=frozenset(), skipped=frozenset()),
         costs=ViewCosts(forgotten=RemovedContent(rereads=state.costs.forgotten.rereads)),
-        work=replace(state.work, files=PersistentMap(), changed=(), skill_texts={}),
+        work=replace(state.work, files=_FRESH.work.files, changed=(), skill_texts=_FRESH.work.skill_texts),
     )
     return replace(bare, **{name: part for name, part in vars(_FRESH).items() if getattr(bare, name) == part})
