@@ -270,7 +270,7 @@ def short_id(prefix: str, *origin: object) -> str:
 
     The prefix is followed by 12 base32 characters. The same origin gives the same id.
     """
-    digest = hashlib.sha256("\x1f".join(str(part) for part in origin).encode()).digest()
+    digest = hashlib.sha256("\x1f".join(map(str, origin)).encode()).digest()
     return f"{prefix}_{base64.b32encode(digest[:8]).decode().lower()[:12]}"
 
 

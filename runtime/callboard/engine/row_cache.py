@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from callboard.core.decoding import read_value
 from callboard.core.keys import rows_prefix
@@ -28,7 +28,6 @@ _KINDS: dict[str, type[Value]] = {
     "rule": SessionRule,
 }
 _BUSY = frozenset({"starting", "working"})
-_V = TypeVar("_V", bound=Value)
 _Sum = TypeVar("_Sum")
 
 
@@ -55,7 +54,8 @@ class RowCache:
     def __init__(self, session: str, changed: Callable[[str, str], None]) -> None:
         self._prefix = rows_prefix(session)
         self._changed = changed
-        self._rows: dict[str, dict[str, tuple[Value, int]]] = {kind: {} for kind in _KINDS}
+        self._rows: dict[str, dict[str, tuple[Any, int]]] = {kind: {} for kind in _KINDS}
+        """Value and revision of each row, by kind and name. All values of a kind have its class in `_KINDS`."""
         self._revisions: dict[str, int] = {}
         self._open_tasks: dict[str, Task] = {}
         """Tasks that may still change. A board with thousands of finished tasks does not slow down a step."""
@@ -166,11 +166,11 @@ class RowCache:
             self._pending.pop(name, None)
 
     def agent(self, name: str) -> tuple[AgentRow, int] | None:
-        return self._typed("agent", name, AgentRow)
+        return self._rows["agent"].get(name)
 
     def agents(self) -> Sequence[AgentRow]:
         """Return the agents in order of creation."""
-        return sorted(self._all("agent", AgentRow), key=lambda agent: (agent.created_at, agent.name))
+        return sorted(self._all("agent"), key=lambda agent: (agent.created_at, agent.name))
 
     def living_agents(self) -> Sequence[AgentRow]:
         """Return the agents that have not ended, in order of creation."""
@@ -217,11 +217,11 @@ class RowCache:
         return any(row.life in _BUSY and row.name != name for row in self._mates.values())
 
     def task(self, task_id: str) -> tuple[Task, int] | None:
-        return self._typed("task", task_id, Task)
+        return self._rows["task"].get(task_id)
 
     def tasks(self) -> Sequence[Task]:
         """Return all tasks, oldest first."""
-        return sorted(self._all("task", Task), key=lambda task: (task.created_at, task.id))
+        return sorted(self._all("task"), key=lambda task: (task.created_at, task.id))
 
     def open_tasks(self) -> Sequence[Task]:
         """Return the tasks that have not ended (pending, in progress, failed), oldest first."""
@@ -238,25 +238,25 @@ class RowCache:
         return tasks
 
     def request(self, request_id: str) -> tuple[Request, int] | None:
-        return self._typed("request", request_id, Request)
+        return self._rows["request"].get(request_id)
 
     def requests(self) -> Sequence[Request]:
         """Return all requests, oldest first."""
-        return sorted(self._all("request", Request), key=lambda request: (request.created_at, request.id))
+        return sorted(self._all("request"), key=lambda request: (request.created_at, request.id))
 
     def pending_requests(self) -> Sequence[Request]:
         """Return the requests that wait for an answer, oldest first."""
         return sorted(self._pending.values(), key=lambda request: (request.created_at, request.id))
 
     def rule(self, rule_id: str) -> tuple[SessionRule, int] | None:
-        return self._typed("rule", rule_id, SessionRule)
+        return self._rows["rule"].get(rule_id)
 
     def rules(self) -> Sequence[SessionRule]:
         """Return all session rules, oldest first."""
-        return sorted(self._all("rule", SessionRule), key=lambda rule: (rule.created_at, rule.id))
+        return sorted(self._all("rule"), key=lambda rule: (rule.created_at, rule.id))
 
     def schedule(self, schedule_id: str) -> tuple[Schedule, int] | None:
-        return self._typed("schedule", schedule_id, Schedule)
+        return self._rows["schedule"].get(schedule_id)
 
     def schedule_row(self, schedule_id: str) -> Schedule | None:
         """Return the row without its revision, for readers."""
@@ -265,16 +265,10 @@ class RowCache:
 
     def schedules(self) -> Sequence[Schedule]:
         """Return all schedules, oldest first."""
-        return sorted(self._all("schedule", Schedule), key=lambda schedule: (schedule.created_at, schedule.id))
+        return sorted(self._all("schedule"), key=lambda schedule: (schedule.created_at, schedule.id))
 
-    def _typed(self, kind: str, name: str, of: type[_V]) -> tuple[_V, int] | None:
-        entry = self._rows[kind].get(name)
-        if entry is None or not isinstance(entry[0], of):
-            return None
-        return entry[0], entry[1]
-
-    def _all(self, kind: str, of: type[_V]) -> list[_V]:
-        return [value for value, _ in self._rows[kind].values() if isinstance(value, of)]
+    def _all(self, kind: str) -> list[Any]:
+        return [value for value, _ in self._rows[kind].values()]
 
 
 class EndedAgentsSum(Generic[_Sum]):

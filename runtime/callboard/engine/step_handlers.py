@@ -345,9 +345,7 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
 
 def _shutdowns(agent: AgentRuntime) -> list[str]:
     """Return the shutdown requests to this life, whether it has read them or not."""
-    shutdowns = [
-        request for request in agent.host.board.requests() if request.kind == "shutdown" and request.status == "pending"
-    ]
+    shutdowns = [request for request in agent.host.board.pending_requests() if request.kind == "shutdown"]
     life = (agent.name, agent.state.identity.incarnation)
     return [
         shutdown.id

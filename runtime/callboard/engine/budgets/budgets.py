@@ -230,8 +230,9 @@ class Budgets:
             above = [node_name for node_name in self._fire(schedule) if node_name in self.tree]
             own_names = {charged.name for charged in path(self.tree, node)}
             self._put(charge([charged for charged in path(self.tree, *above) if charged.name not in own_names], used))
-        entry.spent = state.budget.account.spent
-        self._put(charge(path(self.tree, node), entry.spent))
+        if state.budget.account.spent is not NOTHING:
+            entry.spent = state.budget.account.spent
+            self._put(charge(path(self.tree, node), entry.spent))
         fire = fire_of(state.turn.cause) if state.turn else ""
         if fire:
             self._fire(fire)
