@@ -86,7 +86,7 @@ class SharedTranscripts:
         self.mirror = mirror
         self._begun = begun
         self._folder = claude / "projects" / project_name(str(workspace.resolve()))
-        self._session = session
+        self._of_session = str(self._folder / session)
 
     def remove_old(self, data: Path, before: float) -> None:
         """Remove the copies that were last written before a time (Unix seconds).
@@ -106,34 +106,38 @@ class SharedTranscripts:
             if not isinstance(error, FileNotFoundError):
                 log.warning("old transcripts are not removed", path=str(self._folder), error=str(error))
 
-    def copy_of(self, transcript: Path) -> Path:
+    def copy_of(self, transcript: str) -> str:
         """Return the path of the copy. `lead.2.jsonl` is the transcript of the lead's second life."""
-        agent, _, life = transcript.stem.partition(".")
+        name = _name_of(transcript)
+        agent, _, life = name.partition(".")
         if agent == "lead":
-            return self._folder / f"{self._session}{life and f'.{life}'}.jsonl"
-        return self._folder / self._session / "subagents" / f"agent-{transcript.stem}.jsonl"
+            return f"{self._of_session}{life and f'.{life}'}.jsonl"
+        return f"{self._of_session}/subagents/agent-{name}.jsonl"
 
-    def mirrored_as(self, transcript: Path) -> Path:
+    def mirrored_as(self, transcript: str) -> str:
         """Return the path under which the mirror gets the lines of a transcript.
 
         A client finds them by the session's id, so those of all lives of the lead have one path. The conversation is
         the chain of messages that ends with the last one, and each life begins a chain.
         """
-        life = transcript.stem.partition(".")[2]
-        return self.copy_of(transcript.with_name("lead.jsonl") if transcript.stem == f"lead.{life}" else transcript)
+        return self.copy_of("lead.jsonl" if _name_of(transcript).partition(".")[0] == "lead" else transcript)
 
-    def lines_of(self, transcript: Path, first: int, lines: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
+    def lines_of(self, transcript: str, first: int, lines: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
         """Return the number in the copy, and the lines for it. Those with which the session began are in it already.
 
         The first line after them continues their chain of messages.
         """
         begun = self._begun
-        if transcript.stem != "lead" or not begun.messages:
+        if _name_of(transcript) != "lead" or not begun.messages:
             return first, lines
         known = max(0, begun.messages - first)
         joins = first + known == begun.messages
         new = [_continued(line, begun.last, joins=joins and not place) for place, line in enumerate(lines[known:])]
         return first + known + begun.lines - begun.messages, new
+
+
+def _name_of(transcript: str) -> str:
+    return transcript.rpartition("/")[2].removesuffix(".jsonl")
 
 
 def transcript_file(claude: Path, workspace: Path, session: str) -> Path:
@@ -232,13 +236,13 @@ class FileArchive:
         All of it is one piece of work for a thread. Raises `StoreFull` if there is no room.
         """
         shared = self._shared
-        result, copied = await self._run(partial(self._extend_both, Path(path), first, work))
+        result, copied = await self._run(partial(self._extend_both, path, first, work))
         if copied and shared is not None and shared.mirror is not None:
-            shared.mirror(str(shared.mirrored_as(Path(path))), copied)
+            shared.mirror(shared.mirrored_as(path), copied)
         return result
 
     def _extend_both(
-        self, path: Path, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]
+        self, path: str, first: int, work: Callable[[], tuple[T, Sequence[bytes]]]
     ) -> tuple[T, Sequence[bytes]]:
         """Return the result of `work`, and the lines that were added to the copy. Runs in a thread."""
         result, lines = work()
@@ -254,12 +258,12 @@ class FileArchive:
             # The copy is a courtesy to other programs: no session stops for it
             # (test_a_copy_that_cannot_be_written_stops_nothing).
             self._shared = None
-            log.warning("transcripts are no longer copied", path=str(shared.copy_of(path)), error=str(failed))
+            log.warning("transcripts are no longer copied", path=shared.copy_of(path), error=str(failed))
             return result, ()
 
-    def _extend(self, path: Path, first: int, lines: Sequence[bytes]) -> Sequence[bytes]:
+    def _extend(self, path: str, first: int, lines: Sequence[bytes]) -> Sequence[bytes]:
         """Add the lines that the file does not have, and return them. Each file has one writer at a time."""
-        new, self._lines[str(path)] = _extend(path, self._lines.get(str(path)), first, lines)
+        new, self._lines[path] = _extend(path, self._lines.get(path), first, lines)
         return new
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -307,54 +311,52 @@ def _write_once(path: Path, text: str) -> None:
         raise StoreFull(f"{path}: cannot be written ({failed.strerror}): make room, then resume") from failed
 
 
-def _whole_lines(path: Path) -> int:
+def _whole_lines(descriptor: int) -> int:
     """Return the number of lines of an appended file, after removing a last line that a crash cut off."""
-    try:
-        opened = path.open("r+b")
-    except FileNotFoundError:
+    if not os.fstat(descriptor).st_size:
         return 0
-    with opened as file:
+    with os.fdopen(os.dup(descriptor), "r+b") as file:
         lengths = [len(line) for line in file if line.endswith(b"\n")]
         file.truncate(sum(lengths))
     return len(lengths)
 
 
-def _extend(path: Path, has: int | None, first: int, lines: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+def _extend(path: str, has: int | None, first: int, lines: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
     """Add the lines that the file does not have. Return them, and the number of its lines.
 
     `has`: that number before; None: this process has not appended yet.
     """
-    if has is None:
-        has = _whole_lines(path)
-    new = lines[max(0, has - first) :]
-    if new:
-        _append(path, b"".join(new))
+    descriptor = _opened(path)
+    try:
+        if has is None:
+            has = _whole_lines(descriptor)
+        new = lines[max(0, has - first) :]
+        if new:
+            _append(path, descriptor, b"".join(new))
+    finally:
+        os.close(descriptor)
     return new, max(has, first + len(lines))
 
 
-def _append(path: Path, data: bytes) -> None:
+def _append(path: str, descriptor: int, data: bytes) -> None:
     """Append all of the data or nothing."""
-    descriptor = _opened(path)
+    size = os.lseek(descriptor, 0, os.SEEK_END)
     try:
-        size = os.lseek(descriptor, 0, os.SEEK_END)
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
-        except OSError as failed:
-            os.ftruncate(descriptor, size)
-            raise StoreFull(f"{path}: cannot be written ({failed.strerror}): make room, then resume") from failed
-    finally:
-        os.close(descriptor)
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    except OSError as failed:
+        os.ftruncate(descriptor, size)
+        raise StoreFull(f"{path}: cannot be written ({failed.strerror}): make room, then resume") from failed
 
 
-def _opened(path: Path) -> int:
+def _opened(path: str) -> int:
     """Return a descriptor of the file, which is created with its folder if there is none."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, flags, 0o600)
 
 
