@@ -91,6 +91,8 @@ class PathJudge:
             return _lead(str(path), seen)[0]
 
         self._root = real(root)
+        self.root_folder = Path(self._root)
+        """The agent's folder, absolute and without links."""
         self._beneath_root = self._root.rstrip("/") + "/"
         self._above = max((at for at in seen if self._root.startswith(at + "/")), key=len, default="")
         """Folder above the root, which is checked now. The root and what is beneath it are checked for each call."""
@@ -173,7 +175,7 @@ class PathJudge:
     @property
     def git_quiet(self) -> bool:
         """Return True if the repository's own configuration runs no program, or the root has no repository."""
-        return git_is_quiet(Path(self._root))
+        return git_is_quiet(self.root_folder)
 
     def look(self, queries: Iterable[PathQuery]) -> Mapping[PathQuery, PathFact]:
         """Return one fact for each query. Never raises."""
@@ -198,7 +200,7 @@ class PathJudge:
 
     def _fact(self, query: PathQuery, tracked: Tracked) -> PathFact:
         if query.commit:
-            return PathFact("inside", exists=names_commit(Path(self._root), query.text))
+            return PathFact("inside", exists=names_commit(self.root_folder, query.text))
         try:
             return self._glob(query, tracked) if query.glob else self._judge_path(query.text, tracked, query)
         except (OSError, ValueError, RecursionError) as error:

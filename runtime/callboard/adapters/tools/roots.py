@@ -96,7 +96,7 @@ class FileRoots:
         self._roots = roots or Roots()
         # Commands may use git's own folder, file tools may not.
         self._judge = (judges or PathJudges()).judge_for(folders, git=None, reads=not write)
-        self._root = Path(self._judge.root)
+        self._root = self._judge.root_folder
         self._apart = (folders.tool_results, folders.transcripts)
         self._bases: dict[str, tuple[Path, frozenset[str], bool]] = {}
         """Folders in which a path was found, with the paths beneath each that are closed, and `ToolPath.apart`."""
