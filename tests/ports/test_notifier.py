@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from callboard.ports.notifier import Notifier
+from callboard.ports.notifier import Latch, Notifier
 
 pytestmark = pytest.mark.anyio
 
@@ -159,3 +159,20 @@ def test_a_change_without_a_waiter_needs_no_event_loop() -> None:
     for _ in range(3):
         notifier.notify()
     assert notifier.changes == 3
+
+
+async def test_a_latch_wakes_who_waited_and_holds_nobody_who_comes_later() -> None:
+    latch, woken = Latch(), list[str]()
+
+    async def wait(name: str) -> None:
+        await latch.wait()
+        woken.append(name)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait, "early")
+        await anyio.wait_all_tasks_blocked()
+        assert not latch.is_set()
+        assert woken == []
+        latch.set()
+    await wait("late")
+    assert (latch.is_set(), woken) == (True, ["early", "late"])

@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from callboard.adapters.system.archive import FileArchive, SharedTranscripts, project_name
+from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import StoreFull
 
 pytestmark = pytest.mark.anyio
@@ -127,3 +128,12 @@ async def test_a_copy_that_cannot_be_written_stops_nothing(tmp_path: Path) -> No
 )
 def test_the_name_of_a_project_is_its_path_with_hyphens(folder: str, name: str) -> None:
     assert project_name(folder) == name
+
+
+async def test_the_folder_of_an_agents_large_results_is_made_by_the_first_of_them(tmp_path: Path) -> None:
+    archive = FileArchive(tmp_path, tmp_path / "data", ())
+    results = archive.folders(AgentSpec(name="alice", kind="subagent", agent_type="explore", model="m")).tool_results
+    assert not results.exists()
+    await archive.keep(str(results / "one.txt"), "large")
+    assert (results / "one.txt").read_text("utf-8") == "large"
+    assert results.stat().st_mode & 0o777 == 0o700
