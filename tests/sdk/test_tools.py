@@ -232,6 +232,15 @@ def test_results_of_every_kind_can_be_recorded() -> None:
             outcome_of(value)
 
 
+def test_a_result_of_other_types_is_refused_with_the_name_of_the_field() -> None:
+    made: Any = ToolResult
+    for name, value in (("data", [1]), ("data", None), ("data", "x"), ("content", None), ("content", 7)):
+        with pytest.raises(ToolRefused, match=f"whose `{name}` is {type(value).__name__}: give a"):
+            outcome_of(made(**{"content": "x", name: value}))
+    outcome = outcome_of(made("x", is_error=1, data=Order(amount=2), ends_turn=None))
+    assert (outcome.is_error, outcome.data, outcome.ends_turn) == (True, {"amount": 2}, False)
+
+
 def test_a_tool_is_still_its_function() -> None:
     @tool(reads=True, timeout=3)
     def double(number: int) -> int:

@@ -20,6 +20,15 @@ class AwaitedTaskCancelled(Exception):
     """The code was not cancelled, but ended with a cancellation: something that it awaited was cancelled."""
 
 
+def error_text(error: BaseException) -> str:
+    """Return the type and the message of an exception of others' code, whose `str` may raise."""
+    try:
+        message = str(error)
+    except Exception as bug:  # noqa: BLE001 - any exception means that there is no message
+        message = f"its message is missing: its __str__ raised {type(bug).__name__}"
+    return f"{type(error).__name__}: {message}"
+
+
 async def result_of_foreign(work: Awaitable[T]) -> T:
     """Return the result of others' code.
 

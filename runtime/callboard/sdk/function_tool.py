@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -122,9 +122,7 @@ def _context_of(context: CallContext, *, threaded: bool) -> ToolContext:
 def outcome_of(value: object) -> ToolOutcome:
     """Convert the return value of a function into a tool result. Raises `ToolRefused` for a value that is not JSON."""
     if isinstance(value, ToolResult):
-        content = storable(value.content) if isinstance(value.content, str) else _blocks(value.content)
-        data = cast("Json", _plain(value.data))
-        return ToolOutcome(content, value.is_error, data=data, ends_turn=value.ends_turn)
+        return _result_of(value)
     if isinstance(value, str):
         return ToolOutcome(storable(value))
     if value is None:
@@ -138,7 +136,23 @@ def outcome_of(value: object) -> ToolOutcome:
     return ToolOutcome(json.dumps(plain, ensure_ascii=False, indent=2), data=data)
 
 
-def _blocks(content: Sequence[str | Image]) -> list[Json]:
+def _result_of(result: ToolResult) -> ToolOutcome:
+    """Convert a `ToolResult`. Raises `ToolRefused` for a field of a type that no record can contain."""
+    content = cast("object", result.content)
+    if not isinstance(content, Iterable):
+        raise _misfit("content", content, "a text, or a list of texts and images")
+    data = _plain(result.data)
+    if not isinstance(data, dict):
+        raise _misfit("data", result.data, "a dict")
+    blocks = storable(content) if isinstance(content, str) else _blocks(cast("Iterable[str | Image]", content))
+    return ToolOutcome(blocks, bool(result.is_error), data=cast("Json", data), ends_turn=bool(result.ends_turn))
+
+
+def _misfit(name: str, value: object, expected: str) -> ToolRefused:
+    return ToolRefused(f"it returned a ToolResult whose `{name}` is {type(value).__name__}: give {expected}")
+
+
+def _blocks(content: Iterable[str | Image]) -> list[Json]:
     return [_block(item) for item in content]
 
 

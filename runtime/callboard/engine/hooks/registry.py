@@ -41,7 +41,7 @@ from callboard.core.hooks.merge import (
     understood,
 )
 from callboard.core.hooks.payloads import event_json, in_our_fields, reaches_handlers
-from callboard.ports.foreign_code import result_of_foreign
+from callboard.ports.foreign_code import error_text, result_of_foreign
 from callboard.ports.hooks import HookHandler, HookTerms, LateHookOutput
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
@@ -408,7 +408,7 @@ def _tried(function: Callable[[Any], object], event: HookEvent) -> tuple[object,
 
 
 def _described(error: BaseException) -> str:
-    return capped(f"{type(error).__name__}: {error}")
+    return capped(error_text(error))
 
 
 MOST = 64
@@ -471,7 +471,7 @@ class _Begun:
         try:
             return await result_of_foreign(self.handler.run(event_json(self.event), self.timeout))
         except Exception as error:  # noqa: BLE001 - as in the registry: any exception is a fault of the hook
-            return HandlerResult(fault=f"{type(error).__name__}: {error}")
+            return HandlerResult(fault=error_text(error))
 
 
 def _late(by: str, begun: _Begun, result: HandlerResult) -> LateHookOutput:

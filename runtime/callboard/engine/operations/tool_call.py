@@ -27,7 +27,7 @@ from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.elicit import ask, elicit
 from callboard.engine.operations.skills import use_skill
 from callboard.engine.operations.tool_context import tool_context
-from callboard.ports.foreign_code import result_of_foreign
+from callboard.ports.foreign_code import error_text, result_of_foreign
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types import events as ev
@@ -120,7 +120,7 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
         return ToolOutcome(storable(str(failed)), is_error=True)
     except Exception as bug:  # the model gets any other exception of a tool; the trace goes to the log
         log.exception("tool failed", agent=agent.name, tool=call.name, call=call.id)
-        return ToolOutcome(storable(f"{type(bug).__name__}: {bug}"), is_error=True)
+        return ToolOutcome(storable(error_text(bug)), is_error=True)
 
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:

@@ -1,0 +1,94 @@
+"""Functions of a program whose values or exceptions are faulty: each ends its own call, never the session."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from callboard import Session, ToolResult, hook, tool
+from callboard.sdk import events
+
+SCENARIO = """\
+agents:
+  lead:
+    - {reply: [{tool_use: {name: look, input: {}}}]}
+    - {otherwise: true, reply: "Done."}
+"""
+
+
+class Unreadable(Exception):
+    """An exception whose text needs an attribute that it lacks, as in the library of a service."""
+
+    def __str__(self) -> str:
+        return str(self.response)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.setenv("MODEL_ID", f"rehearsal:{tmp_path / 'model.yaml'}")
+    (tmp_path / "model.yaml").write_text(SCENARIO)
+    (tmp_path / "work").mkdir()
+    structlog.reset_defaults()
+    return tmp_path / "work"
+
+
+def told(place: Path, **options: Any) -> tuple[events.ToolEnded, events.Rested]:
+    async def go() -> list[events.Event]:
+        async with Session(place, **options) as session:
+            return [event async for event in session.stream("look")]
+
+    seen = asyncio.run(go())
+    ended = next(event for event in seen if isinstance(event, events.ToolEnded))
+    rested = seen[-1]
+    assert isinstance(rested, events.Rested)
+    return ended, rested
+
+
+def test_an_exception_without_a_text_is_an_error_result(place: Path) -> None:
+    @tool(reads=True)
+    def look() -> str:
+        """Looks."""
+        raise Unreadable
+
+    ended, rested = told(place, tools=[look])
+    assert (ended.is_error, ended.text) == (
+        True,
+        "Unreadable: its message is missing: its __str__ raised AttributeError",
+    )
+    assert (rested.result.ok, rested.result.text) == (True, "Done.")
+
+
+def test_a_result_with_a_faulty_field_is_an_error_result(place: Path) -> None:
+    @tool(reads=True)
+    def look() -> ToolResult:
+        """Looks."""
+        rows: Any = [{"id": 1}]
+        return ToolResult("one row", data=rows)
+
+    ended, rested = told(place, tools=[look])
+    assert (ended.is_error, ended.text) == (
+        True,
+        "it returned a ToolResult whose `data` is list: give a dict",
+    )
+    assert rested.result.ok
+
+
+def test_a_hook_that_raises_an_exception_without_a_text_has_failed(place: Path) -> None:
+    @tool(reads=True)
+    def look() -> str:
+        """Looks."""
+        return "here"
+
+    @hook("PostToolUse")
+    def faulty(event: object) -> None:
+        raise Unreadable
+
+    ended, rested = told(place, tools=[look], hooks=[faulty])
+    assert (ended.text, rested.result.ok) == ("here", True)
