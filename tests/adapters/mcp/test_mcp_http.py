@@ -6,7 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,33 @@ async def test_a_helper_gives_headers_anew_when_the_server_takes_the_old_ones_no
         token.write_text("two", "utf-8")
         remote.token = "Bearer two"
         assert await world.text("mcp__far__get") == "xxxxx"
+
+
+async def test_white_space_around_a_header_is_left_out(remote: Remote, tmp_path: Path) -> None:
+    remote.token = "Bearer one"  # with a variable whose value was read from a file, line break included
+    async with servers(tmp_path, entry(remote, headers={"Authorization": "Bearer one\n"})) as world:
+        assert await world.text("mcp__far__get") == "xxxxx"
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"Authorization": "Bearer sec\nret"}, "the value of its header `Authorization` contains a line break or NUL"),
+        ({"X-Key": "sec…ret"}, "the value of its header `X-Key` contains a character that is not ASCII"),
+        ({"X Key": "sec-ret"}, "'X Key' cannot be used as the name of a header"),
+    ],
+)
+async def test_a_header_that_cannot_be_sent_is_named_without_its_value(
+    remote: Remote, tmp_path: Path, headers: dict[str, str], reason: str
+) -> None:
+    printed = json.dumps(headers).replace("'", "")
+    async with servers(
+        tmp_path,
+        entry(remote, headers=headers),
+        replace(entry(remote, headers_helper=f"cat <<'END'\n{printed}\nEND"), name="helped"),
+    ) as world:
+        assert [one.why for one in world.manager.now()] == [reason, reason]
+    assert remote.requests == []
 
 
 @pytest.mark.parametrize(

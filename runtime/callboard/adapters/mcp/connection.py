@@ -36,6 +36,7 @@ from callboard.adapters.mcp.tools import CallInFlight
 from callboard.adapters.mcp.transports import ConnectionObservations, ServerEnvironment, Streams, prepare, remote, stdio
 from callboard.adapters.processes.programs import find_program, run_program
 from callboard.core.mcp import limits as limiting
+from callboard.core.mcp.config_entries import header_fault
 from callboard.core.mcp.limits import HELPER, McpLimits, wait_before_start
 from callboard.core.mcp.results import ResultContent, answer_of, one_line
 from callboard.ports.mcp import Bridge
@@ -486,13 +487,16 @@ async def _carry_one(bridge: Bridge, sent: SessionMessage, into: Into) -> None:
 
 
 async def headers_of(entry: ServerEntry, place: ServerEnvironment) -> Mapping[str, str]:
-    """Return the headers for one connection.
+    """Return the headers for one connection, without white space around their values, as browsers send them.
 
-    Those of the helper take precedence. Raises `ServerFailed` if the helper returns none.
+    Those of the helper take precedence. Raises `ServerFailed` if the helper returns none, or for one that cannot be
+    sent: the errors of the HTTP client would show its value.
     """
-    if not entry.headers_helper:
-        return entry.headers
-    return entry.headers | await _helped(entry, place)
+    helped = await _helped(entry, place) if entry.headers_helper else {}
+    headers = {name: value.strip(" \t\r\n") for name, value in (entry.headers | helped).items()}
+    if faults := [fault for name, value in headers.items() if (fault := header_fault(name, value))]:
+        raise ServerFailed("; ".join(faults))
+    return headers
 
 
 async def _helped(entry: ServerEntry, place: ServerEnvironment) -> dict[str, str]:

@@ -275,6 +275,15 @@ def _header(name: str) -> bool:
     return name.isascii() and all(character.isalnum() or character in "!#$%&'*+-.^_`|~" for character in name)
 
 
+def header_fault(name: str, value: str) -> str:
+    """Return the reason why a header cannot be sent; empty if it can. It contains no part of the value: a secret."""
+    if not _header(name):
+        return f"{name!r} cannot be used as the name of a header"
+    if any(character in value for character in "\r\n\0"):
+        return f"the value of its header `{name}` contains a line break or NUL"
+    return "" if value.isascii() else f"the value of its header `{name}` contains a character that is not ASCII"
+
+
 KEYS = frozenset(
     {
         "enabledMcpjsonServers",
