@@ -138,7 +138,7 @@ def wrongids(number: object) -> None:
     for one in ("nobody", 10**9, -1, None, 1.5):
         result(one, "not yours")
     send(id=number, method="sampling/createMessage", params={})
-    send(id=number, error={"code": "x"})
+    send(id="nobody", error={"code": "x"})
     result(number, "yours")
 
 
@@ -162,6 +162,22 @@ def shapeless(number: object) -> None:
 def odd_content(number: object) -> None:
     blocks = [{"type": "image", "data": "!", "mimeType": 1}, {"type": "resource"}, {"type": "new"}, 7, {"type": "text"}]
     send(id=number, result={"content": blocks, "structuredContent": [1]})
+
+
+def bare_list(number: object) -> None:
+    send(id=number, result=["a", "bare list"])
+
+
+def bare_error(number: object) -> None:
+    send(id=number, error="the disk is full")
+
+
+def word_code(number: object) -> None:
+    send(id=number, error={"code": "E_FULL", "message": "the disk is full"})
+
+
+def no_version(number: object) -> None:
+    raw(json.dumps({"id": number, "result": {"content": []}}))
 
 
 def fails(number: object) -> None:
@@ -203,7 +219,22 @@ texts: dict[Any, str] = {}
 FAULTS = {
     one.__name__: one
     for one in (die, hang, deaf, shut, logs, prints, longline, flood, change, rubbish, wrongids, twice, huge, large)
-} | {one.__name__: one for one in (shapeless, odd_content, fails, halved, latin, closing, shuffled)}
+} | {
+    one.__name__: one
+    for one in (
+        bare_list,
+        bare_error,
+        word_code,
+        no_version,
+        shapeless,
+        odd_content,
+        fails,
+        halved,
+        latin,
+        closing,
+        shuffled,
+    )
+}
 
 
 def call(number: object, params: dict[str, Any]) -> None:

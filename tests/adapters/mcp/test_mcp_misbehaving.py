@@ -166,6 +166,24 @@ async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder
             await check_echo(world)
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("bare_list", "bare list"),
+        ("bare_error", "the disk is full"),
+        ("word_code", "the disk is full"),
+        ("no_version", '"content"'),
+    ],
+)
+async def test_an_answer_in_a_wrong_form_ends_its_call_at_once(folder: Path, what: str, text: str) -> None:
+    with anyio.fail_after(60):
+        async with servers(folder, odd(), limits=McpLimits(start=30)) as world:
+            said = await call_fault(world, what)
+            assert "not a valid message of the protocol" in said
+            assert text in said
+            await check_echo(world, "odd")
+
+
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("what", ["die", "shut", "hang", "deaf"])
 async def test_a_call_that_never_ends_is_told_and_the_server_comes_back(folder: Path, what: str) -> None:

@@ -1,8 +1,8 @@
 """Transfer between a server's pipes and the SDK: one message per line, with limits per line and per second.
 
-The SDK reads lines of any length. Here a line over `LONGEST` is dropped, and the call that it answers gets an error. A
-line that is not a message is dropped and counted. A server that floods is read no faster than `A_SECOND` allows: the
-pipe fills, and the server waits.
+The SDK reads lines of any length. Here a line over `LONGEST` is dropped. A line that is not a message is dropped and
+counted. If such a line is the answer to a call, the call gets an error. A server that floods is read no faster than
+`A_SECOND` allows: the pipe fills, and the server waits.
 
 Messages of servers and of the SDK go only into the session's log, because stdout may be a protocol.
 """
@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import field
+from typing import Any, cast
 
 import anyio
 import mcp_types as types
@@ -22,9 +23,11 @@ import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from callboard.core.mcp.results import one_line
 from callboard.core.utf8 import storable_json
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import Json
 
 LONGEST = 16 * 1024 * 1024
 """Most bytes of one message."""
@@ -123,6 +126,8 @@ async def _pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> N
         message = _message_in(line)
     except (ValueError, RecursionError):
         refused(f"a line that is not a message: {line[:200].decode(errors='replace')}")
+        if answer := _invalid(line):
+            await into.send(SessionMessage(answer))
         return
     await into.send(SessionMessage(message))
 
@@ -135,6 +140,20 @@ def _message_in(line: bytes) -> types.JSONRPCMessage:
         # (test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too).
         value = storable_json(json.loads(line.decode(errors="replace")))
         return types.jsonrpc_message_adapter.validate_python(value, by_name=False)
+
+
+def _invalid(line: bytes) -> types.JSONRPCError | None:
+    """Return an error response in place of a response in a wrong form; None if the line is no response to a request."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or "method" in value or not {"result", "error"} & set(cast("Json", value)):
+        return None
+    number: object = cast("Json", value).get("id")
+    if not isinstance(number, int) or isinstance(number, bool):
+        return None
+    return _error(number, f"the answer is not a valid message of the protocol: {one_line(json.dumps(value))}")
 
 
 async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callable[[str], None]) -> None:
@@ -152,9 +171,12 @@ def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
     match = _FIRST_ID.search(first) or _LAST_ID.search(last)
     if match is None:
         return None
-    message = f"the answer has over {LONGEST:,} bytes and was dropped"
+    return _error(int(match[1]), f"the answer has over {LONGEST:,} bytes and was dropped")
+
+
+def _error(number: int, message: str) -> types.JSONRPCError:
     return types.JSONRPCError(
-        jsonrpc="2.0", id=int(match[1]), error=types.ErrorData(code=types.INTERNAL_ERROR, message=message)
+        jsonrpc="2.0", id=number, error=types.ErrorData(code=types.INTERNAL_ERROR, message=message)
     )
 
 
