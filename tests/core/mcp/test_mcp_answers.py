@@ -80,6 +80,20 @@ def test_structured_content_stands_in_for_texts_and_an_empty_answer_says_so() ->
     assert not answer_of({"content": "x", "isError": "true"}).is_error
 
 
+def test_content_that_is_no_list_of_blocks_is_shown() -> None:
+    assert whole_text(answer_of({"content": "as a text"}).blocks) == "as a text"
+    assert whole_text(answer_of({"content": {"type": "text", "text": "as one block"}}).blocks) == "as one block"
+    assert whole_text(answer_of({"content": ["one", {"type": "text", "text": 7}, None]}).blocks) == "one\n7"
+
+
+def test_of_a_long_list_of_texts_nothing_is_left_out() -> None:
+    texts = [{"type": "text", "text": str(number)} for number in range(1_000)]
+    image = {"type": "image", "data": PNG, "mimeType": "image/png"}
+    first, middle, last = answer_of({"content": [*texts, image, *texts]}).blocks
+    assert first == last == {"type": "text", "text": "\n".join(map(str, range(1_000)))}
+    assert middle["type"] == "image"
+
+
 @given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), JSON))
 def test_any_answer_becomes_blocks_that_a_request_can_carry(result: Json) -> None:
     answer = answer_of(result)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, cast
 
 from callboard.core.context.view.sendable import image_block
@@ -25,6 +26,9 @@ SHOWN_TOKENS = 25_000
 MOST_OF_ITS_OWN = 500_000
 """Maximum characters that a tool may request by its `_meta["anthropic/maxResultSizeChars"]`."""
 MOST_BLOCKS = 200
+"""Most blocks of a result whose texts stay apart. Servers in Python send a block for each item of a list."""
+MOST_ITEMS = 100_000
+"""Most blocks of an answer that are read."""
 MOST_IMAGES = 20
 EMPTY = "(no output)"
 
@@ -46,7 +50,7 @@ class ResultContent:
 def answer_of(result: Mapping[str, Any]) -> ResultContent:
     """Convert the result of a `tools/call`, as the server sent it."""
     content = result.get("content")
-    blocks = blocks_of(cast("Sequence[Any]", content) if isinstance(content, list) else ())
+    blocks = blocks_of(cast("Sequence[Any]", content) if isinstance(content, list) else (content,))
     structured = storable_json(result.get("structuredContent"))
     if structured is not None and not any(block["type"] == "text" for block in blocks):
         blocks += (_text(json.dumps(structured, ensure_ascii=False, indent=1)),)
@@ -57,18 +61,25 @@ def blocks_of(content: Sequence[Any]) -> tuple[Json, ...]:
     """Return the content blocks of a result, a prompt or a resource. Empty texts are omitted: the API refuses them."""
     blocks: list[Json] = []
     images = 0
-    for item in content[:MOST_BLOCKS]:
-        block = (
-            _block(cast("Json", item)) if isinstance(item, Mapping) else _text(f"[Left out: {one_line(repr(item))}]")
-        )
+    for item in content[:MOST_ITEMS]:
+        block = _block(item)
         images += block["type"] == "image"
         if images > MOST_IMAGES and block["type"] == "image":
             block = _text(f"[Image left out: only {MOST_IMAGES} of a result are shown.]")
         if block["type"] != "text" or block["text"].strip():
             blocks.append(block)
-    if len(content) > MOST_BLOCKS:
-        blocks.append(_text(f"[{len(content) - MOST_BLOCKS} more blocks left out.]"))
-    return tuple(blocks)
+    if len(content) > MOST_ITEMS:
+        blocks.append(_text(f"[{len(content) - MOST_ITEMS} more blocks left out.]"))
+    return _joined(blocks) if len(blocks) > MOST_BLOCKS else tuple(blocks)
+
+
+def _joined(blocks: Sequence[Json]) -> tuple[Json, ...]:
+    """Return the blocks with each run of texts as one text of several lines."""
+    joined: list[Json] = []
+    for kind, group in groupby(blocks, key=lambda block: block["type"]):
+        run = list(group)
+        joined += [_text(whole_text(run))] if kind == "text" else run
+    return tuple(joined)
 
 
 def resource_blocks(contents: Sequence[Any]) -> tuple[Json, ...]:
@@ -93,10 +104,16 @@ def whole_text(blocks: Sequence[Json]) -> str:
     return "\n".join(str(block["text"]) for block in blocks if block["type"] == "text")
 
 
-def _block(content: Json) -> Json:
+def _block(item: object) -> Json:
+    if item is None or isinstance(item, str):
+        return _text(clean(item))
+    if not isinstance(item, Mapping):
+        return _text(f"[Left out: {one_line(repr(item))}]")
+    content = cast("Json", item)
     kind = content.get("type")
     if kind == "text":
-        return _text(clean(content.get("text")))
+        text = content.get("text")
+        return _text(clean(text) if text is None or isinstance(text, str) else one_line(json.dumps(text)))
     if kind == "image":
         return _image(content.get("data"), content.get("mimeType"))
     if kind == "audio":
