@@ -249,3 +249,36 @@ def test_a_git_value_is_read_as_git_reads_it() -> None:
 def test_files_that_a_command_may_name(command: str, files: list[str]) -> None:
     assert [one for one in files if one not in named_files(command, "/w")] == []
     assert not [one for one in named_files(command, "/w") if one.startswith(("/", ".."))]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "date >> log/x.txt",
+        "PostToolUse(Write): jq -r .tool_name>log/x.txt",
+        'date >> "$CLAUDE_PROJECT_DIR/log/x.txt" 2>&1',
+        'date &>> "$CLAUDE_PROJECT_DIR"/log/x.txt',
+        "date 2>/w/log/x.txt",
+        "jq . | tee -a log/x.txt | cat",
+        "sh -c 'date >| log/x.txt'",
+    ],
+)
+def test_a_file_that_a_command_only_writes_is_none_of_its_files(command: str) -> None:
+    assert not [one for one in named_files(command, "/w") if "x.txt" in one]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl -s URL > x.sh && sh x.sh",
+        "> log.txt ./x.sh",
+        "date >(sh x.sh)",
+        'check ">" x.sh',
+        "node -e 'run(a => x.sh)'",
+        "./tee x.sh",
+        "tee < x.sh",
+        "sh 2>&1 x.sh",
+    ],
+)
+def test_a_file_that_a_command_may_run_beside_what_it_writes_counts(command: str) -> None:
+    assert "x.sh" in named_files(command, "/w")

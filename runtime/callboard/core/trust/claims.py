@@ -178,6 +178,11 @@ def _spelled(character: str) -> str:
 
 _PROJECT = late_pattern(r"\$\{?CLAUDE_PROJECT_DIR\}?/?|\$\{?PWD\}?/|\$\(pwd\)/|\$\(git rev-parse --show-toplevel\)/")
 _SEPARATORS = late_pattern(r"""[\s"'`;|&<>(){}=,:\[\]]+""")
+_FILE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'`;|&<>(){}])+"""
+_WRITTEN = late_pattern(
+    rf"""(?<![\\"'=<>-])[0-9&]?>>?\|?[ \t]*{_FILE}|(?<![\w./-])tee(?:[ \t]+-[\w-]+)*[ \t]+{_FILE}"""
+)
+"""Redirections of output, and `tee`, with the file that they write."""
 _LONGEST = 1_000
 MOST = 200
 """Maximum number of words of one command that are looked up."""
@@ -217,8 +222,11 @@ def recipe_files(command: str) -> list[str]:
 
 
 def named_files(command: str, workspace: str) -> list[str]:
-    """Return the paths relative to the workspace that the command may name, each once, in order."""
-    text = _PROJECT.sub("./", command).replace(workspace.rstrip("/") + "/", "./")
+    """Return the paths relative to the workspace that the command may run or read, each once, in order.
+
+    Files that it only writes are left out: the first run of a hook that keeps a log would end the trust.
+    """
+    text = _WRITTEN.sub(" ", _PROJECT.sub("./", command).replace(workspace.rstrip("/") + "/", "./"))
     quoted = re.findall(r'"([^"]+)"|\'([^\']+)\'', text)  # a quoted name may contain spaces
     candidates = [*_SEPARATORS.split(text), *(first or other for first, other in quoted), text.strip()]
     paths: dict[str, None] = {}
