@@ -201,6 +201,12 @@ async def test_what_is_no_command_is_said_as_it_stands(place: Place) -> None:
     assert seen.heard == ["/etc/hosts is wrong", "/tmp is full", "\\/x"]
 
 
+async def test_a_command_with_the_name_of_a_folder_at_the_root_is_run(place: Place) -> None:
+    place.skill("run", "---\ndescription: d\n---\nRun $ARGUMENTS.\n")
+    seen, _ = await place.run("/run the tests", "/tmp is full")
+    assert [text.splitlines()[-1] for text in seen.heard] == ["/run the tests", "Run the tests.", "/tmp is full"]
+
+
 async def test_an_unknown_command_never_reaches_the_model(place: Place) -> None:
     place.skill("review", "---\ndescription: d\n---\nx\n")
     place.skill("hidden", "---\ndescription: d\nuser-invocable: false\n---\nx\n")

@@ -30,6 +30,7 @@ from callboard.core.skills.catalog import lost, restored_texts
 from callboard.core.skills.substitution import (
     LONGEST,
     CommandInText,
+    TypedCommands,
     commands_in,
     exit_counts,
     filled,
@@ -306,7 +307,10 @@ def expands(agent: AgentRuntime, envelope: Envelope) -> bool:
 
     Such text begins with a slash command, known or unknown, or names a resource of an MCP server.
     """
-    return is_prompt(envelope) and (bool(named(agent, envelope)) or bool(first_name(envelope.content)))
+    text = envelope.content
+    return is_prompt(envelope) and (
+        bool(named(agent, envelope)) or bool(first_name(text)) or _typed(_commands(agent), text) is not None
+    )
 
 
 def is_prompt(envelope: Envelope) -> bool:
@@ -320,10 +324,14 @@ def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:
     return (*ports.skills.commands(), *prompts)
 
 
+def _typed(commands: Sequence[PersonCommand], text: str) -> TypedCommands | None:
+    return typed(text, lambda name: any(command.goes_by(name) for command in commands))
+
+
 async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     """Return the expansion. Raises `ToolRefused`, which names the command and the reason for its failure."""
     commands = _commands(agent)
-    commands_typed = typed(envelope.content, lambda name: any(command.goes_by(name) for command in commands))
+    commands_typed = _typed(commands, envelope.content)
     if commands_typed is None:
         if name := first_name(envelope.content):
             if agent.host.ports.skills.awaits_trust(name):
