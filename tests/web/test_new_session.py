@@ -43,6 +43,12 @@ def test_a_prompt_names_its_files(tmp_path: Path) -> None:
             prompt_of(form, tmp_path)
 
 
+def test_a_path_that_cannot_be_looked_up_is_refused_and_shown_in_short(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="File name too long: write the paths") as refused:
+        prompt_of({"prompt": "x", "files": "a prompt in the wrong field " * 100}, tmp_path)
+    assert len(str(refused.value)) < 400 + len(str(tmp_path))
+
+
 def test_attachments_are_kept_under_safe_names_and_replace_nothing(tmp_path: Path) -> None:
     png = b"\x89PNG\r\n\x1a\n\0"
     files = [

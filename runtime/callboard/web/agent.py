@@ -58,6 +58,8 @@ _STREAMING = "streaming"
 """Id of the element with the reply that streams."""
 _OLDER = -1
 """Position of a stream that adds no events, because its page shows older ones."""
+_LAST = 2**53
+"""Largest position that an address can name."""
 
 Calls = dict[str, ToolCall]
 """Tool calls by their ids."""
@@ -486,12 +488,15 @@ class _AgentFollower:
 
 
 def _number(request: WebRequest, name: str) -> int | None:
-    """Return a number of the query; None without one. Raises `UsageError` for a text that is no number."""
+    """Return a number of the query, in the range of positions; None without one.
+
+    Raises `UsageError` for a text that is no number.
+    """
     text = request.query_params.get(name)
     if text is None:
         return None
     try:
-        return int(text)
+        return max(_OLDER, min(int(text), _LAST))
     except ValueError:
         raise UsageError(f"{name}: {text!r} is not a number") from None
 

@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from callboard.adapters.processes.programs import run_program
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.views.events import shorten
 from callboard.cli.views.permission import spelled
 from callboard.sessions.inspect.hosts import StoreHosts, read_hosts
 from callboard.sessions.inspect.policy import in_force
@@ -43,6 +44,8 @@ _IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _UNUSUAL = late_pattern(r"[^\w.-]+")
 _SECONDS = 120.0
 """Most seconds of the start of a session, which may connect to MCP servers."""
+_SHOWN = 200
+"""Most characters of a path that a message shows."""
 _MODES = ("", "default", "acceptEdits", "plan", "dontAsk", "sandboxed")
 """Permission modes to choose from. That without any question is for the command line alone."""
 _OPTIONS = {
@@ -170,10 +173,20 @@ def prompt_of(posted: Mapping[str, str], workspace: Path, attached: Sequence[Pat
         raise UsageError("write what the session should do")
     files = [line.strip() for line in posted.get("files", "").splitlines() if line.strip()]
     for file in files:
-        if not (workspace / file).exists():
-            raise UsageError(f"{file}: there is no such file in {workspace}")
+        if reason := _missing(workspace / file):
+            raise UsageError(
+                f"{shorten(file, _SHOWN)}: {reason}: write the paths of files in {workspace}, one in a line"
+            )
     files += [str(path) for path in attached]
     return f"{prompt}\n\nFiles: {', '.join(files)}" if files else prompt
+
+
+def _missing(path: Path) -> str:
+    """Return the reason why there is no such file, or it cannot be looked up; empty if it exists."""
+    try:
+        return "" if path.exists() else "there is no such file"
+    except OSError as error:
+        return str(error.strerror)
 
 
 def arguments_of(posted: Mapping[str, str]) -> list[str]:
