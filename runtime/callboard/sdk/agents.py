@@ -139,15 +139,15 @@ def agent_files(agents: Iterable[Agent], own: Sequence[str], shared: Sequence[st
 def _file(agent: Agent, own: Sequence[str], shared: Sequence[str]) -> AgentFile:
     names = None if agent.tools is None else [_name(each) for each in agent.tools]
     denied = [_name(each) for each in agent.denied]
-    from_claude = [name for name in names or () if _is_runtime_tool(name)]
-    unknown = [name for name in (*(names or ()), *denied) if not _is_runtime_tool(name) and name not in own]
+    from_claude = [name for name in names or () if is_runtime_tool(name)]
+    unknown = [name for name in (*(names or ()), *denied) if not is_runtime_tool(name) and name not in own]
     if unknown:
         raise UsageError(f"agent {agent.name!r}: there is no tool {unknown[0]!r}; your tools: {_some(own)}")
     fields: dict[str, object] = {
         "description": agent.description,
         "prompt": agent.prompt,
         "tools": from_claude or None,
-        "disallowedTools": [name for name in denied if _is_runtime_tool(name)] or None,
+        "disallowedTools": [name for name in denied if is_runtime_tool(name)] or None,
         "model": agent.model,
         "effort": agent.effort,
         "permissionMode": agent.permission_mode,
@@ -166,7 +166,7 @@ def _file(agent: Agent, own: Sequence[str], shared: Sequence[str]) -> AgentFile:
     return replace(file, tools=(), mcp=()) if names is not None and not from_claude else file
 
 
-def _is_runtime_tool(name: str) -> bool:
+def is_runtime_tool(name: str) -> bool:
     """Return True for the name of a tool of the runtime or of an MCP server."""
     return bool(our_names(name)) or name.startswith("mcp__")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 import anyio
 
 from callboard.ports.environment import Approver, Observer
-from callboard.sdk.agents import Agent, agent_files, tools_of
+from callboard.sdk.agents import Agent, agent_files, is_runtime_tool, tools_of
 from callboard.sdk.approvers import ApproverFunction, approver_of
 from callboard.sdk.errors import UsageError
 from callboard.sdk.function_tool import THREADS, InProcessTool
@@ -37,6 +37,23 @@ Stage = Callable[..., object]
 """A stage of the context pipeline: `(view, budget, now, **params) -> list[Edit] | None` (docs/context.md)."""
 
 T = TypeVar("T")
+
+_LISTS = (
+    "agents",
+    "tools",
+    "lead_tools",
+    "denied",
+    "hooks",
+    "schedules",
+    "observers",
+    "allow",
+    "deny",
+    "plugins",
+    "mcp",
+)
+"""Options whose values are lists; `mcp` may also be a mapping."""
+_LONGEST_ID = 200
+"""Most bytes of a session's id."""
 
 
 class SessionKeywords(TypedDict, total=False):
@@ -120,6 +137,8 @@ def session_request(
     extra = [name for name in chosen if name not in SessionKeywords.__annotations__]
     if extra:
         raise UsageError(unknown("option", extra[0], SessionKeywords.__annotations__))
+    _check_lists(chosen)
+    _check_id(chosen.get("id", ""))
     lead = chosen.get("lead", "lead")
     agents = [*chosen.get("agents", ()), *([lead] if isinstance(lead, Agent) else [])]
     shared = [_a_tool(entry) for entry in chosen.get("tools", ())]
@@ -157,9 +176,33 @@ def session_request(
             embedded=True, commands_at_rest="leave", with_schedules=chosen.get("with_schedules", False)
         ),
     )
+    _check_names(options.lead, names)
     approvers = () if approver is None else (approver_of(approver),)
     observers = tuple(ProgramObserver(observer) for observer in chosen.get("observers", ()))
     return SessionRequest(options, approvers, observers, tuple(chosen.get("schedules", ())))
+
+
+def _check_lists(chosen: SessionKeywords) -> None:
+    """Raise `UsageError` for a single value in place of a list: of a text, each character would count."""
+    for name in _LISTS:
+        value: object = chosen.get(name, ())
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise UsageError(f"{name}: give a list, as in {name}=[...], not {value!r:.80}")
+
+
+def _check_id(value: str) -> None:
+    """Raise `UsageError` for an id that cannot be the name of a folder, or a part of a key."""
+    if "/" in value or value.startswith(".") or not value.isprintable() or len(value.encode()) > _LONGEST_ID:
+        rule = f"letters, digits, and hyphens, at most {_LONGEST_ID}"
+        raise UsageError(f"id: {value!r:.80} cannot be the id of a session: write {rule}")
+
+
+def _check_names(lead: LeadOptions, own: Sequence[str]) -> None:
+    """Raise `UsageError` for a tool of the lead that does not exist."""
+    for option, names in (("lead_tools", lead.tools or ()), ("denied", lead.disallowed)):
+        for name in names:
+            if name not in own and not is_runtime_tool(name):
+                raise UsageError(f"{option}: there is no tool {name!r}; your tools: {', '.join(own) or 'none'}")
 
 
 def _servers(servers: Mapping[str, Mapping[str, object]] | Sequence[str | Path]) -> tuple[str, ...]:

@@ -1,0 +1,45 @@
+"""Options of a session that a type checker accepts, and that would have another effect than meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from callboard import Session, tool
+from callboard.sdk.errors import UsageError
+
+
+@tool(reads=True)
+def look() -> str:
+    """Looks."""
+    return "here"
+
+
+@pytest.mark.parametrize("name", ["allow", "deny", "denied", "lead_tools", "plugins", "mcp"])
+def test_a_text_in_place_of_a_list_is_refused(name: str) -> None:
+    options: Any = {name: "Bash"}
+    with pytest.raises(UsageError, match=f"{name}: give a list, as in {name}=.*, not 'Bash'"):
+        Session(".", **options)
+
+
+def test_a_tool_in_place_of_a_list_is_refused() -> None:
+    options: Any = {"tools": look}
+    with pytest.raises(UsageError, match="tools: give a list"):
+        Session(".", **options)
+
+
+@pytest.mark.parametrize("name", ["denied", "lead_tools"])
+def test_a_tool_of_the_lead_that_does_not_exist_is_refused(name: str) -> None:
+    options: Any = {name: ["look", "Bash", "mcp__time", "read_file", "bsah"]}
+    with pytest.raises(UsageError, match=f"{name}: there is no tool 'bsah'; your tools: look"):
+        Session(".", tools=[look], **options)
+    options[name].pop()
+    Session(".", tools=[look], **options)
+
+
+@pytest.mark.parametrize("value", ["a/b", "../../x", ".", "a\nb", "a\0", "\ud800", "x" * 201])
+def test_an_id_that_is_no_name_of_a_folder_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the id of a session"):
+        Session(".", id=value)
+    Session(".", id="nightly 2026-11-30")
