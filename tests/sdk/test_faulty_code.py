@@ -1,4 +1,4 @@
-"""Functions of a program whose values or exceptions are faulty: each ends its own call, never the session."""
+"""Functions, results, and names of a program that are faulty: each fails by itself and never ends the session."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import structlog
 
 from callboard import Session, ToolResult, hook, tool
 from callboard.sdk import events
+from callboard.sdk.errors import UsageError
 
 SCENARIO = """\
 agents:
@@ -49,6 +50,16 @@ def told(place: Path, **options: Any) -> tuple[events.ToolEnded, events.Rested]:
     rested = seen[-1]
     assert isinstance(rested, events.Rested)
     return ended, rested
+
+
+def test_an_agent_that_does_not_exist_cannot_be_interrupted(place: Path) -> None:
+    async def go() -> None:
+        async with Session(place) as session:
+            with pytest.raises(UsageError, match="unknown agent 'alise' in session"):
+                await session.interrupt("alise")
+            await session.interrupt("lead")
+
+    asyncio.run(go())
 
 
 def test_an_exception_without_a_text_is_an_error_result(place: Path) -> None:

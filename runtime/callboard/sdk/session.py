@@ -280,7 +280,10 @@ class Session:
         await self._current.say(text, to)
 
     async def interrupt(self, name: str | None = None) -> None:
-        """Stop the current turn of the lead and of every working agent; with `name`, only of this agent."""
+        """Stop the current turn of the lead and of every working agent; with `name`, only of this agent.
+
+        Raises `UsageError` for an unknown agent.
+        """
         await self._current.interrupt(name)
 
     async def stop(self, name: str) -> None:

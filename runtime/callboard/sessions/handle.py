@@ -223,8 +223,10 @@ class SessionHandle:
     async def interrupt(self, name: str | None = None) -> None:
         """Stop the turn of the lead and of every working agent, because the lead waits for them.
 
-        With `name`: only of this agent and its subagents.
+        With `name`: only of this agent and its subagents. Raises `UsageError` for an unknown agent.
         """
+        if name is not None:
+            self.agent_row(name)
         for row in self._board.agents():
             at_work = row.life in ("starting", "working", "waiting")
             concerned = row.name == name or (row.kind == "subagent" and row.parent == name and at_work)
