@@ -17,7 +17,13 @@ import anyio.to_thread
 
 from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
-from callboard.adapters.mcp.config import Configured, ServerSources, inline_servers, read_servers
+from callboard.adapters.mcp.config import (
+    WORKSPACE_FILE,
+    Configured,
+    ServerSources,
+    inline_servers,
+    read_servers,
+)
 from callboard.adapters.tools.mcp import ServerPrompts, server_tools
 from callboard.core.mcp.limits import limits_of
 from callboard.engine.operations.mcp_tools import hidden_tools
@@ -103,7 +109,8 @@ def _configured(prepared: PreparedSession, options: McpOptions, files: Extension
             environment=loaded.environment,
             config=places.config,
             home=Path.home(),
-            workspace_text=trust.workspace_claims.text(".mcp.json") if project else None,
+            workspace_text=trust.workspace_claims.text(WORKSPACE_FILE) if project else None,
+            workspace_fault=trust.workspace_claims.fault(WORKSPACE_FILE) if project else "",
             trusted=trust.trusted,
             plugins=files.plugins,
             command_line=options.config,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.commands.command import Command
+from tests.cli.commands.command import Command, CommandResult
 from tests.simulation.processes import no_traceback
 
 ODD = Path(__file__).parents[2] / "adapters" / "mcp" / "odd_server.py"
@@ -50,6 +51,28 @@ def test_what_is_added_is_listed_and_what_is_removed_is_gone(command: Command) -
     assert "mcp-server-time --local-timezone=UTC" in command.run_inline("mcp", "get", "time").out
     assert command.run_inline("mcp", "remove", "time").code == 0
     assert servers_of(command) == {}
+
+
+def test_entries_that_processes_add_at_once_are_all_there(command: Command) -> None:
+    def add(name: str) -> CommandResult:
+        return command.run("mcp", "add", name, "--", "x")
+
+    names = [f"s{number}" for number in range(6)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        ran = list(pool.map(add, names))
+    assert [each.code for each in ran] == [0] * len(names)
+    assert sorted(servers_of(command)) == names
+
+
+def test_a_workspace_file_that_is_not_text_is_told_also_once_it_is_trusted(command: Command) -> None:
+    file = command.workspace / ".mcp.json"
+    file.write_text('{"mcpServers": {"a": {"command": "x"}}}', "utf-16")
+    assert ".mcp.json: refused: not used: cannot be understood: 'utf-8'" in command.run_inline("mcp", "list").out
+    assert command.run_inline("trust", "--yes").code == 0
+    assert ".mcp.json: refused: not used: cannot be understood: 'utf-8'" in command.run_inline("mcp", "list").out
+    file.unlink()
+    file.mkdir()
+    assert ".mcp.json: refused: not used:" in command.run_inline("mcp", "list").out
 
 
 def test_other_members_and_their_order_stay(command: Command) -> None:

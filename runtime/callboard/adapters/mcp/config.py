@@ -53,7 +53,7 @@ class ServerSources:
     home: Path | None = None
     """The user's home folder, for `~/.claude.json`."""
     workspace_text: str | None = None
-    """Text of the workspace's `.mcp.json`; None: it does not exist."""
+    """Text of the workspace's `.mcp.json`; None: it does not exist, or is not UTF-8."""
     trusted: bool = False
     """True if the user trusted that text."""
     plugins: tuple[Plugin, ...] = ()
@@ -67,6 +67,8 @@ class ServerSources:
     """Approvals of settings files. Those of `~/.claude.json` are read here."""
     off: tuple[str, ...] = ()
     """Names of servers that Callboard's settings switch off (`mcp.off`)."""
+    workspace_fault: str = ""
+    """Reason why `workspace_text` is None although the file exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class _Reading:
     def workspace_text(self) -> None:
         text = self._sources.workspace_text
         if text is None:
+            if fault := self._sources.workspace_fault:
+                self.notes.append(DiscoveryNote(WORKSPACE_FILE, "", "refused", fault, 0))
             return
         node = self._node(text, WORKSPACE_FILE)
         if node is None:

@@ -151,6 +151,7 @@ def _servers(loaded: LoadedSettings, files: ExtensionPaths, now: Trust, *, trust
             files.config,
             files.home,
             workspace_text=now.workspace_claims.text(SERVERS),
+            workspace_fault=now.workspace_claims.fault(SERVERS),
             trusted=trusted,
             plugins=files.plugins,
             approvals=tuple(server for file in loaded.claude for server in file.servers),

@@ -5,10 +5,12 @@ Entries are written completely or not at all, and the rest of the file is unchan
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal, cast
 
@@ -88,6 +90,7 @@ def servers_of(
                 places.config,
                 Path.home(),
                 workspace_text=now.workspace_claims.text(WORKSPACE_FILE),
+                workspace_fault=now.workspace_claims.fault(WORKSPACE_FILE),
                 trusted=trusted,
                 plugins=plugin_files,
                 command_line=tuple(configs),
@@ -114,14 +117,15 @@ def add_server(workspace: Path, name: str, entry: Json, scope: Scope, *, replace
         raise UsageError(
             "; ".join(f"{fault.field}: {fault.why}" for fault in refused) or f"{name!r} is not a valid name"
         )
-    document = _document(path)
-    servers = _servers(document, path)
-    if name in servers and not replace:
-        raise UsageError(
-            f"{path} has a server {name!r} already: --replace writes over it, `callboard mcp get` shows it"
-        )
-    servers[name] = entry
-    _write(path, document)
+    with _locked([path]):
+        document = _document(path)
+        servers = _servers(document, path)
+        if name in servers and not replace:
+            raise UsageError(
+                f"{path} has a server {name!r} already: --replace writes over it, `callboard mcp get` shows it"
+            )
+        servers[name] = entry
+        _write(path, document)
     notes = tuple(f"{fault.field}: {fault.why}" for fault in parsed.faults)
     return WrittenEntry(path, entry, scope == "workspace", notes)
 
@@ -131,7 +135,13 @@ def remove_server(workspace: Path, name: str, scope: Scope | None = None) -> Wri
 
     Raises `UsageError` with the existing names, `SettingsError`.
     """
-    paths = {name: path_of(workspace, name) for name in (("person", "workspace") if scope is None else (scope,))}
+    scopes: tuple[Scope, ...] = ("person", "workspace") if scope is None else (scope,)
+    paths = {each: path_of(workspace, each) for each in scopes}
+    with _locked(paths.values()):
+        return _removed(name, paths)
+
+
+def _removed(name: str, paths: Mapping[str, Path]) -> WrittenEntry:
     documents = {scope_name: _document(path) for scope_name, path in paths.items()}
     having = [each for each in paths if name in _servers(documents[each], paths[each])]
     if len(having) > 1:
@@ -156,6 +166,25 @@ def path_of(workspace: Path, scope: Scope) -> Path:
 def _unknown(name: str, names: Sequence[str] | Mapping[str, object], *, where: str = "") -> str:
     hint = "" if names else ": `callboard mcp add` adds one"
     return unknown("MCP server", name, sorted(names), where=where) + hint
+
+
+@contextmanager
+def _locked(paths: Iterable[Path]) -> Generator[None]:
+    """Let one process at a time change the files. Their folders are locked, because the files are replaced.
+
+    Raises `SettingsError`.
+    """
+    folders = {os.path.dirname(os.path.realpath(path)): path for path in paths}  # noqa: PTH120 - a resolved text
+    with ExitStack() as locks:
+        for folder in sorted(folders):
+            try:
+                os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - a resolved text
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as failed:
+                raise SettingsError(f"cannot be written: {failed.strerror or failed}", str(folders[folder])) from failed
+            locks.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _document(path: Path) -> dict[str, object]:
@@ -190,7 +219,6 @@ def _write(path: Path, document: Mapping[str, object]) -> None:
     """
     target = Path(os.path.realpath(path))
     try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600 if path.name == PERSON_FILE else 0o644
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".callboard-", delete=False) as new:
