@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
+import functools
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
 
 import pytest
@@ -239,6 +242,63 @@ def test_a_result_of_other_types_is_refused_with_the_name_of_the_field() -> None
             outcome_of(made(**{"content": "x", name: value}))
     outcome = outcome_of(made("x", is_error=1, data=Order(amount=2), ends_turn=None))
     assert (outcome.is_error, outcome.data, outcome.ends_turn) == (True, {"amount": 2}, False)
+
+
+class Desk:
+    """An object with methods, as a program has them."""
+
+    def __init__(self, city: str) -> None:
+        self.city = city
+
+    async def __call__(self, room: str) -> str:
+        """Book a room."""
+        return f"{room} in {self.city}"
+
+
+def booked(city: str, room: str, hours: int = 1) -> str:
+    """Book a room."""
+    return f"{room} in {city} for {hours}"
+
+
+def test_a_partial_and_an_object_that_can_be_called_are_tools() -> None:
+    part = tool(name="book")(functools.partial(booked, "Oslo", hours=2))
+    assert part.input_schema["properties"] == {
+        "room": {"type": "string"},
+        "hours": {"type": "integer", "default": 2},
+    }
+    assert call(part, {"room": "Blue"}) == "Blue in Oslo for 2"
+    desk = tool(name="book")(Desk("Rome"))
+    assert list(desk.input_schema["properties"]) == ["room"]
+    assert asyncio.run(call(desk, {"room": "Red"})) == "Red in Rome"
+
+
+def test_a_context_may_be_optional_and_is_there_once() -> None:
+    def whose(room: str, context: ToolContext | None = None) -> str:
+        return f"{room} for {context.agent if context else 'nobody'}"
+
+    made = tool(whose)
+    assert list(made.input_schema["properties"]) == ["room"]
+    context = ToolContext("s", "alice", "general", "c", Path("/w"))
+    args, kwargs = made.taken.bind({"room": "Blue"}, context)
+    assert (made.function(*args, **kwargs), made("Blue")) == ("Blue for alice", "Blue for nobody")
+
+    def twice(one: ToolContext, two: ToolContext) -> None: ...
+
+    with pytest.raises(NotTyped, match="`one` and `two` are both a ToolContext"):
+        tool(twice)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"read": True}, "tool 'booked': unknown option 'read': choose"),
+        ({"effect": "reads"}, "tool 'booked': unknown effect 'reads': choose"),
+        ({"concurrency": "none"}, "tool 'booked': unknown concurrency 'none': choose"),
+    ],
+)
+def test_an_option_of_a_tool_that_does_not_exist_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(NotTyped, match=told):
+        tool(**options)(booked)
 
 
 def test_a_tool_is_still_its_function() -> None:

@@ -10,11 +10,12 @@ best: references are expanded, titles removed.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, cast
 
 import typing_extensions
@@ -128,12 +129,21 @@ def parameters_of(function: Callable[..., Any], subject: str, special: type | No
     place = None
     for parameter in signature.parameters.values():
         hint = hints.get(parameter.name, _NOTHING)
-        if special is not None and hint is special:
+        if special is not None and _is_special(hint, special):
+            if name:
+                raise NotTyped(f"{subject}: `{name}` and `{parameter.name}` are both a {special.__name__}: keep one")
             name = parameter.name
             place = len(arguments) if parameter.kind is parameter.POSITIONAL_ONLY else None
             continue
         arguments.append(_argument(parameter, hint, docs.parameters.get(parameter.name, ""), subject))
     return FunctionParameters(tuple(arguments), name, place, docs.summary, hints.get("return", _NOTHING))
+
+
+def _is_special(hint: Any, special: type) -> bool:
+    """Return True for the class, and for `class | None`, as functions write that tests call without it."""
+    return hint is special or (
+        typing.get_origin(hint) in (Union, UnionType) and set(typing.get_args(hint)) == {special, NoneType}
+    )
 
 
 def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
@@ -144,7 +154,7 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
         frame = frame.f_back
     if frame is not None:
         outer = dict(frame.f_locals)
-    plain = inspect.unwrap(function)
+    plain = _annotated(function)
     closed = getattr(plain, "__closure__", None) or ()
     free = getattr(getattr(plain, "__code__", None), "co_freevars", ())
     outer |= {name: cell.cell_contents for name, cell in zip(free, closed, strict=False) if _filled(cell)}
@@ -152,6 +162,14 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
         return typing_extensions.get_type_hints(plain, localns=outer, include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise NotTyped(f"{subject}: a type cannot be read: {error}: import it in the module of the function") from error
+
+
+def _annotated(function: Callable[..., Any]) -> Any:
+    """Return the function or method with the annotations: that of a partial, or of an object that can be called."""
+    plain: Any = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = inspect.unwrap(cast("functools.partial[Any]", plain).func)
+    return plain if inspect.isroutine(plain) or isinstance(plain, type) else type(plain).__call__
 
 
 def _filled(cell: Any) -> bool:

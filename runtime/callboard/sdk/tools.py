@@ -20,11 +20,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, overload
 
 from callboard.core.tool_access import LONGEST_NAME
 from callboard.sdk.errors import NotTyped, UsageError
 from callboard.sdk.signatures import parameters_of
+from callboard.types.choices import unknown
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
@@ -123,6 +124,7 @@ class FunctionTool(Generic[P, R]):
             raise NotTyped(f"{name!r} is not a valid tool name: letters, digits, `_` and `-`, at most {LONGEST_NAME}")
         if name.startswith("mcp__"):
             raise NotTyped(f"tool {name!r}: names that begin with mcp__ are those of MCP servers")
+        _check(options, name)
         if options.get("reads") and options.get("effect", "read") != "read":
             raise NotTyped(f"tool {name!r}: `reads` and another effect exclude each other: omit one")
         timeout = options.get("timeout", 600.0)
@@ -150,6 +152,16 @@ class FunctionTool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+
+def _check(options: ToolOptions, name: str) -> None:
+    """Raise `NotTyped` for an option that does not exist, or a value that it cannot have."""
+    if extra := [option for option in options if option not in ToolOptions.__annotations__]:
+        raise NotTyped(f"tool {name!r}: {unknown('option', extra[0], ToolOptions.__annotations__)}")
+    choices: dict[str, tuple[str, ...]] = {"effect": get_args(Effect), "concurrency": ("shared", "exclusive")}
+    for option, values in choices.items():
+        if options.get(option, values[0]) not in values:
+            raise NotTyped(f"tool {name!r}: {unknown(option, str(options.get(option)), values)}")
 
 
 Tool = FunctionTool
