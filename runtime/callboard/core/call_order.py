@@ -30,6 +30,7 @@ An earlier call counts from the reply on until it is settled, or denied:
 
 A judged call is checked again before it runs: a hook or a person may have changed its path. A call that reads, with no
 hooks, runs in the operation that judges it: nothing can change its path, and what it would wait for it has waited for.
+One that needs no wait, such as that of a small file in memory, needs no operation.
 
 A call after a barrier waits until the barrier has run; if the barrier succeeded, the call is not run.
 """

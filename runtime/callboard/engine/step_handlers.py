@@ -396,7 +396,7 @@ _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.ReachBudget: thinking.reach_budget,
     st.CountTokens: thinking.count_tokens,
     st.LoseCall: thinking.lose_call,
-    st.CheckPermissions: partial(judging.judge, run=calling.prepare_and_run),
+    st.CheckPermissions: partial(judging.judge, runner=judging.CallRunner(calling.prepare_and_run, calling.answering)),
     st.Skip: _skip,
     st.Run: calling.run,
     st.Repair: calling.repair,

@@ -496,6 +496,14 @@ class Previews(Protocol):
         ...
 
 
+class AnswersAtOnce(Protocol):
+    """Tool of the effect `read` that can often answer without a wait."""
+
+    def at_hand(self, tool_input: Json, context: CallContext) -> ToolOutcome | None:
+        """Return the outcome if it needs no wait; None: `run` finds it. Writes nothing. May raise `ToolRefused`."""
+        ...
+
+
 class Tool(Protocol):
     """One tool."""
 

@@ -173,6 +173,9 @@ class Met:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tool, name)
 
+    def at_hand(self, given: Json, context: CallContext) -> ToolOutcome | None:
+        return None
+
     async def run(self, given: Json, context: CallContext) -> ToolOutcome:
         await self.meeting.arrive(self.tool.spec.name)
         return await self.tool.run(given, context)

@@ -426,15 +426,28 @@ class ReadFile(TypedTool[ReadFileInput]):
     def key(self, tool_input: Json, folders: Folders) -> str:
         return self._root_cache.key(tool_input, folders)
 
+    def at_hand(self, tool_input: Json, context: CallContext) -> ToolOutcome | None:
+        """Return the outcome for a small file that the kernel has in memory; else None. Raises `ToolRefused`."""
+        arguments = self.read(tool_input)
+        return _outcome_at_hand(self._spot(arguments, context), arguments, context)
+
     async def act(self, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
-        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
-        with opened(spot) as descriptor:
-            content = _in_memory(descriptor)
-        if content is not None:
-            return _describe(
-                io.BytesIO(content), content[:_START], len(content), spot=spot, arguments=arguments, context=context
-            )
-        return await anyio.to_thread.run_sync(_read, spot, arguments, context)
+        spot = self._spot(arguments, context)
+        outcome = _outcome_at_hand(spot, arguments, context)
+        return outcome or await anyio.to_thread.run_sync(_read, spot, arguments, context)
+
+    def _spot(self, arguments: ReadFileInput, context: CallContext) -> ToolPath:
+        return self._root_cache.find(arguments.path, context.folders, grants=context.grants)
+
+
+def _outcome_at_hand(spot: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome | None:
+    """Return the outcome for a small file that the kernel has in memory; else None."""
+    with opened(spot) as descriptor:
+        content = _in_memory(descriptor)
+    if content is None:
+        return None
+    file = io.BytesIO(content)
+    return _describe(file, content[:_START], len(content), spot=spot, arguments=arguments, context=context)
 
 
 def _in_memory(descriptor: int) -> bytes | None:

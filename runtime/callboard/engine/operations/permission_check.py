@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from anyio.lowlevel import checkpoint
 
@@ -43,11 +44,11 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
 from callboard.engine.operations.permission_query import in_this_turn, permission_query
-from callboard.engine.operations.tool_context import commit_in, tool_context
+from callboard.engine.operations.tool_context import Answer, commit_in, tool_context
 from callboard.engine.toolbox import near
 from callboard.ports.environment import PermissionDecision
 from callboard.ports.store import Put, Write
-from callboard.ports.tool import Previews
+from callboard.ports.tool import Previews, Tool
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
@@ -58,27 +59,37 @@ from callboard.types.operations import Operation
 from callboard.types.records import Grant, HostGrant, Json, Request, ToolCall
 
 
-async def judge(
-    agent: AgentRuntime, step: st.CheckPermissions, run: Callable[[AgentRuntime, str], Awaitable[None]]
-) -> None:
-    """Decide on calls. `run` runs an allowed call.
+class CallRunner(NamedTuple):
+    """Functions that run allowed calls."""
+
+    run: Callable[[AgentRuntime, str], Awaitable[None]]
+    answering: Callable[[AgentRuntime, Tool], Answer | None]
+    """Function that returns the `Answer` of a tool; None if it has none."""
+
+
+async def judge(agent: AgentRuntime, step: st.CheckPermissions, runner: CallRunner) -> None:
+    """Decide on calls.
 
     Calls with hooks or shell commands may take long, so each has its own operation. A call that only reads and needs no
-    hook runs in the same operation, because each further decision of the loop costs as much as the read. Other calls
-    are decided at once.
+    hook runs in the same operation, because each further decision of the loop costs as much as the read. If it needs no
+    wait either, it needs no operation. Other calls are decided at once.
     """
     hooks = agent.host.ports.hooks
     hooked = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
+    running = len(agent.operations)
     for call_id in step.calls:
         proposed = find_call(agent.state, call_id)
         tool = agent.host.ports.tools.get(proposed.call.name) if proposed else None
         if hooked or (tool is not None and tool.spec.effect != "read" and tool.spec.concurrency != "shared"):
             agent.start(Operation("judge", call_id), partial(_judge, agent, call_id))
+        elif tool is not None and (answer := runner.answering(agent, tool)) is not None:
+            await _judge(agent, call_id, answer)
         elif tool is not None and tool.spec.effect == "read" and _has_room(agent):
-            agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id, run))
+            agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id, runner.run))
         else:
             await _judge(agent, call_id)
-    await checkpoint()  # immediate work is done before the loop continues
+    if len(agent.operations) > running:
+        await checkpoint()  # immediate work is done before the loop continues
 
 
 def _has_room(agent: AgentRuntime) -> bool:
@@ -94,7 +105,7 @@ async def _judge_and_run(
     await run(agent, call_id)
 
 
-async def _judge(agent: AgentRuntime, call_id: str) -> None:
+async def _judge(agent: AgentRuntime, call_id: str, answer: Answer | None = None) -> None:
     proposed = find_call(agent.state, call_id)
     if proposed is None:
         return
@@ -117,13 +128,15 @@ async def _judge(agent: AgentRuntime, call_id: str) -> None:
     if refusal is not None:
         await _deny(agent, call_id, reason=refusal, by="schema", context=context)
         return
-    await _rule(agent, proposed, call, context=context, hooked=by_hook)
+    about = await _ruled(agent, proposed, call, context=context, hooked=by_hook)
+    if about is not None:
+        await _settle(agent, about, answer)
 
 
-async def _rule(
+async def _ruled(
     agent: AgentRuntime, proposed: CallState, call: ToolCall, *, context: tuple[str, ...], hooked: hk.PreVerdict | None
-) -> None:
-    """Apply the gate, the rules and the mode.
+) -> PermissionCheck | None:
+    """Apply the gate, the rules and the mode. Return None if the gate has stopped the call.
 
     An allow of a hook has the effect of an allow rule; its ask always asks.
     """
@@ -132,16 +145,16 @@ async def _rule(
     closed = refused_by_gate(agent, call, decision, gate)
     if closed is not None:
         await _deny(agent, call.id, reason=closed, by="plan gate", context=context)
-        return
+        return None
     decision = await judge_check(agent, call, decision)
     asks = hooked is not None and hooked.decision == "ask"
     if hooked is not None and asks and decision.decision == "allow":
         decision = replace(decision, decision="ask", rule=hooked.by, why=hooked.why)
     changed = call.input if call.input is not proposed.call.input else None
-    await _settle(agent, PermissionCheck(call, changed, decision, gate, context, by_hook=asks))
+    return PermissionCheck(call, changed, decision, gate, context, by_hook=asks)
 
 
-async def _settle(agent: AgentRuntime, about: PermissionCheck) -> None:
+async def _settle(agent: AgentRuntime, about: PermissionCheck, answer: Answer | None) -> None:
     """Deny, allow or ask, by the decision or by the answer of hooks in the user's place."""
     always: tuple[str, ...] = ()
     if about.decision.decision == "ask":
@@ -173,8 +186,9 @@ async def _settle(agent: AgentRuntime, about: PermissionCheck) -> None:
                 level=decision.level,
                 grants=decision.grants,
             )
+            answered = () if answer is None else await answer(agent, call, decision.grants)
             # The hooks may have taken long: void if the plan gate has changed meanwhile.
-            await agent.note(judged, unless=void(call.id, about.gate))
+            await agent.note(judged, *answered, unless=void(call.id, about.gate))
 
 
 async def _refuse(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import structlog
 from anyio.lowlevel import checkpoint
@@ -26,16 +26,16 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.elicit import ask, elicit
 from callboard.engine.operations.skills import use_skill
-from callboard.engine.operations.tool_context import tool_context
+from callboard.engine.operations.tool_context import Answer, tool_context
 from callboard.ports.foreign_code import error_text, result_of_foreign
 from callboard.ports.store import Put
-from callboard.ports.tool import CallContext, Tool, ToolOutcome
+from callboard.ports.tool import AnswersAtOnce, CallContext, Tool, ToolOutcome
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
 from callboard.types import steps as st
 from callboard.types.errors import CallboardError, Conflict, NobodyCanAct
 from callboard.types.operations import Operation
-from callboard.types.records import Json, Request, Task, ToolCall
+from callboard.types.records import Grant, Json, Request, Task, ToolCall
 
 CONFLICTS = 20
 """Most attempts of a tool whose writes lose a compare-and-swap. After that the model gets an error."""
@@ -50,6 +50,31 @@ async def run(agent: AgentRuntime, step: st.Run) -> None:
     for call_id in step.calls:
         agent.start(Operation("tool", call_id), partial(prepare_and_run, agent, call_id))
     await checkpoint()  # immediate work is done before the loop continues
+
+
+def answering(agent: AgentRuntime, tool: Tool) -> Answer | None:
+    """Return the function that runs allowed calls of a tool if they need no wait.
+
+    None for a tool that always waits, and if hooks change results: a result is durable before they run.
+    """
+    if getattr(tool, "at_hand", None) is None or _has_result_hooks(agent):
+        return None
+    return partial(_answered, cast("AnswersAtOnce", tool))
+
+
+async def _answered(
+    tool: AnswersAtOnce, agent: AgentRuntime, call: ToolCall, grants: tuple[Grant, ...]
+) -> Sequence[ev.Event]:
+    """Return the records of a call, from its start to its end; none if it needs a wait."""
+    try:
+        outcome = tool.at_hand(call.input, tool_context(agent, call.id, grants))
+    except Exception as error:  # noqa: BLE001 - as from `run`
+        outcome = _failure(agent, call, error)
+    if outcome is None:
+        return ()
+    notice(agent.host, agent.name, outcome.notices)
+    started = ev.ToolStarted(at=agent.host.clock.now(), call=call.id, effect="read")
+    return (started, *await _end_of(agent, call, outcome))
 
 
 async def prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
@@ -113,14 +138,18 @@ async def _outcome_of(agent: AgentRuntime, call: ToolCall, work: Awaitable[T]) -
     """
     try:
         return await result_of_foreign(work)
-    # A full disk or a damaged store is no result for the model.
-    except NobodyCanAct:
-        raise
-    except CallboardError as failed:
-        return ToolOutcome(storable(str(failed)), is_error=True)
-    except Exception as bug:  # the model gets any other exception of a tool; the trace goes to the log
-        log.exception("tool failed", agent=agent.name, tool=call.name, call=call.id)
-        return ToolOutcome(storable(error_text(bug)), is_error=True)
+    except Exception as error:  # noqa: BLE001 - the model gets it
+        return _failure(agent, call, error)
+
+
+def _failure(agent: AgentRuntime, call: ToolCall, error: Exception) -> ToolOutcome:
+    """Return the outcome for an exception of a tool, which is being handled. Raises one that is none for the model."""
+    if isinstance(error, NobodyCanAct):  # a full disk or a damaged store
+        raise error
+    if isinstance(error, CallboardError):
+        return ToolOutcome(storable(str(error)), is_error=True)
+    log.error("tool failed", agent=agent.name, tool=call.name, call=call.id, exc_info=error)
+    return ToolOutcome(storable(error_text(error)), is_error=True)
 
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
@@ -129,8 +158,22 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     # (test_a_task_that_a_hook_refuses_never_was).
     outcome = await vetted(agent, call, outcome)
     void = left_stage(call.id, "started")
+    events = await _end_of(agent, call, outcome)
+    tool = agent.host.ports.tools.get(call.name)
+    if not _has_result_hooks(agent) and not outcome.writes and tool is not None and tool.spec.effect == "read":
+        # It can simply run again after its result was lost
+        # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
+        await agent.note(*events, unless=void)
+    else:
+        # Counted before the commit: calls of one reply run together, and could fill a mailbox beyond its limit
+        # (test_what_is_under_way_counts_and_what_was_not_sent_does_not).
+        with agent.host.mailboxes.coming(outcome.writes):
+            await agent.record(*events, writes=outcome.writes, unless=void)
+
+
+async def _end_of(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> Sequence[ev.Event]:
+    """Return the records of the end of a call: its result, and what the outcome changes."""
     events = (*outcome.events, *await touched(agent, outcome))
-    hooked = _has_result_hooks(agent)
     finished = ev.ToolFinished(
         at=agent.host.clock.now(),
         call=call.id,
@@ -138,18 +181,9 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
         is_error=outcome.is_error,
         data=outcome.data,
         ends_turn=outcome.ends_turn,
-        settled=not hooked,
+        settled=not _has_result_hooks(agent),
     )
-    tool = agent.host.ports.tools.get(call.name)
-    if not hooked and not outcome.writes and tool is not None and tool.spec.effect == "read":
-        # It can simply run again after its result was lost
-        # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
-        await agent.note(finished, *events, unless=void)
-    else:
-        # Counted before the commit: calls of one reply run together, and could fill a mailbox beyond its limit
-        # (test_what_is_under_way_counts_and_what_was_not_sent_does_not).
-        with agent.host.mailboxes.coming(outcome.writes):
-            await agent.record(finished, *events, writes=outcome.writes, unless=void)
+    return (finished, *events)
 
 
 async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, ...]:

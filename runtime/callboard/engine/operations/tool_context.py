@@ -20,8 +20,13 @@ from callboard.ports.tool import BackgroundTask, CallContext, SkillUse
 from callboard.ports.worktrees import Check, Losses, MergeEnd, Removed, WorktreeActor, WorktreeFacts, WorktreeKeeper
 from callboard.types import hook_answers as hk
 from callboard.types.errors import ToolRefused
+from callboard.types.events import Event
 from callboard.types.mcp import Elicitation, ElicitationAnswer
-from callboard.types.records import Request
+from callboard.types.records import Grant, Request, ToolCall
+
+Answer = Callable[[AgentRuntime, ToolCall, tuple[Grant, ...]], Awaitable[Sequence[Event]]]
+"""Function that runs an allowed call with these approved paths, if the call needs no wait. It returns the records of
+the call from its start to its end, or none."""
 
 
 class Abilities(TypedDict, total=False):
@@ -32,9 +37,17 @@ class Abilities(TypedDict, total=False):
     use_skill: Callable[[str, str], Awaitable[SkillUse]]
 
 
-def tool_context(agent: AgentRuntime, call_id: str, **abilities: Unpack[Abilities]) -> CallContext:
-    """Return the context of a call. Without `abilities` a tool can neither ask the user nor start a skill."""
+def tool_context(
+    agent: AgentRuntime, call_id: str, grants: tuple[Grant, ...] | None = None, **abilities: Unpack[Abilities]
+) -> CallContext:
+    """Return the context of a call. Without `abilities` a tool can neither ask the user nor start a skill.
+
+    `grants`: the approved paths, if the state does not have the decision on the call yet.
+    """
     state = agent.state
+    if grants is None:
+        call_state = state.calls.find(call_id)
+        grants = call_state.grants if call_state else ()
     host = agent.host
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
     return CallContext(
@@ -61,7 +74,7 @@ def tool_context(agent: AgentRuntime, call_id: str, **abilities: Unpack[Abilitie
         commit=lambda: commit_in(agent, call_id),
         worktrees=worktrees_for(agent),
         foreground=agent.foreground,
-        grants=call_state.grants if (call_state := state.calls.find(call_id)) else (),
+        grants=grants,
         **abilities,
     )
 
