@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Literal, NamedTuple, assert_never
 
 import anyio
+from anyio import TaskHandle
 from anyio.abc import TaskGroup
 
 from callboard.core.agent.apply import apply
@@ -132,8 +133,8 @@ class AgentRuntime:
         self.row: AgentRow = row
         self.name = row.name
         self.state = state
-        self.operations: dict[Operation, anyio.CancelScope] = {}
-        """Running operations, each with the scope that cancels it."""
+        self.operations: dict[Operation, TaskHandle[None] | None] = {}
+        """Running operations, each with its task; None for one that is part of another task."""
         self.since: dict[Operation, OperationStart] = {}
         """Start time of each operation. For a model call: the time when it was sent; absent while it waits to
         be sent."""
@@ -453,24 +454,29 @@ class AgentRuntime:
         """Start an operation in this agent's task group. Starting a running operation is a bug."""
         assert self.group is not None, "operations start inside `run`"
         assert operation not in self.operations, f"{operation.key} runs already"
-        scope = anyio.CancelScope()
-        self.operations[operation] = scope
+        self.operations[operation] = self.group.start_soon(self._operate, operation, work)
         if operation.kind not in SENT:
             self.begun(operation)
-        self.group.start_soon(self._operate, operation, scope, work)
 
-    async def _operate(
-        self, operation: Operation, scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _operate(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
+        wakes = True
         try:
-            with scope:
-                await work()
+            await work()
+        except Exception:
+            # The exception ends the life: the loop could begin the same work once more
+            # (test_a_crashed_lead_is_parked_and_goes_on_with_the_next_process).
+            wakes = False
+            raise
         finally:
             del self.operations[operation]
             self.since.pop(operation, None)
-        # Not after an exception, which ends the life: the loop could begin the same work once more
-        # (test_a_crashed_lead_is_parked_and_goes_on_with_the_next_process).
-        self.wake()
+            if wakes:
+                self.wake()
+
+    def is_cancelled(self, operation: Operation) -> bool:
+        """Return True if a rule has cancelled a running operation. The end of the process is no rule."""
+        task = self.operations[operation]
+        return task is not None and task.status is TaskHandle.Status.CANCELLING
 
     def begun(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""

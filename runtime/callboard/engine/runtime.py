@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from callboard.core.agent.rules.final_report import state_block
 from callboard.core.agent.rules.limits import planned_call
@@ -105,8 +106,8 @@ class Listeners:
     """Notify hooks without waiting for them."""
     caller_of: Callable[[str], Caller] = field(default=lambda name: Caller(name=name))
     """Function that returns an agent, by name, in the form for hooks."""
-    on_event: Sequence[Callable[[str, Event], None]] = ()
-    """Called in this order with each recorded event of an agent."""
+    on_event: Sequence[Mapping[type, Callable[[str, Any], None]]] = ()
+    """Functions for recorded events of an agent, by class of event. Called in this order."""
     on_change: Callable[[str, str], None] = field(default=lambda kind, name: None)
     """Called with the kind and the name of a row that changed."""
     on_operation: Callable[[str, int, Operation], None] = field(default=lambda name, incarnation, operation: None)
@@ -305,8 +306,10 @@ class SessionRuntime:
         agent = holder.open_block()
         for seq, event in enumerate(events, first):
             self.audience.on_event(agent, seq, event)
-            for handle in self.listeners.on_event:
-                handle(agent, event)
+            for handlers in self.listeners.on_event:
+                handle = handlers.get(type(event))
+                if handle is not None:
+                    handle(agent, event)
 
     def streamed(self, holder: AgentLockHolder, delta: Delta, reply: StreamingReply | None = None) -> None:
         """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock.

@@ -138,9 +138,9 @@ async def _cancel(agent: AgentRuntime, step: st.Cancel) -> None:
     The process group of a tool ends before its result is recorded.
     """
     for operation in step.operations:
-        scope = agent.operations.get(operation)
-        if scope is not None:
-            scope.cancel()
+        task = agent.operations.get(operation)
+        if task is not None:
+            task.cancel()
     await agent.begin(st.Wait(None, "cancelled operations"))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from callboard.types.lazy_dataclass import dataclass
+from typing import Literal, NamedTuple
 
 OperationKind = Literal[
     "model",
@@ -28,8 +26,7 @@ OperationKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation. An agent has at most one of a kind for each subject at a time."""
 
     kind: OperationKind

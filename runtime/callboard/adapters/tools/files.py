@@ -32,7 +32,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from callboard.adapters.system.regular_files import clear_part, part_name, read_in, write_in_folder
-from callboard.adapters.tools.base import ToolInput, TypedTool, failed
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed, read_input
 from callboard.adapters.tools.roots import RootCache, ToolPath, folder_of, opened, telling
 from callboard.adapters.tools.text_edits import describe_change, replace_text, unified
 from callboard.core.keys import count_words
@@ -428,7 +428,7 @@ class ReadFile(TypedTool[ReadFileInput]):
 
     def at_hand(self, tool_input: Json, context: CallContext) -> ToolOutcome | None:
         """Return the outcome for a small file that the kernel has in memory; else None. Raises `ToolRefused`."""
-        arguments = self.read(tool_input)
+        arguments = read_input(ReadFileInput, tool_input)  # the input was just compared with the schema
         return _outcome_at_hand(self._spot(arguments, context), arguments, context)
 
     async def act(self, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:

@@ -85,23 +85,18 @@ class HookNotifier:
         self._finished = Notifier()
         self._pending: set[str] = set()
         """Requests known to be pending. Hooks are notified only of the end of these."""
-        self._handlers: dict[type, Callable[[str, Any], None]] = {
+        self.handlers: Mapping[type, Callable[[str, Any], None]] = {
             ev.BudgetReached: self._budget,
             ev.TurnEnded: self._turn_ended,
             ev.Reported: self._reported,
             ev.AgentStopped: self._stopped,
         }
+        """Functions for journalled events of an agent, by class."""
 
     def tell(self, event: hk.HookEvent) -> None:
         """Notify the hooks of an event, if there are any, without waiting for them."""
         if self._host.ports.hooks.has(type(event).__name__):
             self._start(partial(self._notify, event))
-
-    def handle_event(self, name: str, event: ev.Event) -> None:
-        """Handle a journalled event of an agent."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(name, event)
 
     async def transcribe(self, event: hk.HookEvent) -> str:
         """Append new entries to the transcripts that the event names.

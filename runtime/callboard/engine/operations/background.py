@@ -67,7 +67,7 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
     operation = Operation("end", background_id)
     if operation in agent.operations:
         return
-    agent.operations[operation] = anyio.CancelScope()
+    agent.operations[operation] = None
     try:
         began = agent.state.work.background[background_id].began
         ended = await end_command(agent.host, began)

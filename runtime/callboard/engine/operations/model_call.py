@@ -150,7 +150,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
     except anyio.get_cancelled_exc_class():
         # The end of the process also cancels. The call then stays open in the journal, and the next process makes it
         # again (test_a_call_whose_process_died_is_made_again_and_says_that_the_first_may_be_billed).
-        if agent.operations[MODEL].cancel_called:  # interrupted by a rule, not by the end of the process
+        if agent.is_cancelled(MODEL):  # interrupted by a rule, not by the end of the process
             text = "".join(delta.text for delta in streaming.deltas if delta.kind == "text")
             interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text=text)
             await agent.record(interrupted, unless=lambda state: state.model.call != call)

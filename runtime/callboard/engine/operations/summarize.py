@@ -117,7 +117,7 @@ async def _summary(agent: AgentRuntime) -> None:
     except _NoSummary as none:
         await _failed(agent, str(none), asking.usage)
     except anyio.get_cancelled_exc_class():
-        if agent.operations[SUMMARY].cancel_called:  # interrupted by a rule, not by the end of the process
+        if agent.is_cancelled(SUMMARY):  # interrupted by a rule, not by the end of the process
             await _failed(agent, "interrupted", asking.usage)
         raise
     else:

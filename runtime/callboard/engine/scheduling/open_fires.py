@@ -11,7 +11,7 @@ message to the lead. If the process dies before that commit, the next one makes 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -97,6 +97,8 @@ class OpenFires:
         """Slot -> revision of its row, for slots that a clock ahead of time skipped. Their fires replace these rows."""
         self.failed_at: dict[str, float] = {}
         """Schedule -> end of its newest failed fire (Unix seconds)."""
+        self.handlers: Mapping[type, Callable[[str, ev.Event], None]] = dict.fromkeys(_HEEDED, self._handle_event)
+        """Functions for records of an agent of this process, by class."""
 
     def __iter__(self) -> Iterator[OpenFire]:
         """Iterate over the open fires, oldest first."""
@@ -198,10 +200,8 @@ class OpenFires:
                 course = course_after(course, event) if type(event) in _HEEDED else course
         return course
 
-    def handle_event(self, agent: str, event: ev.Event) -> None:
-        """Apply a record of an agent of this process."""
-        if not self._open or type(event) not in _HEEDED:
-            return
+    def _handle_event(self, agent: str, event: ev.Event) -> None:
+        """Apply a record of an agent to its open fires."""
         for followed in self._open.values():
             if followed.fire.agent != agent or followed.course is None or followed.course.stage == "ended":
                 continue

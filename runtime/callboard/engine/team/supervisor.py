@@ -100,7 +100,7 @@ class Team:
             Listeners(
                 inform=self.hook_notifier.tell,
                 caller_of=self.hook_notifier.caller,
-                on_event=(self.hook_notifier.handle_event, self.scheduler.fires.handle_event),
+                on_event=(self.hook_notifier.handlers, self.scheduler.fires.handlers),
                 on_change=self._on_change,
                 on_operation=self._on_operation,
             )
