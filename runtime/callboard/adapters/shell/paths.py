@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from callboard.adapters.git.premise import TrackedLookup, git_is_quiet, names_commit
 from callboard.adapters.processes.programs import is_within
@@ -63,6 +64,19 @@ class _Folders:
     def hold(self, path: str) -> bool:
         """Return True if the path is one of the folders or beneath one."""
         return path in self.paths or path.startswith(self.prefixes)
+
+
+_REMEMBERED = 256
+"""Most paths whose standings are remembered: an agent reads and edits the same files again and again."""
+
+
+class _Standing(NamedTuple):
+    """Facts that follow from the text of a path and the folders of a judge alone, whatever is on the disk."""
+
+    place: Place
+    why: str
+    critical: bool
+    loaded: bool
 
 
 class PathJudge:
@@ -119,6 +133,7 @@ class PathJudge:
         )
         """Those paths and all folders above them, each with a slash at its end."""
         self._seen = seen
+        self._standings: dict[tuple[str, str], _Standing] = {}
         self._set_readable(*map(real, dict.fromkeys(readable)))
 
     def with_readable(self, folder: Path) -> PathJudge:
@@ -141,6 +156,7 @@ class PathJudge:
     def _copy(self) -> PathJudge:
         judge = PathJudge.__new__(PathJudge)
         vars(judge).update(vars(self))
+        judge._standings = {}  # they follow from the readable folders, too
         return judge
 
     def _set_readable(self, *readable: str) -> None:
@@ -245,7 +261,7 @@ class PathJudge:
         if form not in _FORMS:
             return PathFact("malformed", resolved, why="it is a pipe or a socket")
         written = full if full == resolved else os.path.normpath(full)
-        place, reason = self._place(resolved, written)
+        place, reason, is_critical, loaded = self._standing(resolved, written)
         directory = form == stat.S_IFDIR
         beneath: tuple[str, ...] = ()
         cut = False
@@ -264,17 +280,28 @@ class PathJudge:
         return PathFact(
             place,
             resolved,
-            critical=not deeper_than_critical(resolved, self._home) and critical(resolved, self._home),
+            critical=is_critical,
             device=form in _DEVICES,
             directory=directory,
             exists=form is not None,
             holds_own=self._holds_own(resolved),
-            loaded=self._is_loaded(resolved) or (written != resolved and self._is_loaded(written)),
+            loaded=loaded,
             beneath=beneath,
             beneath_cut=cut,
             secrets=secrets,
             why=reason,
         )
+
+    def _standing(self, resolved: str, written: str) -> _Standing:
+        standing = self._standings.get((resolved, written))
+        if standing is None:
+            if len(self._standings) >= _REMEMBERED:
+                self._standings.clear()
+            is_critical = not deeper_than_critical(resolved, self._home) and critical(resolved, self._home)
+            loaded = self._is_loaded(resolved) or (written != resolved and self._is_loaded(written))
+            standing = _Standing(*self._place(resolved, written), is_critical, loaded)
+            self._standings[resolved, written] = standing
+        return standing
 
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
         # The written path counts too: a link can lead from a protected name to an ordinary file, and change its target.
