@@ -454,7 +454,7 @@ class AgentRuntime:
         """Start an operation in this agent's task group. Starting a running operation is a bug."""
         assert self.group is not None, "operations start inside `run`"
         assert operation not in self.operations, f"{operation.key} runs already"
-        self.operations[operation] = self.group.start_soon(self._operate, operation, work)
+        self.operations[operation] = self.group.create_task(self._operate(operation, work))
         if operation.kind not in SENT:
             self.begun(operation)
 

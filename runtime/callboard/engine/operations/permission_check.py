@@ -84,6 +84,8 @@ async def judge(agent: AgentRuntime, step: st.CheckPermissions, runner: CallRunn
             agent.start(Operation("judge", call_id), partial(_judge, agent, call_id))
         elif tool is not None and (answer := runner.answering(agent, tool)) is not None:
             await _judge(agent, call_id, answer)
+            if call_id != step.calls[-1]:
+                await checkpoint()  # a reply may have hundreds of reads, and other agents go on between them
         elif tool is not None and tool.spec.effect == "read" and _has_room(agent):
             agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id, runner.run))
         else:

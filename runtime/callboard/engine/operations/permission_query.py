@@ -42,8 +42,8 @@ def permission_query(
         authority=authority_of(state),
         names=ports.skills.names_of(str(call.input.get("name", ""))) if call.name == "load_skill" else (),
         overrides=(
-            *in_force(rules, *life, authority=authority_of(state), now=host.clock.now()),
-            *skill_overrides(host, state, state.turn.overrides if state.turn else ()),
+            *(in_force(rules, *life, authority=authority_of(state), now=host.clock.now()) if rules else ()),
+            *(skill_overrides(host, state, state.turn.overrides) if state.turn and state.turn.overrides else ()),
             *(AllowOverride(call.name, verdict.by) for verdict in hooked if verdict and verdict.decision == "allow"),
         ),
     )
