@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,22 +93,26 @@ def test_a_folder_of_the_judges_own_that_is_a_link_stands_for_what_it_leads_to(t
     assert _fact_of(judge, str(tmp_path / "link/state/x")).place == "own"
 
 
-def test_agents_of_one_folder_share_a_judge_but_not_what_they_may_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("among_own", [True, False])
+def test_agents_of_one_folder_share_a_judge_but_not_what_they_may_read(tmp_path: Path, among_own: bool) -> None:
     root = tmp_path / "in"
     state = tmp_path / "state"
+    own = (state,) if among_own else (tmp_path / "other",)
     for folder in (root, state / "results" / "alice", state / "results" / "bob", tmp_path / "skills", tmp_path / "t"):
         folder.mkdir(parents=True)
     (root / "link").symlink_to(state / "results" / "bob")
     judges = PathJudges()
 
     def folders(name: str) -> Folders:
-        return Folders(root, state / "results" / name, tmp_path / "t", (state,), None, (tmp_path / "skills",))
+        return Folders(root, state / "results" / name, tmp_path / "t", own, None, (tmp_path / "skills",))
 
     asked = ["a", "link/x", f"{state}/results/alice/1", f"{state}/results/bob/1", f"{state}/db", f"{tmp_path}/skills/s"]
-    for name, other in (("alice", "bob"), ("bob", "alice")):
+    for name, other in (("alice", "bob"), ("bob", "alice"), ("alice", "bob")):
         mine = folders(name)
-        shared = judges.judge_for(mine, mine.readable)
+        shared = judges.judge_for(mine, git=None)
         alone = PathJudge(root, readable=mine.readable, own=mine.own_state, loaded=mine.skills)
         assert [_fact_of(shared, text) for text in asked] == [_fact_of(alone, text) for text in asked]
-        assert _fact_of(shared, f"{state}/results/{name}/1").place != "own"
-        assert _fact_of(shared, f"{state}/results/{other}/1").place == "own"
+        assert _fact_of(shared, f"{state}/results/{name}/1").place == ("settings" if among_own else "readable")
+        assert _fact_of(shared, f"{state}/results/{other}/1").place == ("own" if among_own else "outside")
+        writing = judges.judge_for(mine, git=None, reads=False)
+        assert _fact_of(writing, f"{state}/results/{name}/1").place == ("own" if among_own else "outside")
