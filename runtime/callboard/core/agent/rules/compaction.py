@@ -82,19 +82,15 @@ def compaction(state: AgentState, facts: Facts) -> st.Step | None:
     if state.turn is None or not state.context.wants_reply or limit_reached(state, facts):
         return None
     spec = state.me
-    conv = state.context.conversation
     budget = room(state)
-    react = state.model.recovery.react
-    if not (react or spec.pipeline or conv.messages.images or held(conv) > budget):
-        return None  # no stage has anything to do, whatever the situation
     situation = _situation(state, facts, budget)
-    if react:
-        stage_call = react_stage(conv, budget, situation)
-        culprit = blame(conv, budget)
+    if state.model.recovery.react:
+        stage_call = react_stage(state.context.conversation, budget, situation)
+        culprit = blame(state.context.conversation, budget)
         reason = f"the conversation is too large, and nothing more can be cut from it: {culprit}"
         nothing = st.EndTurn("overflow", reason)
         return _stage(stage_call, "reactive", state) if stage_call else nothing
-    stage_call = next_stage(spec.pipeline, conv, budget, situation)
+    stage_call = next_stage(spec.pipeline, state.context.conversation, budget, situation)
     return _stage(stage_call, "auto", state) if stage_call else None
 
 
