@@ -107,8 +107,8 @@ def lived(world: FleetWorld, disk: SmallDisk, random: Random, sessions: int, los
         world.until(lambda: {hosts_of(world, at).get(each) for each in lost} == {"three"}, "host three acts for all")
         of_two = {session for session in lost if at_work[session] == "two"}
         cut_off = max(deed.at for deed in world.deeds() if deed.host == "two")
-        replaced = min(deed.at for deed in world.deeds() if deed.host == "three" and deed.session in of_two)
-        assert cut_off < replaced, "a host that is cut off ends its commands before it is replaced"
+        by_three = [deed.at for deed in world.deeds() if deed.host == "three" and deed.session in of_two]
+        assert cut_off < min(moment for moment in by_three if moment > at), "it ends its commands before it is replaced"
         time.sleep(max(0.0, at + losses.cut - time.time()))
         proxy.cut = False
         world.serve("four")

@@ -8,7 +8,7 @@ import pytest
 from tests.engine.agent.test_one_agent import Echo, texts, tools
 
 from callboard.ports.tool import CallContext, ToolOutcome
-from callboard.testing import ScriptedModel, World, say, use
+from callboard.testing import AllowAll, ScriptedModel, World, say, use
 from callboard.types.errors import ToolRefused
 from callboard.types.hook_answers import Deny, PostToolUse, PreToolUse
 from callboard.types.records import Json
@@ -64,6 +64,21 @@ async def test_a_call_that_is_denied_is_not_answered_at_once() -> None:
         await team.quiet()
         assert "tool_started" not in await team.journal("lead")
     assert "not today" in texts(world)
+
+
+@pytest.mark.parametrize("judge", [AllowAll(deny=["echo"]), AllowAll(ask=["echo"])])
+async def test_a_call_that_no_rule_allows_is_not_answered(judge: AllowAll) -> None:
+    @dataclass
+    class Never(Echo):
+        def at_hand(self, given: Json, context: CallContext) -> ToolOutcome | None:
+            raise AssertionError("the rules come first")
+
+    world = World(ScriptedModel({"lead": [use("echo", {"text": "x"}), say("done")]}), tools=tools(Never()), judge=judge)
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        assert "tool_started" not in await team.journal("lead")
+    assert "the rules come first" not in texts(world)
 
 
 async def test_a_result_that_hooks_read_is_durable_first() -> None:
