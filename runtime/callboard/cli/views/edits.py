@@ -55,11 +55,11 @@ def edited_input(request: Request, text: str) -> Json:
     """Return the edited text as the input of the call. Raises `UsageError` if it is not a valid edit."""
     before, _ = text_to_edit(request)
     if text.rstrip("\n") == before.rstrip("\n"):
-        raise UsageError("the call is unchanged: nothing is allowed. To allow it unchanged: 1 or y")
+        raise UsageError("the call is unchanged: nothing is allowed. Allow it without an edit, or edit it again")
     field, _ = _main_field(request)
     if field:
         if not text.strip() and field == "command":
-            raise UsageError("the command is empty: nothing is allowed. To refuse it: 3 or n")
+            raise UsageError("the command is empty: nothing is allowed. Deny the call, or edit it again")
         return {**_input_of(request), field: text if before.endswith("\n") else text.removesuffix("\n")}
     try:
         edited: Any = json.loads(text)
