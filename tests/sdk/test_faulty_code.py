@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from callboard import Session, ToolResult, hook, tool
 from callboard.sdk import events
@@ -26,18 +25,6 @@ class Unreadable(Exception):
 
     def __str__(self) -> str:
         raise AttributeError("response")
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
-    monkeypatch.setenv("MODEL_ID", f"rehearsal:{tmp_path / 'model.yaml'}")
-    (tmp_path / "model.yaml").write_text(SCENARIO)
-    (tmp_path / "work").mkdir()
-    structlog.reset_defaults()
-    return tmp_path / "work"
 
 
 def told(place: Path, **options: Any) -> tuple[events.ToolEnded, events.Rested]:

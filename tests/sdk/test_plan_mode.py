@@ -6,14 +6,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.sdk.test_sessions import events_of, place, tool_end
+from tests.sdk.test_sessions import events_of, tool_end
 
 from callboard import Request, Session
 from callboard.core.approvals.plans import AnswerDetails
 from callboard.ports.environment import Answer
 from callboard.sdk.errors import UsageError
-
-__all__ = ["place"]
 
 SCENARIO = """\
 agents:
@@ -31,7 +29,6 @@ agents:
 
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
 def test_a_plan_that_was_approved_is_carried_out_in_the_chosen_mode(place: Path, mode: str) -> None:
-    (place.parent / "model.yaml").write_text(SCENARIO)
     asked: list[str] = []
 
     def answer(request: Request) -> Answer:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -60,20 +59,6 @@ class Number(BaseModel):
 
 class Share(BaseModel):
     share: float
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace with separate homes."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
-    monkeypatch.setenv("MODEL_ID", f"rehearsal:{tmp_path / 'model.yaml'}")
-    (tmp_path / "model.yaml").write_text(SCENARIO)
-    (tmp_path / "work").mkdir()
-    structlog.reset_defaults()  # a command of an earlier test in this process has configured it
-    yield tmp_path / "work"
-    structlog.reset_defaults()
 
 
 booked: list[str] = []

@@ -9,7 +9,6 @@ from pathlib import Path
 import anyio
 import pytest
 from pydantic import BaseModel
-from tests.sdk.test_sessions import place
 
 from callboard import Session, Workflow, workflow
 from callboard.sdk.errors import (
@@ -22,8 +21,6 @@ from callboard.sdk.errors import (
     WrongResult,
 )
 from callboard.sdk.workflows.decorator import AnyWorkflow
-
-__all__ = ["place"]
 
 SCENARIO = """\
 agents:
@@ -56,7 +53,6 @@ def note(what: str) -> str:
 def work(place: Path) -> Path:
     """A workspace whose agents play the scenario."""
     effects.clear()
-    (place.parent / "model.yaml").write_text(SCENARIO)
     return place
 
 

@@ -330,11 +330,6 @@ class Folders:
     def __hash__(self) -> int:
         return hash(self.tool_results)  # each agent's own; the hash of all paths costs as much as a look at the disk
 
-    @property
-    def readable(self) -> tuple[Path, ...]:
-        """Return the folders outside the root that may be read."""
-        return (self.tool_results, self.transcripts, *self.skills)
-
     def output_of(self, task: str) -> Path:
         """Return the file with the output of a command, or with the report of a subagent in the background.
 

@@ -110,7 +110,8 @@ def test_agents_of_one_folder_share_a_judge_but_not_what_they_may_read(tmp_path:
     for name, other in (("alice", "bob"), ("bob", "alice"), ("alice", "bob")):
         mine = folders(name)
         shared = judges.judge_for(mine, git=None)
-        alone = PathJudge(root, readable=mine.readable, own=mine.own_state, loaded=mine.skills)
+        readable = (mine.tool_results, mine.transcripts, *mine.skills)
+        alone = PathJudge(root, readable=readable, own=mine.own_state, loaded=mine.skills)
         assert [_fact_of(shared, text) for text in asked] == [_fact_of(alone, text) for text in asked]
         assert _fact_of(shared, f"{state}/results/{name}/1").place == ("settings" if among_own else "readable")
         assert _fact_of(shared, f"{state}/results/{other}/1").place == ("own" if among_own else "outside")

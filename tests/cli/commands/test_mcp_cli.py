@@ -53,6 +53,12 @@ def test_what_is_added_is_listed_and_what_is_removed_is_gone(command: Command) -
     assert servers_of(command) == {}
 
 
+def test_a_removal_makes_no_folder(command: Command) -> None:
+    assert not own_file(command).parent.exists()
+    assert command.run_inline("mcp", "remove", "time").code == 2
+    assert not own_file(command).parent.exists()
+
+
 def test_entries_that_processes_add_at_once_are_all_there(command: Command) -> None:
     def add(name: str) -> CommandResult:
         return command.run("mcp", "add", name, "--", "x")

@@ -137,7 +137,7 @@ def remove_server(workspace: Path, name: str, scope: Scope | None = None) -> Wri
     """
     scopes: tuple[Scope, ...] = ("person", "workspace") if scope is None else (scope,)
     paths = {each: path_of(workspace, each) for each in scopes}
-    with _locked(paths.values()):
+    with _locked(path for path in paths.values() if path.parent.is_dir()):  # a removal makes no folder
         return _removed(name, paths)
 
 

@@ -93,13 +93,14 @@ class ScheduleInspector:
         changed = with_fields(schedule, fields, now)
         update: dict[str, object] = {}
         times = (changed.cron, changed.timezone) != (schedule.cron, schedule.timezone)
-        reopened = schedule.state in ("fired", "ended") and _reopens(schedule, changed)
+        fires_otherwise = _reopens(schedule, changed)
+        reopened = fires_otherwise and schedule.state in ("fired", "ended")
         if times or reopened:
             update["last_slot"] = max(now, schedule.last_slot or 0.0)
         if reopened:
             update |= {"state": "active", "enabled": True}
         changed = changed.model_copy(update=update)
-        if _reopens(schedule, changed):
+        if fires_otherwise:
             refuse_never(changed, now)
         self._free(changed)
         return changed
