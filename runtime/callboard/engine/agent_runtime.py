@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from callboard.core.agent.apply import apply
 from callboard.core.agent.snapshot import due, dump
 from callboard.core.agent.state import AgentState, without_history
+from callboard.core.context.system_prompt import joined_blocks
 from callboard.core.keys import agent_key, journal, snapshot_key
 from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.core.team.lifecycle import row_after
@@ -105,6 +106,8 @@ class RecentReplies:
         self.since = max(self.since, written.bare.seq)
 
 
+_NO_PROMPT = (("", "", ""), b"", b"")
+"""Prompt of an agent that has none: what the journal says of it, the system prompt, and the tool list."""
 _TOGETHER = 64
 """Most records of callers in one commit."""
 
@@ -151,7 +154,7 @@ class AgentRuntime:
         self.written = TranscriptProgress()
         self.recent_replies = RecentReplies.of(state)
         self.transcribing = anyio.Lock(fast_acquire=True)
-        self._prompt: tuple[str, bytes, bytes] = ("", b"", b"")
+        self._prompt: tuple[tuple[str, str, str], bytes, bytes] = _NO_PROMPT
         self._unwritten: tuple[Event, ...] = ()
         self._begin = begin
         # One commit at a time, because each names the journal position before it.
@@ -219,21 +222,20 @@ class AgentRuntime:
         await self._changed.changed(self._changed.changes)
 
     async def prompt_bytes(self) -> tuple[bytes, bytes]:
-        """Return the system prompt and the tool list in use, by the digests in the journal."""
-        state = self.state
-        if self._prompt[0] != state.context.system + state.context.tools:
+        """Return the system prompt and the tool list in use, by what the journal says of them."""
+        context = self.state.context
+        if self._prompt[0] != (context.system, context.own_blocks, context.tools):
             store = self.host.ports.store
-            system = await store.get_blob(state.context.system)
-            tools = await store.get_blob(state.context.tools)
-            self.has_prompt(system, tools)
+            self.has_prompt(await store.get_blob(context.system), await store.get_blob(context.tools))
         return self._prompt[1], self._prompt[2]
 
-    def has_prompt(self, system: bytes, tools: bytes) -> None:
-        """Cache the prompt in use, so that it need not be read from the store."""
+    def has_prompt(self, shared: bytes, tools: bytes) -> None:
+        """Cache the prompt in use, so that it need not be read from the store. `shared`: its shared system blocks."""
         context = self.state.context
-        shared = self.host.prompt_bytes
-        digests = context.system + context.tools
-        self._prompt = (digests, shared.of(context.system, system), shared.of(context.tools, tools))
+        in_memory = self.host.prompt_bytes
+        system = joined_blocks(in_memory.of(context.system, shared), context.own_blocks)
+        named = (context.system, context.own_blocks, context.tools)
+        self._prompt = (named, system, in_memory.of(context.tools, tools))
 
     async def record(
         self,
@@ -356,7 +358,7 @@ class AgentRuntime:
         is_written = self.written.bare.seq == self.state.seq  # else a later transcript continues from the progress
         self.state = without_history(self.state)
         self.watch = CacheWatch(self.host.cache_news)
-        self._prompt = ("", b"", b"")
+        self._prompt = _NO_PROMPT
         self.spawner = None
         return is_written or not self.host.ports.archive.shares
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from callboard.core.agent.apply import apply, apply_behind_hole, fold
 from callboard.core.agent.snapshot import load
 from callboard.core.agent.state import AgentState
+from callboard.core.context.system_prompt import joined_blocks
 from callboard.core.decoding import in_words, read_event, read_value
 from callboard.core.keys import count_words, journal, session_of, snapshot_key
 from callboard.core.reports.context import EditReport, Numbered, WindowMap, explain_edits, window_map
@@ -152,8 +153,10 @@ def unedited(events: Iterable[Numbered]) -> Sequence[ViewMessage]:
 async def window_of(store: Store, state: AgentState) -> WindowMap:
     """Return the map of an agent's window. Raises `UsageError` for an agent that has not started."""
     _running_operations(state)
-    tools = await store.get_blob(state.context.tools) if state.context.tools else b""
-    return window_map(state, tools, await store.get_blob(state.context.system) if state.context.system else b"")
+    context = state.context
+    tools = await store.get_blob(context.tools) if context.tools else b""
+    system = joined_blocks(await store.get_blob(context.system), context.own_blocks) if context.system else b""
+    return window_map(state, tools, system)
 
 
 async def edits_of(store: Store, state: AgentState) -> Sequence[EditReport]:

@@ -145,10 +145,13 @@ class PromptParts:
     """
 
     system: bytes
+    """System blocks. Agents with the same ones share a blob."""
     tools: bytes
     tokens: int
     instructions: Mapping[str, str] | None = None
     """Instruction files in the prompt: displayed path -> digest of the text. None: unknown."""
+    own_blocks: str = ""
+    """System blocks of this agent alone, which follow the others; empty: there are none."""
 
 
 class Prompts(Protocol):

@@ -167,15 +167,16 @@ class NoLauncher:
 
 
 class PlainPrompts:
-    """Prompts without additions: the instructions are the system prompt, and tools keep their own descriptions."""
+    """Prompts of the kind, the instructions, and the name. Tools keep their own descriptions."""
 
     async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
-        blocks: list[Json] = [{"type": "text", "text": f"You are {spec.name}. {spec.instructions}"}]
+        blocks: list[Json] = [{"type": "text", "text": f"You are a {spec.kind}. {spec.instructions}"}]
         if servers:
             blocks.append({"type": "text", "text": "\n".join([f"# {SERVERS}", *(f"- {server}" for server in servers)])})
         system = json.dumps(blocks).encode()
         listed = [{"name": t.name, "description": t.description, "input_schema": t.input_schema} for t in tools]
-        return PromptParts(system, json.dumps(listed).encode(), 100)
+        own = json.dumps([{"type": "text", "text": f"You are {spec.name}."}])
+        return PromptParts(system, json.dumps(listed).encode(), 100, own_blocks=own)
 
 
 class NoSkills:

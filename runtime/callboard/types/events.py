@@ -140,11 +140,15 @@ class AgentResumed(Base):
 
 
 class PromptSet(Base):
-    """System prompt and tool list in use, as blob digests. A resume renders the same bytes; a change is a decision."""
+    """System prompt and tool list in use. A resume renders the same bytes; a change is a decision."""
 
     t: Literal["prompt_set"] = "prompt_set"
     system: str
+    """Digest of the blob with the system blocks that agents of a type share."""
     tools: str
+    """Digest of the blob with the tool list."""
+    own_blocks: str = ""
+    """System blocks of this agent alone, as a JSON array. They follow the shared ones; empty: there are none."""
     overhead_tokens: int
     """Estimated tokens of the system prompt and the tool list."""
     instructions: dict[str, str] | None = None

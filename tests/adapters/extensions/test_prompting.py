@@ -10,6 +10,7 @@ from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.prompt import WorkspacePrompts
 from callboard.adapters.extensions.skills import SkillLibrary
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel
+from callboard.core.context.system_prompt import joined_blocks
 from callboard.ports.tool import ToolSpec
 from callboard.types.agent_spec import AgentSpec
 
@@ -22,7 +23,7 @@ async def _compose_prompt(workspace: Path, sandbox: Sandbox | None = None) -> st
     parts = await WorkspacePrompts(workspace, SkillLibrary(ExtensionPaths(bundled=False)), walls=walls).compose(
         spec, ()
     )
-    return parts.system.decode()
+    return joined_blocks(parts.system, parts.own_blocks).decode()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,8 @@ async def test_agents_of_a_type_have_the_same_tool_list_until_their_tools_change
     parts = await prompts.compose(first, tools)
     parts_of_second = await prompts.compose(second, tools)
     assert parts_of_second.tools is parts.tools
-    assert parts_of_second.system != parts.system
+    assert parts_of_second.system is parts.system
+    assert parts_of_second.own_blocks != parts.own_blocks
     longer = await prompts.compose(second, (ToolSpec("look", "Look closely.", {}, "read"),))
     assert b"closely" in longer.tools
     assert longer.tokens > parts_of_second.tokens
@@ -79,7 +81,8 @@ async def test_the_shared_part_of_a_prompt_follows_files_and_the_type_at_once(tm
     prompts = WorkspacePrompts(tmp_path, SkillLibrary(ExtensionPaths(bundled=False)))
 
     async def composed(spec: AgentSpec) -> str:
-        return (await prompts.compose(spec, ())).system.decode()
+        parts = await prompts.compose(spec, ())
+        return joined_blocks(parts.system, parts.own_blocks).decode()
 
     first = AgentSpec(name="a", kind="teammate", agent_type="t", model="m", instructions="Be brief.")
     before = await composed(first)

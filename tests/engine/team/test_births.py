@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Literal, cast
@@ -114,6 +115,7 @@ async def test_a_crash_at_any_commit_of_a_life_loses_nothing_and_repeats_nothing
     assert of_lead["tool_finished"] == 1
     calls = [request for request in world.model.requests if request.agent != "lead"]
     assert len(calls) == (2 if (moment, side) == ("model_replied", "before") else 1)
+    assert {json.loads(call.system)[-1]["text"] for call in calls} == {f"You are {child.name}."}, "also after a resume"
 
 
 class Slow:

@@ -51,7 +51,8 @@ class SharedBlocks:
     facts: PromptFacts
     spec: AgentSpec
     data: bytes
-    """The blocks as a list in JSON, with a cache mark on the last one."""
+    """The blocks as a list in JSON, with a cache mark on the last one: the agent's own block comes after it."""
+    tokens: int
 
     def are_of(self, spec: AgentSpec, facts: PromptFacts) -> bool:
         """Return True if the blocks of this agent are the same."""
@@ -104,18 +105,20 @@ class WorkspacePrompts:
             memory=await self._index(spec),
             appended=self._appended,
         )
-        # After the mark comes the part that only this agent has.
-        system = self._shared_data(spec, facts)[:-1] + b"," + anchored_list([own_block(spec, facts)], -1)[1:]
+        shared = self._shared_by(spec, facts)
+        own = anchored_list([own_block(spec, facts)], -1)
         listed = self._listed(spec.agent_type, tools)
         digests = None if files is None else {file.path: file.digest for file in files}
-        return PromptParts(system, listed.data, estimate_json(system) + listed.tokens, digests)
+        tokens = shared.tokens + estimate_json(own) + listed.tokens
+        return PromptParts(shared.data, listed.data, tokens, digests, own.decode())
 
-    def _shared_data(self, spec: AgentSpec, facts: PromptFacts) -> bytes:
+    def _shared_by(self, spec: AgentSpec, facts: PromptFacts) -> SharedBlocks:
+        """Return the blocks of this type. Agents of a type have the same object while its content is the same."""
         newest = self._shared.get(spec.agent_type)
         if newest is None or not newest.are_of(spec, facts):
             data = anchored_list(shared_blocks(spec, facts))
-            newest = self._shared[spec.agent_type] = SharedBlocks(facts, spec, data)
-        return newest.data
+            newest = self._shared[spec.agent_type] = SharedBlocks(facts, spec, data, estimate_json(data))
+        return newest
 
     def _listed(self, agent_type: str, tools: Sequence[ToolSpec]) -> ToolList:
         """Return the list of these tools. Agents of a type have the same object while their tools are the same."""

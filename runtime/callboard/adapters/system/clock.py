@@ -31,7 +31,8 @@ class SystemDice:
     """Random numbers for jitter and the like, not for secrets."""
 
     def __init__(self) -> None:
-        self._random = random.SystemRandom()
+        # `SystemRandom` makes a system call for each number, and passes the interpreter's lock to other threads.
+        self._random = random.Random()  # noqa: S311 - not for secrets
 
     def draw(self) -> float:
         return self._random.random()

@@ -325,7 +325,14 @@ def _same(state: AgentState, e: ev.Event) -> AgentState:
 
 def _prompt_set(state: AgentState, e: ev.PromptSet) -> AgentState:
     conversation = with_overhead(state.context.conversation, e.overhead_tokens)
-    context = replace(state.context, system=e.system, tools=e.tools, listed=state.me.tools, conversation=conversation)
+    context = replace(
+        state.context,
+        system=e.system,
+        tools=e.tools,
+        own_blocks=e.own_blocks,
+        listed=state.me.tools,
+        conversation=conversation,
+    )
     if e.instructions is not None:
         context = replace(context, instructions={**(context.instructions or {}), **e.instructions})
     return replace(state, context=context)

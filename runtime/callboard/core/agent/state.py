@@ -204,7 +204,9 @@ class ModelContext:
     wants_reply: bool = False
     system: str = ""
     tools: str = ""
-    """Digests of the system prompt and tool list in use; empty before the first PromptSet."""
+    """Digests of the shared system blocks and of the tool list in use; empty before the first PromptSet."""
+    own_blocks: str = ""
+    """System blocks of this agent alone (`PromptSet.own_blocks`)."""
     listed: tuple[str, ...] = ()
     """Names of the runtime's own tools in the current tool list."""
     injections: tuple[Injection, ...] = ()

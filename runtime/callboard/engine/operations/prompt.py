@@ -65,11 +65,18 @@ async def first_prompt(host: SessionRuntime, me: AgentSpec) -> PromptParts:
 async def prompt_set(host: SessionRuntime, parts: PromptParts) -> PromptSet:
     """Store the parts of a prompt, and return the record that they are in use."""
     store = host.ports.store
-    tools = host.prompt_bytes.digest_of(parts.tools) or await store.put_blob(parts.tools)
-    system = await store.put_blob(parts.system)
+    in_memory = host.prompt_bytes
+    tools = in_memory.digest_of(parts.tools) or await store.put_blob(parts.tools)
+    system = in_memory.digest_of(parts.system) or await store.put_blob(parts.system)
     instructions = None if parts.instructions is None else dict(parts.instructions)
-    now = host.clock.now()
-    return PromptSet(at=now, system=system, tools=tools, overhead_tokens=parts.tokens, instructions=instructions)
+    return PromptSet(
+        at=host.clock.now(),
+        system=system,
+        tools=tools,
+        own_blocks=parts.own_blocks,
+        overhead_tokens=parts.tokens,
+        instructions=instructions,
+    )
 
 
 async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
