@@ -285,7 +285,10 @@ class ServerConnection:
             if self.state != "failed" or self._closed:
                 return
             self._wanted = False
-            if await self._one_connection():
+            began = anyio.current_time()
+            # A server that ends each connection at once would be asked for a new one for ever
+            # (test_a_stream_that_ends_at_once_each_time_is_not_opened_for_ever).
+            if await self._one_connection() and anyio.current_time() - began >= limiting.STEADY:
                 pauses = list(limiting.RECONNECTS)
 
     async def _one_connection(self) -> bool:
@@ -376,7 +379,7 @@ class ServerConnection:
         if entry.transport == "stdio":
             return stdio(entry, place, seen, lambda: self._lose(""))
         if entry.transport != "sdk":
-            return remote(entry, await headers_of(entry, place), seen)
+            return remote(entry, await headers_of(entry, place), seen, self._lose)
         if self._bridge is None:
             raise ServerFailed("its client no longer serves it")
         return bridged(self._bridge)

@@ -20,6 +20,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import ValidationError
 
 from callboard import __version__
+from callboard.adapters.mcp.sse import BY_STATUS
 from callboard.adapters.mcp.transports import ConnectionObservations, Streams
 from callboard.core.mcp.results import cut, one_line
 from callboard.core.validation import faults_of
@@ -35,8 +36,6 @@ _NO_SESSION = (-32_001, -32_000, types.INVALID_REQUEST)
 _FORGOTTEN = late_pattern(
     r"\bsession( id)? (not found|expired)|no valid session|(unknown|invalid) session", re.IGNORECASE
 )
-_BY_STATUS = "Server returned an error response"
-"""The SDK's text for an HTTP status of 400 and above whose body has no details."""
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -138,7 +137,7 @@ def failed(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
     # The transport's text for a bare 404, and the answer of the SDKs' servers about a session that they no longer know.
     if message == "Session terminated" or (error.error.code in _NO_SESSION and _FORGOTTEN.search(message)):
         return ServerFailed("the server has forgotten this session", lost=True, unsent=True)
-    if message == _BY_STATUS and seen.statuses:
+    if message == BY_STATUS and seen.statuses:
         status = seen.statuses[-1]
         return ServerFailed(f"the server answered with HTTP {status}", lost=True, unsent=400 <= status < 500)
     return ServerFailed(f"{message} (error {error.error.code})")

@@ -105,7 +105,7 @@ async def read_lines(stdout: int, into: Sent, refused: Callable[[str], None]) ->
         while data := await _read(stdout):
             complete = lines.take(data)
             for line in complete:
-                await _pass_on(line, into, refused)
+                await pass_on(line, into, refused)
             while lines.dropped:
                 await _answer_dropped(*lines.dropped.pop(), into, refused)
             # Reading pauses to slow the server down: its pipe fills, and it waits.
@@ -121,15 +121,20 @@ async def write_lines(stdin: int, outgoing: MemoryObjectReceiveStream[SessionMes
                 return
 
 
-async def _pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> None:
+async def pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> types.JSONRPCMessage | None:
+    """Pass on the message in a line, or an error in place of an answer in a wrong form. Return what was passed on.
+
+    `refused`: called with a line that is not a message.
+    """
+    message: types.JSONRPCMessage | None
     try:
         message = _message_in(line)
     except (ValueError, RecursionError):
         refused(f"a line that is not a message: {line[:200].decode(errors='replace')}")
-        if answer := _invalid(line):
-            await into.send(SessionMessage(answer))
-        return
-    await into.send(SessionMessage(message))
+        message = _invalid(line)
+    if message is not None:
+        await into.send(SessionMessage(message))
+    return message
 
 
 def _message_in(line: bytes) -> types.JSONRPCMessage:
@@ -153,7 +158,7 @@ def _invalid(line: bytes) -> types.JSONRPCError | None:
     number: object = cast("Json", value).get("id")
     if not isinstance(number, int) or isinstance(number, bool):
         return None
-    return _error(number, f"the answer is not a valid message of the protocol: {one_line(json.dumps(value))}")
+    return error_answer(number, f"the answer is not a valid message of the protocol: {one_line(json.dumps(value))}")
 
 
 async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callable[[str], None]) -> None:
@@ -171,13 +176,12 @@ def _too_long(first: bytes, last: bytes) -> types.JSONRPCError | None:
     match = _FIRST_ID.search(first) or _LAST_ID.search(last)
     if match is None:
         return None
-    return _error(int(match[1]), f"the answer has over {LONGEST:,} bytes and was dropped")
+    return error_answer(int(match[1]), f"the answer has over {LONGEST:,} bytes and was dropped")
 
 
-def _error(number: int, message: str) -> types.JSONRPCError:
-    return types.JSONRPCError(
-        jsonrpc="2.0", id=number, error=types.ErrorData(code=types.INTERNAL_ERROR, message=message)
-    )
+def error_answer(number: types.RequestId, message: str, code: int = types.INTERNAL_ERROR) -> types.JSONRPCError:
+    """Return an error response to a request."""
+    return types.JSONRPCError(jsonrpc="2.0", id=number, error=types.ErrorData(code=code, message=message))
 
 
 async def _read(stdout: int) -> bytes:

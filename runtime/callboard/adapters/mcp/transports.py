@@ -10,7 +10,6 @@ no server behind. Standard error goes to a file of limited size.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import signal
@@ -23,11 +22,11 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 import httpx2
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from callboard.adapters.kernel.exits import open_process, signal_process
+from callboard.adapters.mcp.sse import event_streams
 from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
 from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
 from callboard.adapters.processes.pids import kill_session, reap
@@ -160,9 +159,12 @@ async def _pumping(
 
 @asynccontextmanager
 async def remote(
-    entry: ServerEntry, headers: Mapping[str, str], seen: ConnectionObservations
+    entry: ServerEntry, headers: Mapping[str, str], seen: ConnectionObservations, ended: Callable[[str], None]
 ) -> AsyncGenerator[Streams]:
-    """Connect to a server over HTTP. Raises the exceptions of httpx2."""
+    """Connect to a server over HTTP. `ended`: called with the reason when its only event stream ends.
+
+    Raises `ToolRefused`, and the exceptions of httpx2.
+    """
 
     async def noted(response: httpx2.Response) -> None:
         if response.status_code >= 400:
@@ -173,31 +175,24 @@ async def remote(
                 cast("httpx2.AsyncByteStream", response.stream), PACKED if packed else LONGEST
             )
 
-    def client(
-        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
-    ) -> httpx2.AsyncClient:
-        # The calls limit silence, because they know about progress; a read timeout here would end the connection.
-        wait = httpx2.Timeout(30.0, read=None)
-        return httpx2.AsyncClient(
-            # The size of a compressed body cannot be limited before it is unpacked
-            # (test_an_answer_that_is_too_large_is_not_read).
-            headers={"accept-encoding": "identity", **(headers or {})},
-            timeout=wait,
-            auth=auth,
-            event_hooks={"response": [noted]},
-        )
+    def refused(text: str) -> None:
+        seen.refused += 1
 
-    if entry.transport == "sse":
-        async with sse_client(
-            entry.url, dict(headers), sse_read_timeout=math.inf, httpx_client_factory=client
-        ) as streams:
+    client = httpx2.AsyncClient(
+        # The size of a compressed body cannot be limited before it is unpacked
+        # (test_an_answer_that_is_too_large_is_not_read).
+        headers={"accept-encoding": "identity", **headers},
+        # The calls limit silence, because they know about progress; a read timeout here would end the connection.
+        timeout=httpx2.Timeout(30.0, read=None),
+        event_hooks={"response": [noted]},
+    )
+    async with client:
+        if entry.transport == "sse":
+            transport = event_streams(client, entry.url, refused=refused, ended=ended)
+        else:
+            transport = streamable_http_client(entry.url, http_client=client, max_sse_event_size=LONGEST)
+        async with transport as streams:
             yield streams
-        return
-    async with (
-        client(dict(headers)) as http,
-        streamable_http_client(entry.url, http_client=http, max_sse_event_size=LONGEST) as streams,
-    ):
-        yield streams
 
 
 def prepare(entry: ServerEntry, place: ServerEnvironment) -> dict[str, str]:

@@ -25,6 +25,8 @@ HELPER = 10.0
 
 RECONNECTS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each attempt to reconnect to a remote server."""
+STEADY = 10.0
+"""Seconds after which a connection to a remote server that is lost again counts as a new loss."""
 RESTARTS = 3
 RESTARTS_WITHIN = 60.0
 """Seconds within which a server's process is started at most `RESTARTS` times."""
