@@ -17,9 +17,10 @@ from callboard.adapters.extensions.agents import AgentFile
 from callboard.adapters.extensions.claude_settings import ClaudeSettings
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths, broken, builtin
 from callboard.adapters.extensions.hook_commands import CommandHandler
-from callboard.adapters.extensions.hook_fields import ConditionalHandler, HookOrigin, HttpHandler
+from callboard.adapters.extensions.hook_fields import ConditionalHandler, HookOrigin, HttpHandler, HttpLimits
 from callboard.adapters.extensions.hook_sandbox import HookWalls
 from callboard.adapters.extensions.hooks import (
+    FrontMatter,
     HookEntry,
     HooksRead,
     TrustedHandler,
@@ -30,7 +31,7 @@ from callboard.adapters.extensions.hooks import (
     read_hooks,
 )
 from callboard.adapters.extensions.plugins import MANIFEST
-from callboard.adapters.extensions.skills import load_skills
+from callboard.adapters.extensions.skills import Skill, load_skills
 from callboard.adapters.processes.programs import clean_environment
 from callboard.config.settings import LoadedSettings, user_file, workspace_file
 from callboard.core.trust.claims import WorkspaceClaims
@@ -135,38 +136,54 @@ def add_entries(registry: HookRegistry, entries: Iterable[HookEntry], source: Ho
 def add_front_matter(
     registry: HookRegistry, loaded: LoadedSettings, files: ExtensionPaths, agents: Iterable[AgentFile]
 ) -> list[DiscoveryNote]:
-    """Register the hooks of agent and skill files. Return notes on the ignored parts.
-
-    A settings file that switches all hooks off includes these; one of a workspace only its own.
-    """
+    """Register the hooks of agent and skill files. Return notes on the ignored parts."""
     notes: list[DiscoveryNote] = []
-    off = {settings_file.person for settings_file in loaded.claude if _all_off(settings_file, HookOrigin(""))}
-    for source_hooks in front_matter_hooks(agents, load_skills(files).items.values(), str(files.workspace or "")):
+    skills = load_skills(files).items.values()
+    for source_hooks in front_matter(loaded, agents, skills, str(files.workspace or "")):
         notes += source_hooks.read.notes
         entries = source_hooks.read.entries
         if source_hooks.of_workspace and files.workspace_claims is not None:
             entries = tuple(map(partial(_of_workspace, files.workspace_claims), entries))
-        if True not in off and not (source_hooks.of_workspace and off):
-            add_entries(registry, entries, source_hooks.source)
+        add_entries(registry, entries, source_hooks.source)
     return notes
 
 
-def add_plugins(registry: HookRegistry, files: ExtensionPaths) -> list[DiscoveryNote]:
+def front_matter(
+    loaded: LoadedSettings, agents: Iterable[AgentFile], skills: Iterable[Skill], project: str
+) -> Iterator[FrontMatter]:
+    """Yield the hooks of agent and skill files, file by file. `project`: absolute path of the workspace.
+
+    A settings file that switches all hooks off includes these; one of a workspace only its own.
+    """
+    off = {settings_file.person for settings_file in loaded.claude if _all_off(settings_file, HookOrigin(""))}
+    for source_hooks in front_matter_hooks(agents, skills, project, _limits(loaded)):
+        quiet = True in off or (source_hooks.of_workspace and bool(off))
+        yield replace(source_hooks, read=replace(source_hooks.read, entries=())) if quiet else source_hooks
+
+
+def add_plugins(registry: HookRegistry, loaded: LoadedSettings, files: ExtensionPaths) -> list[DiscoveryNote]:
     """Register the hooks of plugins, which belong to the user who named them. Return notes on the ignored parts."""
     notes: list[DiscoveryNote] = []
     for plugin in files.plugins:
-        for read in plugin_hooks(plugin, str(files.workspace or "")):
+        for read in plugin_hooks(plugin, str(files.workspace or ""), loaded):
             notes += read.notes
             add_entries(registry, read.entries, "person")
     return notes
 
 
-def plugin_hooks(plugin: Plugin, project: str) -> Iterator[HooksRead]:
+def plugin_hooks(plugin: Plugin, project: str, loaded: LoadedSettings | None = None) -> Iterator[HooksRead]:
     """Yield the hooks of a plugin, file by file, and those of its manifest; a note for a file that cannot be read.
 
-    `project`: absolute path of the workspace.
+    `project`: absolute path of the workspace. `loaded`: settings that limit the addresses of hooks, or switch off the
+    hooks of all files if the file is the user's; None: no settings.
     """
-    origin = HookOrigin(project, root=str(plugin.root))
+    origin = HookOrigin(project, root=str(plugin.root), limits=_limits(loaded) if loaded else HttpLimits())
+    quiet = loaded is not None and _off_for_all(loaded)
+    for read in _of_plugin(plugin, origin):
+        yield replace(read, entries=()) if quiet else read
+
+
+def _of_plugin(plugin: Plugin, origin: HookOrigin) -> Iterator[HooksRead]:
     for path in plugin.hooks:
         try:
             yield load_hooks(path, origin)
@@ -194,15 +211,8 @@ def _read(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> I
     bundled = builtin("hooks") / "hooks.json"
     if bundled.is_file():
         yield "builtin", load_hooks(bundled, own_origin)
-    limits = joined_limits(
-        [
-            http_limits(Path(settings_file.path), settings_file.raw)
-            for settings_file in loaded.claude
-            if settings_file.raw
-        ]
-    )
-    claude_origin = HookOrigin(str(workspace), limits=limits)
-    off = any(settings_file.person and _all_off(settings_file, claude_origin) for settings_file in loaded.claude)
+    claude_origin = HookOrigin(str(workspace), limits=_limits(loaded))
+    off = _off_for_all(loaded)
     for source in ("person", "workspace"):
         path = workspace_file(workspace) if source == "workspace" else user_file(environ)
         reads = [read_hooks(loaded.hooks.get(source, {}), str(path), own_origin)]
@@ -230,6 +240,17 @@ def _own_file(source: HookSource, path: Path, own_origin: HookOrigin, trusted: b
         return load_hooks(path, origin, trusted) if trusted else HooksRead()
     except SettingsError as error:  # reported at the session's start
         return HooksRead(notes=(broken(path, error),))
+
+
+def _limits(loaded: LoadedSettings) -> HttpLimits:
+    """Return the limits of all settings files for the hooks of compatible files."""
+    files = [settings_file for settings_file in loaded.claude if settings_file.raw]
+    return joined_limits([http_limits(Path(settings_file.path), settings_file.raw) for settings_file in files])
+
+
+def _off_for_all(loaded: LoadedSettings) -> bool:
+    """Return True if a file of the user switches off the hooks of all compatible files."""
+    return any(settings_file.person and _all_off(settings_file, HookOrigin("")) for settings_file in loaded.claude)
 
 
 def _all_off(settings_file: ClaudeSettings, origin: HookOrigin) -> bool:

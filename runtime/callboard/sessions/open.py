@@ -530,7 +530,7 @@ def build_hooks(
     )
     add_notifications(registry, prepared)
     front = add_front_matter(registry, prepared.loaded, definitions.files, definitions.types.values())
-    notes = (*add_plugins(registry, definitions.files), *front)
+    notes = (*add_plugins(registry, prepared.loaded, definitions.files), *front)
     add_entries(registry, extensions.hooks, "person")
     walls = HookWalls(launcher, prepared.places.state / "hooks", trust.workspace_claims if trust.trusted else None)
     sandbox_commands(registry, walls, prepared.loaded)

@@ -51,7 +51,7 @@ WITHOUT_MOMENT: Mapping[str, str] = MappingProxyType(
     {
         "Setup": "there is no set-up run",
         "InstructionsLoaded": "instructions are read when the prompt is composed, not one by one",
-        "UserPromptExpansion": "there are no prompts that are expanded",
+        "UserPromptExpansion": "the text of a command passes no hooks; the prompt passes `UserPromptSubmit`",
         "MessageDisplay": "what is shown passes no hooks",
         "PermissionDenied": "there is no mode `auto` that would deny by itself",
         "ConfigChange": "settings are read when a session begins, and not again",
@@ -270,18 +270,21 @@ class FrontMatter:
     """True if the file is the workspace's, not the user's or Callboard's."""
 
 
-def front_matter_hooks(agents: Iterable[AgentFile], skills: Iterable[Skill], project: str) -> Iterator[FrontMatter]:
+def front_matter_hooks(
+    agents: Iterable[AgentFile], skills: Iterable[Skill], project: str, limits: HttpLimits | None = None
+) -> Iterator[FrontMatter]:
     """Yield the hooks of each file that has any. `project`: absolute path of the workspace."""
+    limits = limits or HttpLimits()
     for agent in agents:
         if agent.hooks is not None:
-            origin = HookOrigin(project, agent.compatible, agent_type=agent.name)
+            origin = HookOrigin(project, agent.compatible, agent_type=agent.name, limits=limits)
             read = read_hooks(agent.hooks, agent.path, origin)
             line = dict(agent.lines).get("hooks", 0)
             read = replace(read, notes=tuple(replace(note, line=line) for note in read.notes))
             yield FrontMatter("agent", read, agent.scope == "workspace")
     for skill in skills:
         if skill.hooks is not None:
-            origin = HookOrigin(project, skill.source.compatible, skill=skill.text.name)
+            origin = HookOrigin(project, skill.source.compatible, skill=skill.text.name, limits=limits)
             read = read_hooks(skill.hooks, str(skill.path), origin)
             yield FrontMatter("skill", read, skill.source.scope == "workspace")
 

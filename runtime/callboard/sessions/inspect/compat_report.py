@@ -10,7 +10,7 @@ from typing import cast
 from callboard.adapters.extensions.agents import AgentFile, load_agents
 from callboard.adapters.extensions.claude_fields import Verdict
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths, Source
-from callboard.adapters.extensions.hooks import HookEntry, front_matter_hooks
+from callboard.adapters.extensions.hooks import HookEntry
 from callboard.adapters.extensions.instructions import WorkspaceInstructions
 from callboard.adapters.extensions.output_styles import find_voice
 from callboard.adapters.extensions.plugins import MANIFEST, read_plugins
@@ -18,7 +18,7 @@ from callboard.adapters.extensions.skills import Skill, load_skills
 from callboard.adapters.extensions.trust import SERVERS
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.adapters.mcp.config import ServerSources, read_servers
-from callboard.config.hooks import hook_entries, hook_notes, plugin_hooks, runs_outside
+from callboard.config.hooks import front_matter, hook_entries, hook_notes, plugin_hooks, runs_outside
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, standing
 from callboard.sessions.agent_specs import VENDOR_PREFIX
@@ -73,7 +73,7 @@ def compat_reports(places: WorkspacePaths, plugins: Sequence[Path] = (), *, trus
         *_definitions(files, loaded),
         *_servers(loaded, files, now, trusted=trusted),
         *_instructions(places),
-        *(report for plugin in named for report in _plugin(plugin, str(places.workspace))),
+        *(report for plugin in named for report in _plugin(plugin, str(places.workspace), loaded)),
         *_notes((*notes, *installed_notes, *_styles(files, loaded))),
     ]
     return list(dict.fromkeys(reports))
@@ -107,7 +107,7 @@ def _definitions(files: ExtensionPaths, loaded: LoadedSettings) -> Iterator[Comp
             yield from _fields(str(skill.path), _skill_lines(skill), skills.notes)
     yield from _notes((*agents.notes, *skills.notes, *missing_skills(agent_files, skills.items)))
     skill_files = [skill for skill in skills.items.values() if skill.source.scope != "bundled"]
-    for hooks in front_matter_hooks(agent_files, skill_files, str(files.workspace)):
+    for hooks in front_matter(loaded, agent_files, skill_files, str(files.workspace)):
         yield from (*_hooks(hooks.read.entries), *_notes(hooks.read.notes))
 
 
@@ -174,11 +174,11 @@ def _instructions(places: WorkspacePaths) -> Iterator[CompatLine]:
     yield from _notes(notes)
 
 
-def _plugin(plugin: Plugin, project: str) -> Iterator[CompatLine]:
+def _plugin(plugin: Plugin, project: str, loaded: LoadedSettings) -> Iterator[CompatLine]:
     manifest = str(plugin.root / MANIFEST)
     has_manifest = Path(manifest).is_file()
     yield CompatLine(manifest if has_manifest else str(plugin.root), "", "honored", f"plugin {plugin.name}")
-    for read in plugin_hooks(plugin, project):
+    for read in plugin_hooks(plugin, project, loaded):
         yield from (*_hooks(read.entries), *_notes(read.notes))
 
 

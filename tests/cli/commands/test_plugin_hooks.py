@@ -1,0 +1,74 @@
+"""Hooks of plugins in sessions: the settings that limit them or switch them off, and the folder that they know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.adapters.extensions.hook_server import respond_with, run_hook_server
+from tests.cli.commands.command import Command
+
+SCENARIO = """
+agents:
+  lead:
+    - when: {contains: go}
+      reply:
+        - tool_use: {name: load_skill, input: {name: "acme:fmt"}}
+    - when: {result_of: load_skill}
+      reply:
+        - tool_use: {name: glob, input: {pattern: "*"}}
+    - reply: Done.
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def run(command: Command, plugin: Path) -> str:
+    """Return what a session with the plugin shows."""
+    model = command.scenario(SCENARIO)
+    ran = command.run_inline("run", "--model", model, "--plugin", str(plugin), "go")
+    assert ran.code == 0, ran
+    return ran.out + ran.err
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def plugin_in(folder: Path, *handlers: dict[str, object], skill_hooks: str = "") -> Path:
+    write(folder / ".claude-plugin/plugin.json", '{"name": "acme"}')
+    write(folder / "hooks/hooks.json", json.dumps({"hooks": {"PreToolUse": [{"hooks": handlers}]}}))
+    write(folder / "skills/fmt/SKILL.md", f"---\ndescription: Formats\n{skill_hooks}---\nFormat it.\n")
+    return folder
+
+
+def test_the_persons_limits_apply_to_the_hooks_of_plugins_and_front_matter(command: Command, tmp_path: Path) -> None:
+    with run_hook_server(respond_with()) as received:
+        other = {"type": "http", "url": received.url("/other")}
+        of_skill = f"hooks:\n  PreToolUse:\n  - hooks:\n    - {{type: http, url: '{received.url('/skill')}'}}\n"
+        plugin = plugin_in(tmp_path / "acme", {"type": "http", "url": received.url()}, other, skill_hooks=of_skill)
+        limits = {"allowedHttpHookUrls": [received.url()]}
+        write(tmp_path / ".claude/settings.json", json.dumps(limits))
+        shown = run(command, plugin)
+        report = command.run_inline("doctor", "--compat", "--plugin", str(plugin)).out
+        assert set(received.paths) == {"/hook"}
+    for text in (shown, report):
+        assert text.count("is not among `allowedHttpHookUrls`") == 2
+
+
+def test_a_person_switches_the_hooks_of_plugins_off(command: Command, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    plugin = plugin_in(tmp_path / "acme", {"type": "command", "command": f"touch '{mark}'"})
+    write(tmp_path / ".claude/settings.json", '{"disableAllHooks": true}')
+    run(command, plugin)
+    assert not mark.exists()
+    assert "PreToolUse" not in command.run_inline("doctor", "--compat", "--plugin", str(plugin)).out
+    write(tmp_path / ".claude/settings.json", "{}")
+    write(command.workspace / ".claude/settings.json", '{"disableAllHooks": true}')
+    run(command, plugin)
+    assert mark.exists()
