@@ -72,3 +72,16 @@ def test_a_person_switches_the_hooks_of_plugins_off(command: Command, tmp_path: 
     write(command.workspace / ".claude/settings.json", '{"disableAllHooks": true}')
     run(command, plugin)
     assert mark.exists()
+
+
+def test_a_hook_of_a_plugins_skill_knows_the_folder_of_the_plugin(command: Command, tmp_path: Path) -> None:
+    hooks = """hooks:
+  PreToolUse:
+    - matcher: Glob
+      hooks:
+        - {type: command, command: '"${CLAUDE_PLUGIN_ROOT}/check.sh"'}
+"""
+    plugin = plugin_in(tmp_path / "acme", skill_hooks=hooks)
+    write(plugin / "check.sh", '#!/bin/sh\necho "checked by $CLAUDE_PLUGIN_ROOT" >&2\nexit 2\n')
+    (plugin / "check.sh").chmod(0o755)
+    assert f"checked by {plugin}" in run(command, plugin)

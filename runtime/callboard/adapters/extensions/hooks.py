@@ -284,7 +284,8 @@ def front_matter_hooks(
             yield FrontMatter("agent", read, agent.scope == "workspace")
     for skill in skills:
         if skill.hooks is not None:
-            origin = HookOrigin(project, skill.source.compatible, skill=skill.text.name, limits=limits)
+            root = str(skill.source.root) if skill.source.plugin else ""
+            origin = HookOrigin(project, skill.source.compatible, root, skill=skill.text.name, limits=limits)
             read = read_hooks(skill.hooks, str(skill.path), origin)
             yield FrontMatter("skill", read, skill.source.scope == "workspace")
 
