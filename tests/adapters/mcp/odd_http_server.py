@@ -98,7 +98,23 @@ class OddHandler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(f"event: odd\ndata: x\n\n: a comment\n\nid: 1\ndata: {told}\n\n".encode())
                 self.close_connection = True
             case _:
-                self._text(number, "y" * 40_000_000)
+                self._answer_oddly(number, what)
+
+    def _answer_oddly(self, number: object, what: str) -> None:
+        """Answer with a text that is too long, has invalid characters, or is declared wrongly."""
+        if what in ("huge", "wrong form"):
+            self._result(number, _content("y" * 40_000_000) if what == "huge" else "text")
+            return
+        if what in ("half an emoji", "no UTF-8"):
+            other = rb"\ud83d" if what == "half an emoji" else b"\xf0\x9f"
+            self._plain(200, _answered(number, f"{what} 😀").replace("😀".encode(), other))
+            return
+        self._head("text/event-stream; charset=iso-8859-1")
+        answer = b"\xef\xbb\xbfdata: " + _answered(number, f"{what} 😀 \\ud83d") + b"\n\n"
+        half = answer.replace("😀".encode(), rb"\ude00") if what == "half an emoji in events" else answer
+        for byte in half:
+            self.wfile.write(bytes([byte]))
+        self.close_connection = True
 
     def _text(self, number: object, text: str) -> None:
         self._result(number, _content(text))
@@ -116,6 +132,10 @@ class OddHandler(http.server.BaseHTTPRequestHandler):
         for name, value in (("content-type", kind), *headers):
             self.send_header(name, value)
         self.end_headers()
+
+
+def _answered(number: object, text: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "result": _content(text)}, ensure_ascii=False).encode()
 
 
 def _content(text: str) -> dict[str, Any]:

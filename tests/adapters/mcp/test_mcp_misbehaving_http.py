@@ -71,6 +71,30 @@ async def test_one_that_never_answers_is_left_when_its_time_is_over(folder: Path
             assert status_of(world, "redirect").state == "failed"
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("half an emoji", "half an emoji \ufffd"),
+        ("no UTF-8", "no UTF-8 \ufffd"),
+        ("half an emoji in events", "half an emoji in events \ufffd \\ud83d"),
+        ("another charset", "another charset 😀 \\ud83d"),
+    ],
+)
+async def test_an_answer_with_an_invalid_character_arrives(folder: Path, what: str, text: str) -> None:
+    with odd_http() as address, anyio.fail_after(60):
+        async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
+            assert await call_fault(world, what) == text
+
+
+@pytest.mark.parametrize("what", ["wrong form", "garbage"])
+async def test_an_answer_that_is_no_message_is_told_in_words(folder: Path, what: str) -> None:
+    with odd_http() as address, anyio.fail_after(60):
+        async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
+            told = await call_fault(world, what)
+            assert "its answer is not a valid message of the protocol" in told
+            assert "union[" not in told
+
+
 @pytest.mark.slow
 async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Path) -> None:
     told = {

@@ -36,6 +36,8 @@ _NO_SESSION = (-32_001, -32_000, types.INVALID_REQUEST)
 _FORGOTTEN = late_pattern(
     r"\bsession( id)? (not found|expired)|no valid session|(unknown|invalid) session", re.IGNORECASE
 )
+_UNREAD = late_pattern(r"Failed to parse [^:]*: \d+ validation errors? ")
+"""The SDK's text for an answer that is no message begins so."""
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -140,6 +142,10 @@ def failed(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
     if message == BY_STATUS and seen.statuses:
         status = seen.statuses[-1]
         return ServerFailed(f"the server answered with HTTP {status}", lost=True, unsent=400 <= status < 500)
+    if error.error.code == types.PARSE_ERROR and _UNREAD.match(message):
+        # The rest of the SDK's text lists what each kind of message would need.
+        detail = message.partition("Invalid JSON: ")[2].partition(" [type=")[0]
+        return ServerFailed(f"its answer is not a valid message of the protocol: {detail or 'it has another form'}")
     return ServerFailed(f"{message} (error {error.error.code})")
 
 

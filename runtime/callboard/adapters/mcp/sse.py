@@ -57,8 +57,6 @@ async def _opened(client: httpx2.AsyncClient, url: str) -> AsyncGenerator[httpx2
     response = await _response(client, "GET", url, headers={"accept": _EVENTS, "cache-control": "no-store"})
     try:
         _check(response)
-        # The standard allows no other encoding, and a byte order mark.
-        response.encoding = "utf-8-sig"
         yield response
     finally:
         with anyio.CancelScope(shield=True):

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 from pathlib import Path
@@ -26,6 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from callboard.adapters.kernel.exits import open_process, signal_process
+from callboard.adapters.mcp.bodies import BoundedBody, ValidText
 from callboard.adapters.mcp.sse import event_streams
 from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
 from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
@@ -92,25 +93,6 @@ class ConnectionObservations:
         return reasons
 
 
-class BoundedBody(httpx2.AsyncByteStream):
-    """Body of a response, limited to this number of bytes."""
-
-    def __init__(self, body: httpx2.AsyncByteStream, most: int) -> None:
-        self._body = body
-        self._most = most
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = 0
-        async for data in self._body:
-            read += len(data)
-            if read > self._most:
-                raise httpx2.StreamError(f"the answer has over {self._most:,} bytes")
-            yield data
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
 @asynccontextmanager
 async def stdio(
     entry: ServerEntry, place: ServerEnvironment, seen: ConnectionObservations, ended: Callable[[], None]
@@ -169,11 +151,13 @@ async def remote(
     async def noted(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             seen.statuses.append(response.status_code)
-        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            packed = response.headers.get("content-encoding", "identity") != "identity"
-            response.stream = BoundedBody(
-                cast("httpx2.AsyncByteStream", response.stream), PACKED if packed else LONGEST
-            )
+        body = cast("httpx2.AsyncByteStream", response.stream)
+        packed = response.headers.get("content-encoding", "identity") != "identity"
+        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.encoding = "utf-8"  # the standard allows no other
+        else:
+            body = BoundedBody(body, PACKED if packed else LONGEST)
+        response.stream = body if packed else ValidText(body, LONGEST)
 
     def refused(text: str) -> None:
         seen.refused += 1
