@@ -174,7 +174,12 @@ class DefinitionCollector(Generic[T]):
     hidden: list[tuple[T, str]] = field(default_factory=list[Any])
 
     def add(self, name: str, item: T, path: Path, line: int = 0) -> None:
-        """Add `item` unless its name is already used. `line`: the line of the name in its file."""
+        """Add `item` unless its name is already used. `line`: the line of the name in its file.
+
+        A file that two sources contain, such as a folder that a manifest names beside the usual one, counts once.
+        """
+        if self.paths.get(name) == str(path):
+            return
         if name in self.items:
             self.notes.append(
                 DiscoveryNote(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already", line)
