@@ -358,3 +358,19 @@ def test_a_killed_installation_leaves_the_old_plugin_or_the_new_one(command: Com
     assert {record["version"] for record in killed} == {"1", "2"}
     store = Path(command.env["XDG_DATA_HOME"]) / "callboard" / "plugins"
     assert sorted(path.name for path in store.iterdir()) == [".lock", "acme"]
+
+
+def test_a_folder_that_a_manifest_names_beside_the_usual_one_counts_once(command: Command, tmp_path: Path) -> None:
+    folder = plugin_in(tmp_path / "acme")
+    paths = {"skills": ["./skills", "./skills/fmt"], "agents": ["./agents", "./agents/scout.md"]}
+    write(folder, **{".claude-plugin/plugin.json": json.dumps({"name": "acme", **paths})})
+    checked = command.run_inline("plugin", "validate", str(folder))
+    assert (checked.code, checked.err) == (0, ""), checked
+
+
+def test_events_outside_of_the_field_hooks_are_told(command: Command, tmp_path: Path) -> None:
+    folder = plugin_in(tmp_path / "acme")
+    write(folder, **{"hooks/hooks.json": json.dumps(HOOK)})
+    checked = command.run_inline("plugin", "validate", str(folder))
+    assert checked.code == 1
+    assert "hooks/hooks.json: PreToolUse: ignored: is an event: it counts only inside of `hooks`" in checked.out

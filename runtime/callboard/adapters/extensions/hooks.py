@@ -181,6 +181,10 @@ def load_hooks(path: Path, origin: HookOrigin, raw: bytes | None = None) -> Hook
         return HooksRead()
     data, notes = _parsed(raw, str(path))
     notes += [DiscoveryNote(str(path), name, "ignored", "has no effect here") for name in _SWITCHES if name in data]
+    outside = [name for name in data if name in FITTING or name in WITHOUT_MOMENT]
+    notes += [
+        DiscoveryNote(str(path), name, "ignored", "is an event: it counts only inside of `hooks`") for name in outside
+    ]
     if data.get("disableAllHooks") is True:
         notes.append(DiscoveryNote(str(path), "disableAllHooks", "ignored", "is set: no hook runs"))
         return HooksRead((), tuple(notes), all_off=True)
