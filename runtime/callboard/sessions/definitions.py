@@ -6,7 +6,6 @@ workspace is used as it was trusted; changed content is used once a person has t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -26,17 +25,14 @@ from callboard.adapters.extensions.discovery import (
     sources,
     withheld,
 )
-from callboard.adapters.extensions.installed_plugins import enabled_folders, installed_plugins
 from callboard.adapters.extensions.output_styles import Voice
 from callboard.adapters.extensions.skill_uses import SkillUses
 from callboard.adapters.extensions.skills import Skill, SkillChoices, SkillLibrary, load_skills
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.settings import LoadedSettings
 from callboard.config.trust import Trust, standing
-from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.sessions.agent_specs import LiveTypes
 from callboard.sessions.options import ExtensionOptions, LeadOptions
-from callboard.sessions.places import WorkspacePaths
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.lazy_dataclass import dataclass
 
@@ -177,16 +173,6 @@ class Definitions:
         """Return the folders to watch for changes."""
         places = replace(self.files, workspace_claims=None, trusted=True, bundled=False)
         return (self.config, *(source.folder for kind in KINDS for source in sources(kind, places)))
-
-
-def plugins_in_force(
-    loaded: LoadedSettings, places: WorkspacePaths
-) -> tuple[tuple[Path, ...], tuple[DiscoveryNote, ...]]:
-    """Return the folders of the plugins that are installed and enabled, and notes on those that cannot be used."""
-    claude = claude_folder(Path.home(), os.environ)
-    switches = loaded.settings.enabled_plugins
-    plugins, notes = installed_plugins(places.config, claude, places.workspace, switches)
-    return tuple(enabled_folders(plugins)), notes
 
 
 def missing_skills(agents: Iterable[AgentFile], skills: Mapping[str, Skill]) -> Iterator[DiscoveryNote]:

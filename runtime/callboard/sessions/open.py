@@ -65,7 +65,8 @@ from callboard.sessions.compose import (
     shared_transcripts,
     with_own,
 )
-from callboard.sessions.definitions import Definitions, agent_types, keep_reading, library_of, plugins_in_force
+from callboard.sessions.definitions import Definitions, agent_types, keep_reading, library_of
+from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
 from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import watch_take_over

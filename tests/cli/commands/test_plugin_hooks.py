@@ -85,3 +85,12 @@ def test_a_hook_of_a_plugins_skill_knows_the_folder_of_the_plugin(command: Comma
     write(plugin / "check.sh", '#!/bin/sh\necho "checked by $CLAUDE_PLUGIN_ROOT" >&2\nexit 2\n')
     (plugin / "check.sh").chmod(0o755)
     assert f"checked by {plugin}" in run(command, plugin)
+
+
+def test_policy_explain_names_the_hooks_and_agents_of_installed_plugins(command: Command, tmp_path: Path) -> None:
+    plugin = plugin_in(tmp_path / "acme", {"type": "command", "command": "exit 2"})
+    write(plugin / "agents/scout.md", "---\nname: scout\ndescription: Finds places\n---\nFind it.\n")
+    assert command.run_inline("plugin", "install", str(plugin), "--yes").code == 0
+    explained = command.run_inline("policy", "explain", "--agent-type", "acme:scout", "ls")
+    assert explained.code == 0, explained.err
+    assert "asked before the rules: hook exit 2 (person)" in explained.out

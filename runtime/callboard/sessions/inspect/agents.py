@@ -12,7 +12,7 @@ from callboard.adapters.extensions.plugins import read_plugins
 from callboard.config.settings import load_settings
 from callboard.config.trust import standing
 from callboard.core.tool_access import AgentKind, tools_for
-from callboard.sessions.definitions import plugins_in_force
+from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.inspect.scaffold import write_starter
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.choices import unknown

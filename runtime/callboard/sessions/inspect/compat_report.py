@@ -22,7 +22,8 @@ from callboard.config.hooks import front_matter, hook_entries, hook_notes, plugi
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.trust import Trust, standing
 from callboard.sessions.agent_specs import VENDOR_PREFIX
-from callboard.sessions.definitions import missing_skills, plugins_in_force
+from callboard.sessions.definitions import missing_skills
+from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import SettingsError
 from callboard.types.lazy_dataclass import dataclass

@@ -21,7 +21,7 @@ from callboard.config.settings_file import settings_here
 from callboard.core.json_depth import check_json_limits
 from callboard.core.mcp.config_entries import read_servers_node
 from callboard.core.trust.yaml_nodes import node_of
-from callboard.sessions.definitions import plugins_in_force
+from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.choices import unknown
 from callboard.types.errors import SettingsError, UsageError

@@ -19,11 +19,12 @@ from pydantic import ValidationError
 from callboard.adapters.extensions.agents import AgentFile, load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.hook_commands import missing_programs
+from callboard.adapters.extensions.plugins import read_plugins
 from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document
 from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.processes.sandbox.sandbox import choose
 from callboard.adapters.shell.policy_judge import Explainer, JudgedCall, parse_rules
-from callboard.config.hooks import add_front_matter, fill_registry, hook_notes
+from callboard.config.hooks import add_front_matter, add_plugins, fill_registry, hook_notes
 from callboard.config.settings import LoadedSettings, load_settings, rules_of
 from callboard.config.trust import standing
 from callboard.core.hooks.matching import lint_matcher, matcher_notes
@@ -53,6 +54,7 @@ from callboard.core.permissions.values import HardRules, Mode, Rule, Verdict
 from callboard.core.validation import fault_words
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.sessions.compose import all_tools
+from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.agent_spec import PermissionRules
 from callboard.types.choices import unknown
@@ -170,14 +172,21 @@ def in_force(workspace: Path, *, trust: bool = False) -> EffectiveSettings:
     trusted = trust_state.trusted
     workspace_claims = trust_state.workspace_claims
     loaded = load_settings(os.environ, workspace=places.workspace, trusted=trusted, workspace_claims=workspace_claims)
+    enabled, _ = plugins_in_force(loaded, places)
     files = ExtensionPaths(
-        places.workspace, places.config, Path.home(), trusted=trusted, workspace_claims=workspace_claims
+        places.workspace,
+        places.config,
+        Path.home(),
+        trusted=trusted,
+        workspace_claims=workspace_claims,
+        plugins=read_plugins(enabled)[0],
     )
     definitions = load_agents(files).items
     hooks = fill_registry(
         loaded, places.workspace, dict(os.environ), trusted=trusted, workspace_claims=workspace_claims
     )
     add_front_matter(hooks, loaded, files, definitions.values())
+    add_plugins(hooks, loaded, files)
     read_only = frozenset(name for name, definition in definitions.items() if definition.read_only)
     return EffectiveSettings(
         places, loaded, trusted, _rights(definitions, loaded), hooks, trust_state.git, read_only, trust_state.inert
