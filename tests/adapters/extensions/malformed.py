@@ -130,6 +130,7 @@ SKILLS: tuple[Case, ...] = (
     Case("never closed", text("---\nname: bad\ndescription: d\nBody\n"), words="never closed", loads=True),
     Case("a field twice", front("name: bad", "description: d", "name: worse"), words="written twice", loads=True),
     Case("a list for fields", front("- a"), words="mapping", loads=True),
+    Case("latin letters", raw(b"---\ndescription: d\n---\nCaf\xe9\n"), 4, words="not UTF-8", loads=True),
     Case("huge", raw(b"x" * 1_000_001), words="larger than"),
     Case("a link to nothing", dangling, words="cannot be read"),
     Case("a pipe", pipe, words="regular file"),

@@ -307,7 +307,21 @@ def read_text(source: Source, path: Path) -> str:
 
     Raises OSError.
     """
-    return source.read(path).decode("utf-8-sig", errors="replace")
+    return decoded(source.read(path))
+
+
+def decoded(raw: bytes) -> str:
+    """Return the text of a file; bytes that are not UTF-8 become replacement characters."""
+    return raw.decode("utf-8-sig", errors="replace")
+
+
+def invalid_line(raw: bytes) -> int:
+    """Return the line, from 1, of the first byte that is not UTF-8; 0 if there is none."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return raw[: error.start].count(b"\n") + 1
+    return 0
 
 
 def body_after_front_matter(text: str) -> str:

@@ -175,7 +175,7 @@ def _made(reading: _Reading, *, named: bool) -> Plugin | None:
     name = texts["name"].strip() if named else root.name
     if not _NAME.fullmatch(name):
         line = reading.members["name"].line if "name" in reading.members else 0
-        raise _Wrong("name", line, "write letters, digits and hyphens" if name else "is missing")
+        raise _Wrong("name", line, "write at most 64 letters, digits and hyphens" if name else "is missing")
     hooks, hooks_inline = _files(reading, "hooks", "hooks/hooks.json")
     mcp, mcp_inline = _files(reading, "mcpServers", ".mcp.json")
     plugin = Plugin(

@@ -30,6 +30,8 @@ from callboard.adapters.extensions.discovery import (
     agent_paths,
     body_after_front_matter,
     broken,
+    decoded,
+    invalid_line,
     read_text,
     skill_paths,
     sources,
@@ -50,6 +52,7 @@ Shown = Literal["on", "name-only", "user-invocable-only", "off"]
 
 _NAME = late_pattern(r"\w[\w.-]{0,63}")
 _NO_POWERSHELL = "it asks for PowerShell, which is not there"
+_INVALID = "is not UTF-8 text: its invalid bytes are read as \ufffd; save it as UTF-8"
 _RESERVED = "synced"
 """Folder name that Claude Code reserves."""
 
@@ -196,13 +199,12 @@ class SkillLibrary:
 
     def commands(self) -> Sequence[PersonCommand]:
         """Return the skills that the user may start with a slash, as commands."""
-        texts = [skill.text for skill in self._current().items.values()]
         short: dict[str, list[str]] = {}
         for alias, name in self._aliases.items():
             short.setdefault(name, []).append(alias)
         return [
             PersonCommand(text.name, text.hint, text.description, text.kind, tuple(short.get(text.name, ())))
-            for text in texts
+            for text in (skill.text for skill in self._current().items.values())
             if text.for_person and self._seen(text) != "off"
         ]
 
@@ -327,14 +329,17 @@ def _read(
     source: Source, path: Path, *, otherwise: str, longest: int, notes: list[DiscoveryNote], kind: CommandKind = "skill"
 ) -> Skill | None:
     try:
-        text = read_text(source, path)
+        raw = source.read(path)
     except (OSError, KeyError) as error:
         notes.append(DiscoveryNote(str(path), "", "refused", f"cannot be read: {error}"))
         return None
-    problem = ""
+    text = decoded(raw)
+    problem = _INVALID if (fault := invalid_line(raw)) else ""
+    if problem:
+        notes.append(DiscoveryNote(str(path), "", "ignored", problem, fault))
     document = YamlDocument({}, str(path))
     try:
-        document, _ = load_front_document(path if source.workspace_claims is None else text, str(path))
+        document, _ = load_front_document(text, str(path))
     except SettingsError as error:
         note = broken(path, error, "ignored")
         problem = f"its front matter is broken: {note.reason}"
