@@ -15,6 +15,7 @@ from callboard.adapters.extensions.installed_plugins import (
     own_plugins,
     write_own,
 )
+from callboard.adapters.extensions.plugins import read_plugins
 from callboard.types.errors import UsageError
 
 
@@ -51,7 +52,7 @@ def test_the_own_list_is_private_and_comes_back_as_it_was_written(tmp_path: Path
     assert own_plugins(tmp_path / "none") == {}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"plugins": []}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"plugins": []}', r'{"plugins": {"a": {"path": "/a\u0000"}}}'])
 def test_a_damaged_list_is_a_note_for_a_session_and_an_error_for_a_change(tmp_path: Path, text: str) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / OWN_LIST).write_text(text)
@@ -59,3 +60,12 @@ def test_a_damaged_list_is_a_note_for_a_session_and_an_error_for_a_change(tmp_pa
         own_plugins(tmp_path)
     plugins, notes = installed_plugins(tmp_path, tmp_path / "claude", tmp_path, {})
     assert (plugins, len(notes)) == ({}, 1)
+
+
+def test_a_path_with_half_of_an_emoji_is_a_plugin_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / OWN_LIST).write_text(r'{"plugins": {"a": {"path": "/a\ud83d"}}}')
+    plugins, notes = installed_plugins(tmp_path, tmp_path / "claude", tmp_path, {})
+    loaded, told = read_plugins(enabled_folders(plugins))
+    assert (loaded, notes) == ((), ())
+    assert "cannot be read" in str(told[0])

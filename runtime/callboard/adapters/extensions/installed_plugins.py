@@ -21,6 +21,7 @@ from typing import cast
 
 from callboard.adapters.extensions.discovery import DiscoveryNote
 from callboard.adapters.system.regular_files import read_regular
+from callboard.core.utf8 import strict_json
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 
@@ -209,7 +210,10 @@ def enabled_folders(plugins: Mapping[str, InstalledPlugin]) -> Iterator[Path]:
 
 def _document(file: Path) -> dict[str, object]:
     try:
-        document: object = json.loads(read_regular(file, _LARGEST).decode("utf-8-sig"))
+        text = read_regular(file, _LARGEST).decode("utf-8-sig")
+        if "\\u0000" in text:
+            raise ValueError("it contains a NUL character, which no path has")
+        document: object = strict_json(text)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, RecursionError) as error:
