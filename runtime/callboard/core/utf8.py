@@ -37,6 +37,15 @@ def strict_json(text: str) -> Any:
     return storable_json(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
 
 
+def is_json(text: bytes) -> bool:
+    """Return True for a whole JSON value."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"it contains {name}")
 

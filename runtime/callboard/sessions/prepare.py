@@ -305,7 +305,10 @@ async def _from_transcript(
     named_options = options if identity.fork else replace(options, identity=replace(identity, name=session))
     row = await _new_row(named_options, places, store, loaded=loaded, trust=trust)
     if not identity.fork:
-        begun = {"lines": transcript.lines, "messages": len(copied), "last": transcript.last}
+        # The next prompt joins a message without a reply, which is then written again with it, beside the old line.
+        answered = copied if copied[-1].role == "assistant" else copied[:-1]
+        last = transcript.last if answered is copied else answered[-1].uuid if answered else ""
+        begun = {"lines": transcript.lines, "messages": len(answered), "last": last}
         row = row.model_copy(update={"settings": {**row.settings, "transcript": begun}})
     words = next((str(block.data.get("text") or "") for block in copied[0].blocks if block.source == "person"), "")
     row = row if row.prompt else named(row, words)

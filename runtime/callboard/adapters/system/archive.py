@@ -19,6 +19,7 @@ import anyio.to_thread
 import structlog
 
 from callboard.adapters.system.regular_files import read_regular
+from callboard.core.utf8 import is_json
 from callboard.ports.tool import Folders
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import StoreFull, WorkspaceUnusable
@@ -53,9 +54,10 @@ class CopiedLines:
     lines: int = 0
     """Lines of the file."""
     messages: int = 0
-    """Messages that the session made of them: the first of its own transcript."""
+    """Messages that the session made of them: the first of its own transcript. A prompt without a reply does not count:
+    the session may have added to it."""
     last: str = ""
-    """UUID of the last message in the file."""
+    """UUID of the last of these messages in the file."""
 
     @classmethod
     def from_json(cls, value: object) -> CopiedLines:
@@ -128,7 +130,7 @@ class SharedTranscripts:
         The first line after them continues their chain of messages.
         """
         begun = self._begun
-        if _name_of(transcript) != "lead" or not begun.messages:
+        if _name_of(transcript) != "lead" or not begun.lines:
             return first, lines
         known = max(0, begun.messages - first)
         joins = first + known == begun.messages
@@ -152,7 +154,7 @@ def _continued(line: bytes, last: str, *, joins: bool) -> bytes:
     """
     message = json.loads(line)
     message["uuid"] = _continued_uuid(message["uuid"], last)
-    message["parentUuid"] = last if joins else _continued_uuid(message["parentUuid"], last)
+    message["parentUuid"] = (last or None) if joins else _continued_uuid(message["parentUuid"], last)
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -312,13 +314,25 @@ def _write_once(path: Path, text: str) -> None:
 
 
 def _whole_lines(descriptor: int) -> int:
-    """Return the number of lines of an appended file, after removing a last line that a crash cut off."""
-    if not os.fstat(descriptor).st_size:
+    """Return the number of lines of a file that are not blank, after removing a last line that a crash cut off.
+
+    A last line that is whole gets the line break that it lacks.
+    """
+    size = os.fstat(descriptor).st_size
+    if not size:
         return 0
+    count = 0
+    line = b""
     with os.fdopen(os.dup(descriptor), "r+b") as file:
-        lengths = [len(line) for line in file if line.endswith(b"\n")]
-        file.truncate(sum(lengths))
-    return len(lengths)
+        for line in file:
+            count += bool(line.strip())
+        if line.endswith(b"\n"):
+            return count
+        if is_json(line):
+            file.write(b"\n")
+            return count
+        file.truncate(size - len(line))
+    return count - bool(line.strip())
 
 
 def _extend(path: str, has: int | None, first: int, lines: Sequence[bytes]) -> tuple[Sequence[bytes], int]:

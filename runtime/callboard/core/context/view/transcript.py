@@ -23,6 +23,7 @@ from callboard.core.context.view.conversation import restored_from
 from callboard.core.context.view.messages import is_thinking, make_block, make_message
 from callboard.core.hooks.payloads import from_compatible
 from callboard.core.tool_access import our_names
+from callboard.core.utf8 import is_json, storable_json
 from callboard.types.events import MessageCopied, ModelReplied
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, ViewBlock, ViewMessage
@@ -186,7 +187,7 @@ class ForeignTranscript:
     events: tuple[MessageCopied, ...]
     """Messages of the conversation, in a form that a request may contain."""
     lines: int
-    """Lines of the file."""
+    """Lines of the file that are not blank, without a last one that is cut off."""
     last: str
     """UUID of the last message of the conversation."""
 
@@ -208,8 +209,8 @@ def foreign_transcript(data: bytes, now: float) -> ForeignTranscript:
         elif draft.blocks:
             merged.append(draft)
     events = tuple(_valid(merged))
-    whole = sum(bool(line.strip()) for line in lines)
-    return ForeignTranscript(events, whole, str(chain[-1].get("uuid") or "") if chain else "")
+    whole = [line for line in lines[:-1] if line.strip()] + [line for line in lines[-1:] if is_json(line)]
+    return ForeignTranscript(events, len(whole), str(chain[-1].get("uuid") or "") if chain else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class _Draft:
 
 def _entry(line: bytes) -> Json | None:
     try:
-        value: object = json.loads(line)
+        value: object = storable_json(json.loads(line))
     except (ValueError, RecursionError):  # the last line of a process that was killed
         return None
     return cast("Json", value) if isinstance(value, dict) else None
