@@ -21,6 +21,7 @@ from callboard.core.context.view.sendable import with_attachments
 from callboard.core.keys import count_words, request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answered, cause_of, weakest
 from callboard.core.messaging.envelopes import injected, sending
+from callboard.core.recovery.refused_blocks import LEFT_OUT
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.tasks.board import ready_for
 from callboard.core.team.subagents import in_background
@@ -223,6 +224,18 @@ async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
     await agent.record(event.model_copy(update={"transcript": transcript}))
 
 
+async def _leave_out(agent: AgentRuntime, step: st.LeaveOut) -> None:
+    event = ev.ContextEdited(
+        at=_now(agent),
+        stage=LEFT_OUT,
+        trigger="reactive",
+        revision=agent.state.context.conversation.revision,
+        edits=(step.edit,),
+        why=step.why,
+    )
+    await agent.record(transcripts.measured(agent.state, event))
+
+
 async def _notice_stuck(agent: AgentRuntime, step: st.NoticeStuck) -> None:
     """Nudge the agent, or end its turn in the same commit."""
     noticed = ev.StuckNoticed(
@@ -413,6 +426,7 @@ _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.LearnLimits: thinking.learn_limits,
     st.Continue: _continue,
     st.EditView: _edit_view,
+    st.LeaveOut: _leave_out,
     st.SummarizeView: summaries.summarise,
     st.Undo: undoing.undo,
     st.AskStartHooks: turn_hooks.ask_start_hooks,

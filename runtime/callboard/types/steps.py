@@ -250,6 +250,14 @@ class LearnLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Leave out an image or document that the service refuses, then make the call again."""
+
+    edit: Edit
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class React:
     """Compact regardless of the thresholds, because the prompt was refused as too long."""
 
@@ -394,6 +402,7 @@ Step = (
     | SwitchModel
     | React
     | LearnLimits
+    | LeaveOut
     | Continue
     | EditView
     | SummarizeView

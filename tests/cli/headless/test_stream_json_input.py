@@ -469,3 +469,17 @@ def test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_std
     assert "still ran, and was stopped" in ran.err
     pid = (command.workspace / "pid").read_text().strip()
     assert not Path(f"/proc/{pid}/cwd").exists()
+
+
+def test_an_image_that_the_service_refuses_is_left_out_and_the_conversation_goes_on(command: Command) -> None:
+    fault = "{status: 400, message: 'messages.2.content.1.image.source.url: Unable to download the file'}"
+    command.scenario(f"agents: {{lead: [{{reply: Hello.}}, {{fault: {fault}, reply: I see no image.}}]}}\n")
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/gone.png"}}
+    content = [{"type": "text", "text": "look"}, image]
+    prompt = json.dumps({"type": "user", "message": {"role": "user", "content": content}})
+    ran = drive(command, user_line("hello"), prompt)
+    assert ran.code == 0, ran.err
+    assert [one["result"] for one in of_type(ran, "result")] == ["Hello.", "I see no image."]
+    cuts = command.run_inline("context", "explain").out
+    assert "leave_out_refused" in cuts
+    assert "left out what the service refuses to read: messages.2.content.1.image" in cuts

@@ -16,8 +16,10 @@ from tests.core.agent.agent_states import Life, facts, table
 from tests.core.recovery.failures import FINAL, NOW, TRANSIENT, TWO, after, failed, is_end, is_retry, is_switch, spec
 
 from callboard.core.agent.decide import decide
+from callboard.core.context.view.messages import make_block, make_message
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.fallback import ModelDemand, next_model
+from callboard.core.recovery.refused_blocks import refused_media
 from callboard.core.recovery.retry_policy import RecoveryState, back_off, recover
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec, ModelLimits
@@ -60,6 +62,15 @@ def highest(limit: int = 8_000) -> dict[str, Any]:
 
 def goes_back(reason: str) -> bool:
     return all(isinstance(stopped(reason, times), AskModel) for times in (1, rec.MAX_PAUSES))
+
+
+def leaves_out_an_image() -> bool:
+    fault = failed("invalid", message="messages.0.content.0.image.source.url: no such file")
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    message = make_message(7, "user", (make_block(image, "person", 0.0),), "turn")
+    edit = refused_media(fault.fault, [message])
+    done = rec.on_left_out(rec.on_failed(RecoveryState(), fault))
+    return edit is not None and (edit.message, edit.block) == (7, 0) and (done.failure, done.attempts) == (None, 0)
 
 
 CASES: dict[tuple[str, str], Callable[[], bool]] = {
@@ -115,6 +126,7 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
         after(failed("invalid", max_output=9_000), of=spec()) == LearnLimits("one", 9_000, None, "invalid: said")
         and is_end(after(failed("invalid", max_output=9_000), of=spec(**highest(9_000))), "failed")
     ),
+    ("invalid", "it names an image or document of the view"): leaves_out_an_image,
     ("max_tokens", "in a call whose input grew with the limit"): lambda: (
         rec.grows(RecoveryState(cut_call="write_file", cut_characters=10), "write_file", 20)
         and not rec.grows(RecoveryState(cut_call="write_file", cut_characters=10), "bash", 20)

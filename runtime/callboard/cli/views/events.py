@@ -22,6 +22,7 @@ from callboard.core.approvals.plans import subject_of
 from callboard.core.budgets.tree import exhausted, used_up
 from callboard.core.call_words import input_words, relative_paths
 from callboard.core.keys import count_words
+from callboard.core.recovery.refused_blocks import LEFT_OUT
 from callboard.types.events import (
     AgentCrashed,
     AgentResumed,
@@ -391,6 +392,8 @@ def _edited(agent: str, event: ContextEdited) -> Block | None:
     small = event.tokens_before - event.tokens_after < event.tokens_before * _SHOWN_PERCENT // 100
     if event.trigger == "auto" and not undone and small and all(edit.kind in _QUIET_EDITS for edit in event.edits):
         return None  # some presets clear a result at every step
+    if event.stage == LEFT_OUT:
+        return _progress(agent, event.why, "warn")
     if undone:
         return _progress(agent, f"undid {undone}, {sizes}")
     return _progress(agent, f"compaction: {event.stage} ({event.trigger}), {sizes}{where}")

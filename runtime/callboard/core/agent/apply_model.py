@@ -30,6 +30,7 @@ from callboard.core.context.view.conversation import add_assistant, counted, edi
 from callboard.core.context.view.undo import spared_after, undo_positions
 from callboard.core.frozen import replace
 from callboard.core.recovery import retry_policy as rec
+from callboard.core.recovery.refused_blocks import LEFT_OUT
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.replies import GOES_ON, going_on
 from callboard.types import events as ev
@@ -163,6 +164,8 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         return replace(after, compaction=replace(after.compaction, tried=tried, faulty=faulty))
     by = f"{e.stage}/{e.trigger}"
     after = _compacted(state, e)
+    if e.stage == LEFT_OUT:
+        after = with_recovery(after, rec.on_left_out(after.model.recovery))
     after = replace(
         after,
         context=replace(

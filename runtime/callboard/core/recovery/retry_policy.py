@@ -31,6 +31,7 @@ tests/core/recovery/test_recovery.py checks every row. `adapters/models/anthropi
     credentials                     always                                         end of turn: failed
     payment                         always                                         end of turn: failed
     invalid                         it states a lower output limit than is known   learn it, retry, no attempt used
+    invalid                         it names an image or document of the view      leave it out, retry, no attempt used
     invalid                         in all other cases                             end of turn: failed
     max_tokens                      below the highest output limit                 drop it, retry with the next limit
     max_tokens                      in a call whose input grew with the limit      ask for smaller parts, up to 2
@@ -61,6 +62,7 @@ from __future__ import annotations
 
 from callboard.core.frozen import replace
 from callboard.core.recovery.fallback import FallbackModel, ModelDemand, first_model, next_model
+from callboard.core.recovery.refused_blocks import names_message
 from callboard.core.replies import GOES_ON
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events_calls import CallFailed
@@ -90,6 +92,10 @@ FINAL: dict[str, str] = {
     "not_found": "the service knows no such model: choose another with /model NAME, or resume with --model",
     "invalid": "the service refused the request as invalid: send a message to try again",
 }
+_REFUSED_MESSAGE = (
+    "the service refuses a message of this conversation as invalid, and each request with it: continue in a fresh "
+    "conversation with /new --carry or `callboard resume --carry`"
+)
 REFUSED = "the model refused to continue: phrase the request differently"
 _AGAIN = "send a message to try again"
 NEXT: dict[str, str] = {
@@ -105,7 +111,7 @@ NEXT: dict[str, str] = {
 
 def without_advice(reason: str) -> str:
     """Return the reason for a failed turn, for a model: without advice that only the user can follow."""
-    for phrase in FINAL.values():
+    for phrase in (*FINAL.values(), _REFUSED_MESSAGE):
         if reason.startswith(phrase):
             reason = phrase.partition(": ")[0] + reason[len(phrase) :]
     for phrase in NEXT.values():
@@ -203,7 +209,8 @@ def recover(
         other = _other(recovery, spec, demand) if fault.kind == "not_found" else FallbackModel()
         if other.model:
             return SwitchModel(other.model, fault_line(fault), other.skipped)
-        return EndTurn("failed", f"{FINAL[fault.kind]} ({_fault_text(failed.fault)}){_nobody(other)}")
+        advice = _REFUSED_MESSAGE if names_message(fault) else FINAL[fault.kind]
+        return EndTurn("failed", f"{advice} ({_fault_text(failed.fault)}){_nobody(other)}")
     return _retried(failed, recovery, spec, demand)
 
 
@@ -227,6 +234,13 @@ def on_learned(recovery: RecoveryState) -> RecoveryState:
     """Return the state after a stated limit was adopted: the refusal does not count as an attempt."""
     if recovery.failure is None or recovery.failure.fault.kind != "invalid":
         return recovery  # a prompt that is too long is compacted, now to the window that is known
+    return on_left_out(recovery)
+
+
+def on_left_out(recovery: RecoveryState) -> RecoveryState:
+    """Return the state after a refused image or document was left out: the refusal does not count as an attempt."""
+    if recovery.failure is None:
+        return recovery
     return replace(recovery, failure=None, attempts=recovery.attempts - 1, tried=recovery.tried - 1)
 
 
