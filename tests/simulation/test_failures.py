@@ -248,7 +248,8 @@ def test_a_read_only_folder_is_told_before_anything_is_done(command: Command, wh
     model = command.scenario(FINE)
     with mounted(place, "4m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        told(command.run("run", "--model", model, "Go."), 3, str(place), "ead-only")
+        advice = () if which == "workspace" else ("XDG_STATE_HOME", "XDG_DATA_HOME")
+        told(command.run("run", "--model", model, "Go."), 3, str(place), "ead-only", *advice)
 
 
 # Signals

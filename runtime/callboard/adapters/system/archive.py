@@ -293,7 +293,10 @@ def make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid
     except OSError as failed:
-        raise WorkspaceUnusable(f"{folder}: cannot be created or read: {failed.strerror}") from failed
+        raise WorkspaceUnusable(
+            f"{folder}: cannot be created or read: {failed.strerror}. Make it a writable folder of your own, or set "
+            "XDG_STATE_HOME and XDG_DATA_HOME to others"
+        ) from failed
     if owner != os.getuid():
         raise WorkspaceUnusable(f"{folder}: belongs to another user; remove it or set XDG_DATA_HOME")
 

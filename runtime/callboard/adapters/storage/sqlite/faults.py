@@ -31,7 +31,8 @@ def refused(folder: Path, reason: object) -> StoreFull:
 def unusable(folder: Path, reason: object) -> WorkspaceUnusable:
     """Return the error for a folder that cannot be used at all."""
     return WorkspaceUnusable(
-        f"the state folder {folder} cannot be used ({reason}). Make it a writable folder of your own, or choose another"
+        f"the state folder {folder} cannot be used ({reason}). Make it a writable folder of your own, or set "
+        "XDG_STATE_HOME and XDG_DATA_HOME to others"
     )
 
 

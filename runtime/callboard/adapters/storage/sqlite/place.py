@@ -33,7 +33,7 @@ def prepare(folder: Path) -> None:
     if status.st_uid != os.geteuid():
         raise WorkspaceUnusable(
             f"the state folder {folder} belongs to user {status.st_uid}, not to {os.geteuid()}: "
-            "run as its owner, or choose another folder"
+            "run as its owner, or set XDG_STATE_HOME to another folder"
         )
     # `mkdir` sets the mode only of a new folder, and never adds permissions that the umask removes
     # (test_everything_in_the_folder_is_private).
