@@ -183,3 +183,10 @@ async def test_a_service_that_quotes_the_key_does_not_make_us_show_it() -> None:
     caught = await fault_of(say)
     assert "0123456789" not in str(caught)
     assert "[key]" in caught.fault.message
+
+
+async def test_a_short_key_of_a_local_service_is_not_replaced_inside_words() -> None:
+    async def say(exchange: Exchange) -> None:
+        await exchange.error("400 No", "invalid_request_error", "bad block in this context: key x is wrong")
+
+    assert (await fault_of(say, api_key="x")).fault.message == "bad block in this context: key [key] is wrong"

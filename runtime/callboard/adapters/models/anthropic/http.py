@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from bisect import bisect_left
@@ -44,6 +45,8 @@ T = TypeVar("T")
 _END_S = 0.25
 """Most seconds for reading the end of a stream. By then the reply is complete."""
 
+_LONG_KEY = 16
+"""Fewest characters of a key that is no part of ordinary words."""
 _UNAUTHORIZED = 401
 _UNTRUSTED = "If it is your own authority's, name its certificate in SSL_CERT_FILE"
 
@@ -173,9 +176,12 @@ class HttpModel:
         return fault_of_answer(response, self._wording)
 
     def _unkeyed(self, text: str) -> str:
-        """Return the text without the key: some services quote the key."""
+        """Return the text without the key. A short key, such as `x` of a local service, is replaced only as a word."""
         # Some services quote the key in their errors (test_a_service_that_quotes_the_key_does_not_make_us_show_it).
-        return text.replace(self._service.secret, "[key]") if self._service.secret else text
+        secret = self._service.secret
+        if not secret or len(secret) >= _LONG_KEY:
+            return text.replace(secret, "[key]") if secret else text
+        return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "[key]", text)
 
     def _failed(self, call: _Call, fault: Fault, rates: Rates | None, on_delta: OnDelta) -> CallFault:
         message = self._unkeyed(fault.message)
