@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Callable, Generator
@@ -173,7 +174,7 @@ agents:
   lead:
     - reply: [{tool_use: {name: bash, input: {command: "true"}}}]
     - latency_ms: 6000  # the disk is full by then, also on a busy machine: a command that cannot start is an error
-      reply: [{tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]
+      reply: [{text: LONG}, {tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]
     - reply: At last.
 """
 
@@ -182,8 +183,10 @@ agents:
 @pytest.mark.parametrize("end", ["room", "interrupt"])
 def test_a_run_waits_on_a_full_disk_and_does_everything_once(command: Command, end: str) -> None:
     rules = ("--permission-mode", "bypassPermissions")
+    # Cannot be compressed to what is left of the log's newest page: a commit that fits does not wait.
+    steps = SLOW_STEPS.replace("LONG", f"x{random.Random(1).randbytes(8_000).hex()}")
     with mounted(state_of(command), "4m") as disk:
-        with started(command, "run", "-v", *rules, "--model", command.scenario(SLOW_STEPS), "Go.") as running:
+        with started(command, "run", "-v", *rules, "--model", command.scenario(steps), "Go.") as running:
             running.wait_for("bash true")
             ballast = fill(disk)
             running.wait_for("no room left on the disk")
