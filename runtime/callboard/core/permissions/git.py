@@ -63,6 +63,14 @@ _REMOTE = frozenset(
     ("fetch", "pull", "push", "clone", "ls-remote", "remote-https", "send-email", "request-pull", "svn")
 )
 _DESTROYS = frozenset(("clean", "gc", "prune", "rm", "reset", "filter-branch", "checkout", "restore"))
+_REASONS: Mapping[str, str] = {
+    "remote": "talks to another repository, or changes which one git talks to",
+    "submodule": "fetches other repositories, or runs commands in them",
+    "archive": "packs all files, or fetches them from another repository",
+    "config": "shows all of git's settings, or changes them",
+    "help": "opens a viewer",
+    "var": "shows settings that may name programs",
+}
 _GLOBAL_HARMLESS = frozenset(("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"))
 _GLOBAL_WITH_VALUE = frozenset(("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"))
 _BAD_LONG = (
@@ -119,11 +127,11 @@ def git_effects(command: ProgramWords) -> Iterator[Effect]:
     elif subcommand in _READ_ONLY or _lists(subcommand, arguments):
         yield from _within(folder, _reading(subcommand, arguments))
     elif subcommand in _REMOTE or (subcommand in ("remote", "submodule", "archive")):
-        yield Risk("N", f"`git {subcommand}` talks to another repository")
+        yield Risk("N", f"`git {subcommand}` {_REASONS.get(subcommand, 'talks to another repository')}")
     elif subcommand in _DESTROYS:
         yield Risk("D", f"`git {subcommand}` can delete work")
     else:
-        yield Risk("E", f"`git {subcommand}` changes the repository")
+        yield Risk("E", f"`git {subcommand}` {_REASONS.get(subcommand, 'changes the repository, or may')}")
         yield from _within(folder, filter(None, (printed_content(subcommand, arguments),)))
 
 
