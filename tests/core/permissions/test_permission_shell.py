@@ -505,3 +505,32 @@ def test_no_program_of_the_tables_with_few_or_odd_arguments_makes_the_judge_rais
     for name in names:
         for args in ((), ("",), ("-",), ("--",), ("-x",), ("--x=",), ("=",)):
             list(programs.effects_of(ProgramWords(name, tuple(Arg(arg) for arg in args))))
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("find . -name '*.pyc' -delete", "ask"),
+        ("find . -type d -name __pycache__ -exec rm -rf {} +", "ask"),
+        ("find . -name '*.log' -print0 | xargs -0 rm -f", "ask"),
+        ("find . -delete -name '*.pyc'", "deny"),
+        ("find . ! -name '*.pyc' -delete", "deny"),
+        ("find . -print -name '*.pyc' | xargs rm", "deny"),
+        ("find . -name '*.yaml' -delete", "deny"),
+        ("find .callboard -name '*.log' -delete", "deny"),
+        ("find / -name '*.pyc' -delete", "deny"),
+    ],
+)
+def test_what_tools_leave_behind_can_be_cleaned_up_beside_the_settings(
+    command: str, decision: str, tmp_path: Path
+) -> None:
+    (tmp_path / ".callboard").mkdir()
+    (tmp_path / ".callboard/settings.yaml").touch()
+    assert judged(command, tmp_path).decision == decision
+
+
+@pytest.mark.parametrize("command", ["git fsck", "git config --list", "git remote add x y", "git help log"])
+def test_a_git_command_is_not_said_to_do_what_it_does_not(command: str, workspace: Path) -> None:
+    why = judged(command, workspace).why
+    assert "changes the repository" not in why or "or may" in why
+    assert not why.endswith("talks to another repository")

@@ -9,6 +9,7 @@ is a denial.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal
@@ -173,6 +174,20 @@ def named_in_code(program: str, texts: Iterable[str | None], home: str) -> Itera
     found = (match for text in texts if text for match in _PATH_IN_CODE.finditer(text))
     paths = dict.fromkeys(f"{home if match[1] else ''}{match[2]}" for match in found)
     yield from (NamedInCode(PathQuery(path)) for path in list(paths)[:_MOST_IN_CODE])
+
+
+_OWN_FOLDER = late_pattern(r"/+proc/+(?:self|thread-self|\d+)/+(?:task/+\d+/+)?cwd(?:/+(.*))?", re.DOTALL)
+
+
+def behind_links(effects: Iterable[Effect]) -> Iterator[PathAccess]:
+    """Yield what the accesses through a link to the process's own folder (`/proc/self/cwd/x`) mean in that folder.
+
+    The judge would follow the link to its own folder. The accesses are added to those as written, so they only deny or
+    ask more.
+    """
+    for effect in effects:
+        if isinstance(effect, PathAccess) and (match := _OWN_FOLDER.fullmatch(effect.query.text)):
+            yield replace(effect, query=replace(effect.query, text=match[1] or "."))
 
 
 def queries_in(effects: Iterable[Effect]) -> Iterator[PathQuery]:

@@ -327,11 +327,26 @@ def _by_group(command: ProgramWords) -> Iterator[Effect]:
         yield Risk("E", f"{label} makes files, links or permissions of its own choosing")
         yield from (write(arg, "rule") for arg in operands(command.args))
     elif name in table.REPLACERS:
-        yield Risk("D", f"{label} replaces and deletes files")
-        yield from (write(arg, "rule") for arg in operands(command.args))
+        yield from _compressor(command)
     else:
         yield Risk("X", f"{label} is not a program that is known to only read")
         yield from (read(arg) for arg in operands(command.args) if arg.known and "/" in arg.text)
+
+
+_TO_OUTPUT = late_pattern(r"-[dkvqf\d]*[clt][cdkltvqf\d]*|--(?:stdout|to-stdout|list|test)")
+_OF_COMPRESSORS = late_pattern(
+    r"-[cdkltvqf\d]+|--(?:stdout|to-stdout|list|test|decompress|uncompress|keep|quiet|verbose)"
+)
+
+
+def _compressor(command: ProgramWords) -> Iterator[Effect]:
+    """Yield the effects of `gzip` and its like: `-c`, `-l`, and `-t` print, and leave the file as it is."""
+    options = [arg.text for arg in command.args if arg.text.startswith("-") and arg.text not in ("-", "--")]
+    if any(map(_TO_OUTPUT.fullmatch, options)) and all(map(_OF_COMPRESSORS.fullmatch, options)):
+        yield from (read(arg) for arg in command.args if not arg.text.startswith("-"))
+        return
+    yield Risk("D", f"`{command.name}` replaces and deletes files")
+    yield from (write(arg, "rule") for arg in operands(command.args))
 
 
 def _saved(command: ProgramWords) -> Iterator[Effect]:

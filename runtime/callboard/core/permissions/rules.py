@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
@@ -18,6 +19,7 @@ from callboard.core.permissions import gitignore
 from callboard.core.permissions.command_table import DELETING
 from callboard.core.permissions.effects import CallFacts, PathAccess, ScriptPart, View
 from callboard.core.permissions.gitignore import Anchors
+from callboard.core.permissions.globs import matcher
 from callboard.core.permissions.host_patterns import host_of, names_host
 from callboard.core.permissions.values import HOLE, Arg, ProposedCall, Rule
 from callboard.types.late_pattern import late_pattern
@@ -72,6 +74,7 @@ _FIELDS: Mapping[str, str] = MappingProxyType({"subagent_type": "agent_type", "s
 """Input names in Claude Code that differ from the runtime's."""
 _RULE = late_pattern(r"([A-Za-z0-9_*.:-]+)(?:\((.*)\))?", re.DOTALL)
 _PARAMETER = late_pattern(r"([A-Za-z_][A-Za-z0-9_-]*):(.+)", re.DOTALL)
+_GIT_ALIAS = late_pattern(r"(?i)alias\.|include")
 _ONLY_EXACT = frozenset({"watch", "setsid", "ionice", "flock"})
 """Programs that run other programs and that no prefix rule covers."""
 
@@ -237,7 +240,16 @@ def _loose(specifier: str, view: View) -> Match:
     pattern_words, open_ended = pattern
     if pattern_words:
         pattern_words[0] = pattern_words[0].rpartition("/")[2] or pattern_words[0]
-    return _walk(pattern_words, texts, open_ended=open_ended)
+    if len(pattern_words) > 1 and pattern_words[:1] == texts[:1] == ["git"] and _own_names(texts):
+        return "maybe"
+    return _walk(pattern_words, view.words, texts, open_ended=open_ended)
+
+
+def _own_names(texts: Sequence[str]) -> bool:
+    """Return True if a git command gives its subcommands names of its own: `git -c alias.p=push p`."""
+    return any(option == "-c" and _GIT_ALIAS.match(setting) for option, setting in pairwise(texts)) or any(
+        re.match(r"--(?:config-env|exec-path)=", text) for text in texts
+    )
 
 
 def _may_begin(specifier: str, text: str) -> bool:
@@ -246,15 +258,19 @@ def _may_begin(specifier: str, text: str) -> bool:
     return text[:known_length] == specifier[:known_length]
 
 
-def _walk(pattern_words: Sequence[str], texts: Sequence[str], *, open_ended: bool) -> Match:
+def _walk(pattern_words: Sequence[str], args: Sequence[Arg], texts: Sequence[str], *, open_ended: bool) -> Match:
     """Match words in order. Options between program and subcommand, with or without a value, do not avoid the rule."""
     states = {(0, False, False)}  # number of matched words; True if an option's value may follow; True if by a guess
     best: Match = "no"
-    for text in texts:
+    for arg, text in zip(args, texts, strict=True):
         if open_ended:
             best = _better(best, states, len(pattern_words))
+        may_match = matcher(arg.pattern).fullmatch if arg.glob else None
         states = {
-            new for state in states if state[0] < len(pattern_words) for new in _after(state, text, pattern_words)
+            new
+            for state in states
+            if state[0] < len(pattern_words)
+            for new in _after(state, HOLE if may_match and may_match(pattern_words[state[0]]) else text, pattern_words)
         }
     return _better(best, states, len(pattern_words))
 

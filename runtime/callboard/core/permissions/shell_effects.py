@@ -2,19 +2,17 @@
 
 Everything that the grammar resolves without running code is resolved: lists, pipes, loops, functions, substitutions,
 wrappers, literal `sh -c` and `eval`, text passed to a shell. A relative path is judged in each folder of some `cd`.
-A `find` command is a small language of tests and actions. It is read with a list of words that are known to only read.
-Allow rules do not cover its actions that delete, write or run programs (docs/permissions.md, letter P).
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from callboard.core.permissions import globs
-from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY, names
+from callboard.core.permissions.command_table import READERS, SHELLS, TEXT_ONLY
 from callboard.core.permissions.effects import (
     Analysis,
     CallFacts,
@@ -26,12 +24,13 @@ from callboard.core.permissions.effects import (
     RunsProjectFile,
     ScriptPart,
     View,
-    delete,
+    behind_links,
     named_in_code,
     queries_in,
     read,
     write,
 )
+from callboard.core.permissions.find import find_effects
 from callboard.core.permissions.git import GIT_PREMISE, git_effects
 from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, walk
 from callboard.core.permissions.option_parser import WHOLE_FOLDER
@@ -56,7 +55,6 @@ from callboard.core.permissions.values import (
 )
 from callboard.core.permissions.word_expansion import expand, literal
 from callboard.core.permissions.wrappers import (
-    OTHERS,
     TRANSPARENT_FOR_ALLOW,
     descriptor,
     harmless_assignment,
@@ -66,6 +64,7 @@ from callboard.core.permissions.wrappers import (
     reads_itself,
     script_of_shell,
     shared_input,
+    starts_others,
     stdin_of,
     text_of,
 )
@@ -77,7 +76,7 @@ MOST_FOLDERS = 16
 DEEPEST = 12
 _SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
 _DUPLICATES = late_pattern(r"\d+-?|-")
-_BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", ".", "source"))
+_BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", "alias", ".", "source"))
 """Commands of the shell itself, which cannot be given by a path."""
 
 
@@ -194,7 +193,8 @@ class _Reader:
             self.add(Risk("V", "a loop sets a variable that other programs read"))
         args = [arg for word in group.words for arg in expand(word, self.home)]
         if group.kind == "test":
-            self.part(ProgramWords("[", tuple(args)), (), (View((Arg("[["), *args), for_allow=True),))
+            plain = tuple(replace(arg, glob=False, pattern="") for arg in args)  # `[[ $x == a* ]]` names no file
+            self.part(ProgramWords("[", plain), (), (View((Arg("[["), *args), for_allow=True),))
         elif any(not arg.known and not arg.output_only for arg in args):
             self.add(Risk("O", "it uses a variable's value"))
         elif any(arg.glob for arg in args) and group.kind == "loop":
@@ -279,6 +279,8 @@ class _Reader:
         if args:
             self.program(args, stdin, effects, own=own and len(views) == 1)
             effects += named_in_code(_known_as(args[0]), (stdin, *(arg.text for arg in args[1:])), self.home)
+            if starts_others(_known_as(args[0]), args[1:]):
+                views += (View(args[at:], for_allow=False) for at in range(1, min(len(args), MOST_FOLDERS)))
         effects += self.by_hard_rules(views)
         texts = tuple(arg.text for arg in views[0].words if arg.known)
         self.parts.append(ScriptPart(tuple(effects), tuple(views), texts))
@@ -320,12 +322,12 @@ class _Reader:
             effects += git_effects(ProgramWords(base, arguments))
         elif base in SHELLS:
             self.shell(base, arguments, stdin, effects)
-        elif base in ("eval", "trap", ".", "source"):
+        elif base in ("eval", "trap", "alias", ".", "source"):
             self.evaluate(base, arguments, stdin, effects)
         else:
             effects_found = effects_of(ProgramWords(name, arguments))
             effects += (each for each in effects_found if each != WHOLE_FOLDER) if self.piped and own else effects_found
-            if base in OTHERS:
+            if starts_others(base, arguments):
                 self.guess(arguments, effects, stdin)
         if base in ("cd", "pushd", "popd"):
             self.move(
@@ -361,13 +363,13 @@ class _Reader:
         self.depth -= 1
 
     def find(self, args: tuple[Arg, ...], effects: list[Effect], stdin: str | None) -> None:
-        result = find_effects(args)
-        effects += result.effects
-        if result.programs and self.depth > DEEPEST:
+        search = find_effects(args)
+        effects += search.effects
+        if search.programs and self.depth > DEEPEST:
             effects.append(Risk("M", "it is nested too deep to be judged", "person"))
             return
         self.depth += 1
-        for program in result.programs:
+        for program in search.programs:
             before = len(self.parts)
             self.chain(program, stdin, own=False)
             inner = self.parts[before:]
@@ -379,28 +381,34 @@ class _Reader:
     def shell(self, base: str, args: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
         if [arg.text for arg in args] == ["--version"]:
             return
-        result = script_of_shell(base, args, stdin)
-        effects += result.effects
-        if result.script is not None:
-            parsed = self.scripts.get(result.script)
-            if result.from_input and isinstance(parsed, Script) and reads_itself(parsed):
+        shell_script = script_of_shell(base, args, stdin)
+        effects += shell_script.effects
+        if shell_script.script is not None:
+            parsed = self.scripts.get(shell_script.script)
+            if shell_script.from_input and isinstance(parsed, Script) and reads_itself(parsed):
                 effects.append(Risk("L", "its commands may read what the shell was to run"))
-            self.script(result.script)
-        elif result.effects:
+            self.script(shell_script.script)
+        elif shell_script.effects:
             self.guess(args, effects, stdin)
 
     def evaluate(self, base: str, args: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
-        """Read `eval`, `trap` and `source`."""
+        """Read `eval`, `trap`, `alias` and `source`."""
         if base == "eval" and all(arg.known for arg in args):
             self.script(" ".join(arg.text for arg in args if arg.text != "--"))
+            return
+        if base == "alias":
+            effects.append(Risk("V", "`alias` changes what a word of a command means"))
+            for arg in args:
+                self.script(arg.text.partition("=")[2] if arg.known else "")
             return
         source = descriptor(args) if base in (".", "source") else None
         if base == "eval" or source not in (None, "0"):
             effects.append(Risk("L", f"what `{base}` runs is only known when it runs", "person"))
             return
         effects.append(Risk("X", f"`{base}` runs code"))
-        if base == "trap" and args and args[0].known:
-            self.script(args[0].text)
+        action = next((arg for arg in args if arg.text != "--"), Arg(HOLE))
+        if base == "trap" and action.known and not action.text.startswith("-"):
+            self.script(action.text)
         elif source is not None and stdin is not None:
             self.script(stdin)
 
@@ -441,6 +449,7 @@ class _Reader:
 
     def placed(self, part: ScriptPart, folders: tuple[str, ...]) -> ScriptPart:
         """Resolve relative paths in every folder in which the script may work."""
+        part = replace(part, effects=(*part.effects, *behind_links(part.effects)))
         if folders == ("",) and not self.lost:
             return part
         effects: list[Effect] = []
@@ -514,87 +523,3 @@ def _changes_or_is_denied(effect: Effect) -> bool:
 
 def _guessable(base: str) -> bool:
     return base in SHELLS or is_wrapper(base) or base in ("rm", "find", "dd", "eval", "mv", "chmod", "tee", "cp")
-
-
-_FIND_BARE = names(
-    "-empty -nouser -nogroup -mount -xdev -depth -d -daystart -print -print0 -ls -prune -quit -not ! -a -and "
-    "-o -or ( ) , -readable -writable -executable -true -false -noleaf -ignore_readdir_race -H -P -warn "
-    "-nowarn"
-)
-_FIND_VALUE = names(
-    "-name -iname -path -ipath -wholename -iwholename -regex -iregex -type -xtype -size -mtime -atime -ctime "
-    "-mmin -amin -cmin -perm -user -group -uid -gid -links -inum -maxdepth -mindepth -printf -regextype "
-    "-fstype -lname -ilname -used"
-)
-_FIND_PATH_VALUE = late_pattern(r"-newer..|-newer|-anewer|-cnewer|-samefile")
-_FIND_WRITES = names("-fprint -fprint0 -fprintf -fls")
-_FIND_RUNS = names("-exec -execdir -ok -okdir")
-
-
-@dataclass(frozen=True, slots=True)
-class FindEffects:
-    """Effects of a find command: its own, and the programs that it runs."""
-
-    effects: tuple[Effect, ...]
-    programs: tuple[tuple[Arg, ...], ...]
-
-
-def find_effects(args: Sequence[Arg]) -> FindEffects:
-    """Read a find command. Deleting is an effect on its starting points."""
-    if not all(arg.known for arg in args):
-        emptied = tuple(replace(arg, text=text) for arg in args if (text := arg.text.replace(HOLE, "")))
-        empty = find_effects(emptied)  # the effects if its unknown parts are empty can only add denials
-        return FindEffects((Risk("L", "a word of `find` is only known when it runs"), *empty.effects), empty.programs)
-    effects: list[Effect] = []
-    programs: list[tuple[Arg, ...]] = []
-    roots, at = _find_roots(args)
-    follows = any(arg.text in ("-L", "-follow") for arg in args)
-    effects += [read(root, tree=follows) for root in roots]
-    effects += [
-        Risk("P", "a glob can become an action of `find`", "bypass") for a in args if a.glob and a.text[0] in "*?[-"
-    ]
-    while at < len(args):
-        text = args[at].text
-        value = args[at + 1 : at + 2]
-        if text in _FIND_RUNS:
-            end = next((i for i in range(at + 1, len(args)) if args[i].text in (";", "+")), len(args))
-            programs += _started(args[at + 1 : end], roots)
-            effects.append(Risk("X", f"`find {text}` runs a program", "bypass"))
-            at = end
-        elif text in _FIND_WRITES:
-            effects += [write(arg, "bypass") for arg in value] + [Risk("E", f"`find {text}` writes", "bypass")]
-            at += 2 if text == "-fprintf" else 1
-        elif text in _FIND_VALUE:
-            at += 1
-        elif _FIND_PATH_VALUE.fullmatch(text):
-            effects += [read(arg) for arg in value]
-            at += 1
-        elif text not in _FIND_BARE and text not in ("-L", "-follow", "-delete"):
-            effects.append(Risk("X", f"`find {text}` is not known to only read", "bypass"))
-        at += 1
-    return FindEffects((*effects, *_find_deletes(args)), tuple(programs))
-
-
-def _started(template: Sequence[Arg], roots: Sequence[Arg]) -> Iterator[tuple[Arg, ...]]:
-    """Yield the programs that `-exec` runs. `{}` is replaced by each starting point, also inside a word."""
-    if any("{}" in arg.text != "{}" for arg in template):
-        yield from (tuple(replace(arg, text=arg.text.replace("{}", root.text)) for arg in template) for root in roots)
-    else:
-        yield tuple(word for arg in template for word in (roots if arg.text == "{}" else (arg,)))
-
-
-def _find_roots(args: Sequence[Arg]) -> tuple[list[Arg], int]:
-    at = 0
-    while at < len(args) and re.fullmatch(r"-[HLPEXsx]+|-O\d*|-D|--", args[at].text):
-        at += 2 if args[at].text == "-D" else 1
-    end = next((i for i in range(at, len(args)) if args[i].text.startswith(("-", "(", "!", ","))), len(args))
-    return list(args[at:end]) or [Arg(".")], end
-
-
-def _find_deletes(args: Sequence[Arg]) -> Iterator[Effect]:
-    if any(arg.text == "-delete" for arg in args):
-        from_roots, _ = _find_roots(args)
-        yield Risk("D", "`find -delete` deletes", "person")
-        for root in from_roots:
-            if root.known:
-                yield delete(root, "person")

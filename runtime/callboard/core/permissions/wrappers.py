@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from callboard.core.permissions.command_table import HARMLESS_ASSIGNMENTS, names
 from callboard.core.permissions.effects import Effect, Risk
+from callboard.core.permissions.find import printed_paths
 from callboard.core.permissions.hard_deny import name_of, walk
 from callboard.core.permissions.option_parser import names_long
 from callboard.core.permissions.values import HOLE, Arg, Node, Redirect, Script, Simple
@@ -55,6 +56,15 @@ OTHERS = names(
 """Programs that run others in ways that are not parsed here. They ask, and the programs that they would run are judged
 for denials."""
 
+_RUNNERS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(
+        ("uv", "poetry", "pdm", "pipenv", "rye", "hatch", "conda", "mamba", "devbox", "pixi"), names("run")
+    ),
+    **dict.fromkeys(names("direnv mise asdf npm pnpm yarn bundle rbenv pyenv"), names("exec x")),
+    **dict.fromkeys(names("npx bunx pnpx"), names("")),
+}
+"""Tools of projects that run other programs, with the subcommands that do so; without one, every call does."""
+
 _WRAPPERS: Mapping[str, _Wrapper] = {
     "nice": _Wrapper(values="n", long_values=("adjustment",)),
     "nohup": _Wrapper(),
@@ -79,6 +89,14 @@ _XARGS = _Wrapper(
 def is_wrapper(name: str) -> bool:
     """Return True if the program is one of the known wrappers."""
     return name in _WRAPPERS or name in ("env", "xargs")
+
+
+def starts_others(name: str, args: Sequence[Arg]) -> bool:
+    """Return True if a program that is not a wrapper runs the program that some of its words name."""
+    subcommands = _RUNNERS.get(name)
+    if subcommands is None:
+        return name in OTHERS
+    return not subcommands or any(arg.text in subcommands for arg in args)
 
 
 def peel(name: str, args: Sequence[Arg], stdin: str | None) -> UnwrappedCommand:
@@ -287,10 +305,10 @@ def _shell_options(texts: Sequence[str]) -> tuple[bool, int, list[str]]:
     has_script = False
     at = 0
     odd = list[str]()
-    while at < len(texts) and re.match(r"[-+].", texts[at]):
+    while at < len(texts) and re.match(r"[-+].|-$", texts[at]):
         text = texts[at]
         at += 1
-        if text == "--":
+        if text in ("-", "--"):
             break
         if text.startswith("--"):
             odd += [] if text in _HARMLESS_LONG else [text]
@@ -336,7 +354,7 @@ def named_by(node: Node, home: str) -> tuple[Arg, ...]:
     if not isinstance(node, Simple):
         return ()
     args = [arg for word in node.words for arg in expand(word, home)]
-    return tuple(arg for arg in args[1:] if arg.text[:1] not in "-") if args and args[0].text == "find" else ()
+    return printed_paths(args[1:]) if args and args[0].text == "find" else ()
 
 
 def shared_input(nodes: Iterable[Node]) -> bool:
