@@ -24,6 +24,16 @@ MARKS = [
     pytest.mark.skipif(bool(tool_ancestry.started_by_tool()), reason="these tests run in a tool's process"),
 ]
 
+LATE_REPLIES = """() => {
+    const real = window.fetch;
+    window.fetch = async (...request) => {
+        const response = await real(...request);
+        if (request[1]?.method === "POST") await new Promise((done) => setTimeout(done, 1000));
+        return response;
+    };
+}"""
+"""Script that holds the reply to a form back for a second, so that the update of the page comes first."""
+
 
 @contextmanager
 def opened_chromium() -> Iterator[Any]:

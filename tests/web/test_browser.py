@@ -12,7 +12,7 @@ from tests.cli.commands.command import Command
 from tests.cli.commands.pending_requests import create_session_with, stored_request
 from tests.cli.views.plan_rows import answered_request, plan
 from tests.simulation.processes import AtTerminal
-from tests.web.browser_tab import MARKS, Tab, opened_chromium
+from tests.web.browser_tab import LATE_REPLIES, MARKS, Tab, opened_chromium
 from tests.web.page_process import serving
 
 from callboard.core.approvals.requests import open_request
@@ -37,17 +37,6 @@ agents:
 """
 
 
-_LATE_REPLIES = """() => {
-    const real = window.fetch;
-    window.fetch = async (...request) => {
-        const response = await real(...request);
-        if (request[1]?.method === "POST") await new Promise((done) => setTimeout(done, 1000));
-        return response;
-    };
-}"""
-"""Script that holds the reply to a form back for a second, so that the update of the page comes first."""
-
-
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
@@ -69,7 +58,7 @@ def test_a_real_session_is_answered_from_the_page_and_survives_its_host(command:
         team.get_by_text(f"Hosted by process {host.process.pid}").wait_for()
         agent = user.open()
         agent.goto(f"{team.url}/agents/lead")
-        waiting.evaluate(_LATE_REPLIES)
+        waiting.evaluate(LATE_REPLIES)
         first = waiting.locator("article", has_text="rm -f old.txt")
         first.get_by_role("button", name="Approve", exact=True).click()
         first.wait_for(state="detached")

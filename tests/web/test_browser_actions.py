@@ -15,7 +15,7 @@ from tests.cli.commands.command import Command
 from tests.cli.commands.pending_requests import create_session_with
 from tests.cli.views.plan_rows import plan
 from tests.simulation.processes import started
-from tests.web.browser_tab import MARKS, Tab, opened_chromium
+from tests.web.browser_tab import LATE_REPLIES, MARKS, Tab, opened_chromium
 from tests.web.page_process import PageProcess, serving
 from tests.web.test_agent_context import cut_life, write_life
 
@@ -188,3 +188,27 @@ def test_a_schedule_is_added(user: Tab) -> None:
     tab.locator("#schedules").get_by_role("link", name="weekly").wait_for()
     tab.locator("#reply").get_by_role("link", name="weekly").click()
     tab.get_by_text("Say what is old.").first.wait_for()
+
+
+def test_a_double_click_sends_a_message_once(command: Command, user: Tab) -> None:
+    user.show("/sessions/s1/agents/lead")
+    user.tab.evaluate(LATE_REPLIES)
+    user.tab.get_by_label("Message to lead").fill("Only once, please.")
+    user.tab.get_by_role("button", name="Send").dblclick()
+    user.tab.locator("#reply", has_text="Sent to lead.").wait_for()
+    user.tab.get_by_label("Message to lead").fill("And this.")
+    user.tab.get_by_role("button", name="Send").click()
+    user.tab.locator("form.htmx-request").wait_for(state="detached")
+    listed = json.loads(command.run("inbox", "lead", "--session", "s1", "--json").out)
+    texts = [row["envelope"]["content"] for row in listed if row["envelope"]["sender"] == "person"]
+    assert texts == ["Only once, please.", "And this."]
+
+
+def test_an_unknown_address_leads_to_the_page(user: Tab) -> None:
+    for path in ("/nothing", "/sessions/s1/agents/lead/nothing"):
+        response = user.tab.goto(user.address + path)
+        assert response.status == 404
+        user.tab.get_by_text("There is no page at this address.").wait_for()
+        user.tab.get_by_role("link", name="Continue").click()
+        user.tab.wait_for_url("**/waiting")
+    user.errors.clear()  # the browser reports the status

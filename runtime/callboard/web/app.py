@@ -42,7 +42,7 @@ from callboard.web.changes import changes_routes
 from callboard.web.cost import cost_routes
 from callboard.web.guard import SIGN_IN, Guard, Refusal, Visit, cookie_in, cookie_name, too_many, visit_of
 from callboard.web.hosts import host_routes
-from callboard.web.html import sign_in_document
+from callboard.web.html import notice_document, sign_in_document
 from callboard.web.links import link_routes
 from callboard.web.live import LiveFeeds
 from callboard.web.new_session import new_session_routes
@@ -84,7 +84,7 @@ def page_app(
             *new_session_routes(services),
             Mount("/static", StaticFiles(directory=str(files("callboard.web") / "static"))),
         ],
-        exception_handlers={CallboardError: _failed},
+        exception_handlers={CallboardError: _failed, 404: _not_found},
     )
     return Guard(app, services.access, owner=owner, report=report, sign_in_page=routes.sign_in_page, reach=reach)
 
@@ -151,6 +151,10 @@ def _cookie_of(request: Request) -> str:
 
 async def _failed(request: Request, error: Exception) -> Response:
     return refused(request, str(error), 409)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return html_response(notice_document("There is no page at this address.", "Not found"), 404)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,13 +159,13 @@ def bare_document(title: str, *content: Node) -> Element:
     ]
 
 
-def notice_document(text: str) -> Element:
+def notice_document(text: str, title: str = "Not done") -> Element:
     """Return a page that says why a request was not carried out."""
     return h.html(lang="en")[
         _head("Callboard"),
         h.body[
             h.header[h.a(".brand", href="/waiting")["Callboard"]],
-            h.main("#main")[h.h1["Not done"], h.p[text], h.p[h.a(href="/waiting")["Continue"]]],
+            h.main("#main")[h.h1[title], h.p[text], h.p[h.a(href="/waiting")["Continue"]]],
         ],
     ]
 
@@ -240,6 +240,7 @@ def form(viewer: Viewer, action: str, *inner: Node, label: str = "", encoding: s
         autocomplete="off",
         enctype=encoding,
         **{"hx-post": action, "hx-target": f"#{REPLY}", "hx-swap": "innerHTML", "hx-encoding": encoding},
+        **{"hx-sync": "this:drop"},  # the second click of a double click sends nothing
     )[
         *inner,
         _secrets(viewer),
