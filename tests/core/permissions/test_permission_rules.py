@@ -285,5 +285,38 @@ def test_path_rules_match_as_in_a_gitignore(pattern: str, path: str, named: bool
     assert names_path(pattern, path, "/w", "/h", anywhere=False) is named
 
 
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("git diff --output=.callboard/settings.json", "deny"),
+        ("git log --out .callboard/settings.json", "deny"),
+        ("git diff --output=.git/hooks/pre-commit", "ask"),
+        ("git -C src diff --output=../.git/hooks/pre-commit", "ask"),
+        ("git archive -o.callboard/x HEAD", "deny"),
+        ("git checkout -- .callboard/settings.json", "deny"),
+        ("git restore .callboard/settings.json", "deny"),
+        ("git mv .callboard x", "deny"),
+        ("git rm .callboard/settings.json", "deny"),
+        ("git config -f .callboard/x a.b c", "deny"),
+        ("git clone https://x/y .callboard/y", "deny"),
+        ("git checkout -- kept/a.py", "deny"),
+        ("git restore --staged .callboard/settings.json", "allow"),
+        ("git rm --cached .callboard/settings.json", "allow"),
+        ("git checkout main", "allow"),
+        ("git checkout -- .", "allow"),
+        ("git diff --output=changes.txt", "allow"),
+        ("git log --oneline", "allow"),
+        ("find . -name a.py", "allow"),
+        ("find $X", "ask"),
+        ('find "$(cat README.md)"', "ask"),
+    ],
+)
+def test_an_allow_rule_covers_no_protected_file_that_a_command_names(
+    command: str, decision: str, tmp_path: Path
+) -> None:
+    rules = policy(allow="Bash(git:*); Bash(find:*)", deny="Edit(kept/**)")
+    assert shell(command, rules, tmp_path) == decision
+
+
 def test_a_rule_with_thousands_of_options_is_decided_quickly(tmp_path: Path) -> None:
     assert shell("git " + "-x " * 3_000 + "push", policy(deny="Bash(git push:*)"), tmp_path) == "deny"

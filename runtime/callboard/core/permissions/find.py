@@ -52,7 +52,9 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
     if not all(arg.known for arg in args):
         emptied = tuple(replace(arg, text=text) for arg in args if (text := arg.text.replace(HOLE, "")))
         empty = find_effects(emptied)  # the effects if its unknown parts are empty can only add denials
-        return FindEffects((Risk("L", "a word of `find` is only known when it runs"), *empty.effects), empty.programs)
+        return FindEffects(
+            (Risk("L", "a word of `find` is only known when it runs", "bypass"), *empty.effects), empty.programs
+        )
     effects: list[Effect] = []
     programs: list[tuple[Arg, ...]] = []
     roots, at = _find_roots(args)

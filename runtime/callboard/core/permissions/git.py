@@ -21,7 +21,7 @@ from itertools import dropwhile, takewhile, zip_longest
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import CODE_NAMES
 from callboard.core.permissions.effects import Effect, GitContent, GitRead, PathAccess, Risk, read
-from callboard.core.permissions.option_parser import end_of_options, names_long, operands, value_paths
+from callboard.core.permissions.option_parser import end_of_options, git_options, names_long, operands, value_paths
 from callboard.core.permissions.values import Arg, ProgramWords
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -71,8 +71,6 @@ _REASONS: Mapping[str, str] = {
     "help": "opens a viewer",
     "var": "shows settings that may name programs",
 }
-_GLOBAL_HARMLESS = frozenset(("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"))
-_GLOBAL_WITH_VALUE = frozenset(("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"))
 _BAD_LONG = (
     *("output", "ext-diff", "textconv", "open-files-in-pager", "exec", "upload-pack", "show-signature", "filters"),
     *("output-directory", "contents", "batch", "batch-check", "batch-command", "batch-all-objects"),
@@ -112,7 +110,7 @@ def git_effects(command: ProgramWords) -> Iterator[Effect]:
     args = list(command.args)
     if [arg.text for arg in args] in (["--version"], ["--help"]):
         return
-    folder, odd = _global_options(args)
+    folder, odd = git_options(args)
     literal = "--literal-pathspecs" in (arg.text for arg in command.args[: len(command.args) - len(args)])
     if literal and any(arg.text.startswith(":") for arg in args):
         odd.append("--literal-pathspecs")  # a path that begins with a colon is then a plain name, and excludes nothing
@@ -133,20 +131,6 @@ def git_effects(command: ProgramWords) -> Iterator[Effect]:
     else:
         yield Risk("E", f"`git {subcommand}` {_REASONS.get(subcommand, 'changes the repository, or may')}")
         yield from _within(folder, filter(None, (printed_content(subcommand, arguments),)))
-
-
-def _global_options(args: list[Arg]) -> tuple[str, list[str]]:
-    """Remove the options before the subcommand. Return the folder of `-C`, and the options that are not harmless."""
-    folder = ""
-    odd = list[str]()
-    while args and args[0].text.startswith("-"):
-        option = args.pop(0).text
-        if option == "-C" and args and args[0].known and not args[0].glob:
-            folder = posixpath.join(folder, args.pop(0).text)
-        elif option not in _GLOBAL_HARMLESS:
-            odd.append(option)
-            del args[: option in _GLOBAL_WITH_VALUE]
-    return folder, odd
 
 
 def _within(folder: str, effects: Iterable[Effect]) -> Iterator[Effect]:

@@ -32,6 +32,7 @@ from callboard.core.permissions.effects import (
 )
 from callboard.core.permissions.find import find_effects
 from callboard.core.permissions.git import GIT_PREMISE, git_effects
+from callboard.core.permissions.git_writes import git_writes
 from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, walk
 from callboard.core.permissions.option_parser import WHOLE_FOLDER
 from callboard.core.permissions.programs import effects_of, likely_name, program_name
@@ -319,7 +320,7 @@ class _Reader:
         if base == "find":
             self.find(arguments, effects, stdin)
         elif base == "git":
-            effects += git_effects(ProgramWords(base, arguments))
+            effects += (*git_effects(ProgramWords(base, arguments)), *git_writes(arguments))
         elif base in SHELLS:
             self.shell(base, arguments, stdin, effects)
         elif base in ("eval", "trap", "alias", ".", "source"):
