@@ -306,6 +306,14 @@ def test_path_rules_match_as_in_a_gitignore(pattern: str, path: str, named: bool
         ("git checkout -- .", "allow"),
         ("git diff --output=changes.txt", "allow"),
         ("git log --oneline", "allow"),
+        ("sed -n 'w .callboard/settings.json' README.md", "deny"),
+        ("sed 's/a/b/w .git/hooks/pre-commit' README.md", "ask"),
+        ("sed --debug -i s/a/b/ .callboard/settings.json", "deny"),
+        ("sed 'r kept/a.py' README.md", "deny"),
+        ("sed -n 'w out.txt' README.md", "allow"),
+        ("awk '{print > \".callboard/settings.json\"}' README.md", "deny"),
+        ("awk -i inplace 1 .callboard/settings.json", "deny"),
+        ("awk '{print > \"out.txt\"}' README.md", "allow"),
         ("find . -name a.py", "allow"),
         ("find $X", "ask"),
         ('find "$(cat README.md)"', "ask"),
@@ -314,7 +322,7 @@ def test_path_rules_match_as_in_a_gitignore(pattern: str, path: str, named: bool
 def test_an_allow_rule_covers_no_protected_file_that_a_command_names(
     command: str, decision: str, tmp_path: Path
 ) -> None:
-    rules = policy(allow="Bash(git:*); Bash(find:*)", deny="Edit(kept/**)")
+    rules = policy(allow="Bash(git:*); Bash(find:*); Bash(sed:*); Bash(awk:*)", deny="Edit(kept/**); Read(kept/**)")
     assert shell(command, rules, tmp_path) == decision
 
 

@@ -44,6 +44,11 @@ _SED_ONE = late_pattern(
 _SED_OPTION = late_pattern(r"-([nErszu]*)(e|i.*)?|--(quiet|silent|posix|regexp-extended|in-place(?:=.*)?)")
 _SED_EMPTIES = late_pattern(r"\s*(?:1,\$)?\s*d\s*;?\s*")
 
+_SED_FILE = late_pattern(r"(?:^|(?<=[\s;{}!$\d/|,#gpiIMe]))(?=([rRwW])[ \t]*([^\n]+))", re.MULTILINE)
+_AWK_FILE = late_pattern(r"([<>])\s*\(?\s*\"([^\"\n]+)\"")
+"""File that a command of `sed`, or a redirect of `awk`, names."""
+_MOST_NAMED = 40
+
 
 def sed(command: ProgramWords) -> Iterator[Effect]:
     """Yield the effects of a `sed` command. Options and scripts that are not known to be harmless ask."""
@@ -55,10 +60,12 @@ def sed(command: ProgramWords) -> Iterator[Effect]:
     parsed = _sed_words(command)
     if isinstance(parsed, Risk):
         yield parsed
+        yield from (write(arg, "rule") for arg in operands(command.args))
         return
     scripts, paths, in_place = parsed
     if not all(_sed_is_safe(script) for script in scripts):
         yield Risk("X", "this `sed` script may run commands or write files")
+        yield from _named_by_code(_SED_FILE, "\n".join(scripts))
     for path in paths:
         yield write(path) if in_place else read(path)
         if in_place and any(_SED_EMPTIES.fullmatch(script) for script in scripts):
@@ -102,6 +109,15 @@ def _sed_is_safe(script: str) -> bool:
     return bool(script)
 
 
+def _named_by_code(pattern: re.Pattern[str], code: str) -> Iterator[Effect]:
+    """Yield the reads and writes of files that a script may name."""
+    names = list(dict.fromkeys((match[1] in "rR<", match[2]) for match in pattern.finditer(code)))
+    if len(names) > _MOST_NAMED:
+        yield Risk("M", "it names too many files to be judged", "person")
+    for reads, name in names[:_MOST_NAMED]:
+        yield read(Arg(name)) if reads else write(Arg(name), "rule")
+
+
 def awk(command: ProgramWords) -> Iterator[Effect]:
     """Yield the effects of an `awk` command."""
     args = list(command.args)
@@ -114,11 +130,13 @@ def awk(command: ProgramWords) -> Iterator[Effect]:
             continue
         if option not in ("-F", "-v") or not args:
             yield Risk("X", f"`awk {option}` is not an option that is known to be harmless")
+            yield from (write(arg, "rule") for arg in operands(command.args))
             return
         args.pop(0)
     program = args.pop(0) if args else None
     if program and (program.glob or _AWK_UNSAFE.search(program.text.replace("||", ""))):
         yield Risk("X", "this `awk` program may run commands, write files or show the environment")
+        yield from _named_by_code(_AWK_FILE, program.text)
     yield from (read(arg) for arg in args)
 
 
@@ -342,11 +360,10 @@ _OF_COMPRESSORS = late_pattern(
 def _compressor(command: ProgramWords) -> Iterator[Effect]:
     """Yield the effects of `gzip` and its like: `-c`, `-l`, and `-t` print, and leave the file as it is."""
     options = [arg.text for arg in command.args if arg.text.startswith("-") and arg.text not in ("-", "--")]
-    if any(map(_TO_OUTPUT.fullmatch, options)) and all(map(_OF_COMPRESSORS.fullmatch, options)):
-        yield from (read(arg) for arg in command.args if not arg.text.startswith("-"))
-        return
-    yield Risk("D", f"`{command.name}` replaces and deletes files")
-    yield from (write(arg, "rule") for arg in operands(command.args))
+    prints = any(map(_TO_OUTPUT.fullmatch, options)) and all(map(_OF_COMPRESSORS.fullmatch, options))
+    if not prints:
+        yield Risk("D", f"`{command.name}` replaces and deletes files")
+    yield from (read(arg) if prints else write(arg, "rule") for arg in operands(command.args))
 
 
 def _saved(command: ProgramWords) -> Iterator[Effect]:
