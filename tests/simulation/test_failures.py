@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -169,12 +169,22 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
+def use_up_log(disk: Path) -> None:
+    """Fill what is left of the newest page of the store's write-ahead log, into which a small commit would fit."""
+    (log,) = disk.rglob("callboard.db-wal")
+    with contextlib.closing(sqlite3.connect(log.with_name("callboard.db"), isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        frame = 24 + connection.execute("PRAGMA page_size").fetchone()[0]  # sqlite.org/fileformat2.html#walformat
+        while -log.stat().st_size % os.sysconf("SC_PAGE_SIZE") >= frame:
+            connection.execute("UPDATE stream SET name = name WHERE number = 1")
+
+
 SLOW_STEPS = """
 agents:
   lead:
     - reply: [{tool_use: {name: bash, input: {command: "true"}}}]
     - latency_ms: 6000  # the disk is full by then, also on a busy machine: a command that cannot start is an error
-      reply: [{text: LONG}, {tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]
+      reply: [{tool_use: {name: bash, input: {command: "echo x >> once.txt"}}}]
     - reply: At last.
 """
 
@@ -183,11 +193,10 @@ agents:
 @pytest.mark.parametrize("end", ["room", "interrupt"])
 def test_a_run_waits_on_a_full_disk_and_does_everything_once(command: Command, end: str) -> None:
     rules = ("--permission-mode", "bypassPermissions")
-    # Cannot be compressed to what is left of the log's newest page: a commit that fits does not wait.
-    steps = SLOW_STEPS.replace("LONG", f"x{random.Random(1).randbytes(8_000).hex()}")
     with mounted(state_of(command), "4m") as disk:
-        with started(command, "run", "-v", *rules, "--model", command.scenario(steps), "Go.") as running:
-            running.wait_for("bash true")
+        with started(command, "run", "-v", *rules, "--model", command.scenario(SLOW_STEPS), "Go.") as running:
+            running.wait_for("bash true =>")
+            use_up_log(disk)
             ballast = fill(disk)
             running.wait_for("no room left on the disk")
             if end == "room":
