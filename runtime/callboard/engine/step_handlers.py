@@ -231,7 +231,7 @@ async def _leave_out(agent: AgentRuntime, step: st.LeaveOut) -> None:
         trigger="reactive",
         revision=agent.state.context.conversation.revision,
         edits=(step.edit,),
-        why=step.why,
+        why=step.reason,
     )
     await agent.record(transcripts.measured(agent.state, event))
 

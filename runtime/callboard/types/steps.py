@@ -254,7 +254,8 @@ class LeaveOut:
     """Leave out an image or document that the service refuses, then make the call again."""
 
     edit: Edit
-    why: str
+    reason: str
+    """Text for the user."""
 
 
 @dataclass(frozen=True, slots=True)

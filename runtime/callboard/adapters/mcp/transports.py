@@ -5,6 +5,9 @@ Each is entered and left in the one task that owns the connection (`connection.p
 Each server process has its own session behind `server_child.py`, which ends all its processes with it. The runtime
 holds three descriptors: the server's input, its output, and one whose end ends the server. So a killed runtime leaves
 no server behind. Standard error goes to a file of limited size.
+
+A server that cuts a text may write half of an emoji as an escape, or a byte that is not UTF-8. The SDK would refuse
+such a response as a whole, and the call would lose its result, so the faulty character is replaced before.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import hashlib
 import os
 import re
 import signal
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 from pathlib import Path
@@ -26,7 +29,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from callboard.adapters.kernel.exits import open_process, signal_process
-from callboard.adapters.mcp.bodies import BoundedBody, ValidText
 from callboard.adapters.mcp.sse import event_streams
 from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
 from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
@@ -35,11 +37,17 @@ from callboard.adapters.processes.programs import clean_environment
 from callboard.adapters.system import release
 from callboard.adapters.system.open_files import give_back
 from callboard.types.errors import ToolRefused
+from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 
 PACKED = 2 * 1024 * 1024
 """Most bytes of a response that is compressed although that was not requested: its unpacked size is unknown."""
+_ESCAPE = late_pattern(
+    rb"\\(?:u(?P<pair>d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|u(?P<half>d[89a-f][0-9a-f]{2})|.)",
+    re.IGNORECASE | re.DOTALL,
+)
+_BOM = b"\xef\xbb\xbf"
 Streams = tuple[Any, Any]
 """Streams that the SDK's dispatcher reads from and writes to."""
 
@@ -344,3 +352,65 @@ def _kill(started: ServerProcess) -> None:
         signal_process(started.watched, started.pid, signal.SIGKILL)
     except ProcessLookupError:
         return  # it has just ended
+
+
+class BoundedBody(httpx2.AsyncByteStream):
+    """Body of a response, limited to this number of bytes."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, most: int) -> None:
+        self._body = body
+        self._most = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for data in self._body:
+            read += len(data)
+            if read > self._most:
+                raise httpx2.StreamError(f"the answer has over {self._most:,} bytes")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class ValidText(httpx2.AsyncByteStream):
+    """Body of a response that is JSON, or events with JSON, passed on in whole lines of valid UTF-8.
+
+    A line of over `longest` bytes is passed on in parts, unchanged: its reader refuses it.
+    """
+
+    def __init__(self, body: httpx2.AsyncByteStream, longest: int) -> None:
+        self._body = body
+        self._longest = longest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        held = bytearray()
+        first = True
+        async for data in self._body:
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if end:
+                yield valid(bytes(held + data[:end]), first=first)
+                held.clear()
+                first = False
+            held += data[end:]
+            if len(held) > self._longest:
+                yield bytes(held)
+                held.clear()
+                first = False
+        if held:
+            yield valid(bytes(held), first=first)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def valid(text: bytes, *, first: bool = False) -> bytes:
+    """Return JSON with a replacement character for each invalid byte and each half of a surrogate pair.
+
+    `first`: a byte order mark at the beginning is removed.
+    """
+    text = text.removeprefix(_BOM) if first else text
+    text = text.decode(errors="replace").encode()
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: b"\\ufffd" if match["half"] else match[0], text)
