@@ -34,7 +34,7 @@ from callboard.engine.rate_limits.limiter import KeyLimiters
 from callboard.ports.store import LeaseHolder, Store
 from callboard.sessions.compose import choose_model
 from callboard.sessions.fleet import Fleet, own_labels
-from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, sync_files
+from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, preview_files, sync_files
 from callboard.sessions.inspect.serving import fires_again, serving
 from callboard.sessions.lease import holder_died
 from callboard.sessions.open import open_session
@@ -69,7 +69,7 @@ from callboard.types.records import HostAbout
 from callboard.types.schedules import Schedule
 from callboard.types.settings import Settings
 
-__all__ = ["HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]
+__all__ = ["DryRun", "HostCandidate", "LogLine", "Serving", "serve", "serve_session", "serving_pids", "would_host"]
 
 FILES_LEASE = "schedule-files"
 """Lease of the one process that reads the schedule files of a workspace."""
@@ -196,31 +196,41 @@ class HostCandidate:
     """Session that a `callboard serve` would host. `host`: the process that hosts it now, None for none."""
 
     session: str
+    """Empty for the session that would be created for schedule files."""
     host: int | None
     schedules: tuple[tuple[Schedule, float | None], ...]
     """Schedules that fire, with the next time (Unix seconds) of each."""
 
 
-async def would_host(serving: Serving, notice: Notice) -> list[HostCandidate]:
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a `callboard serve` would host now, and the faults of schedule files."""
+
+    sessions: tuple[HostCandidate, ...]
+    faults: tuple[str, ...]
+    """A line for each fault of a schedule file, and one for files that are not read."""
+
+
+async def would_host(serving: Serving, notice: Notice) -> DryRun:
     """Return the sessions that a `callboard serve` would host now, and when each schedule is due next.
 
-    Changes nothing.
+    The schedules are those after a sync with the schedule files. Changes nothing.
     """
-    async with _opened(serving, partial(open_store, notice=notice)) as (_, _, shared):
+    async with _opened(serving, partial(open_store, notice=notice)) as (places, _, shared):
         server = Server(serving, shared, lambda event: None, Fleet(shared.store, HostAbout()))
         await server.look()
+        schedules = {entry.session: list(entry.schedules.values()) for entry in server.entries}
+        files = await anyio.to_thread.run_sync(partial(files_now, places, flag=serving.trust))
+        home = await _serve_session(shared.store) or ""
+        schedules[home], faults = await preview_files(shared.store, home, files, SystemClock().now())
         hosts = list[HostCandidate]()
-        for session in server.entries:
-            firing = [
-                (schedule, _wake(schedule))
-                for schedule in session.schedules.values()
-                if schedule.durable and fires_again(schedule)
-            ]
+        for session, rows in schedules.items():
+            firing = [(schedule, _wake(schedule)) for schedule in rows if schedule.durable and fires_again(schedule)]
             if firing:
-                holder = await shared.store.holder(host_lease(session.session))
+                holder = await shared.store.holder(host_lease(session)) if session else None
                 firing.sort(key=lambda pair: pair[1] or 0.0)
-                hosts.append(HostCandidate(session.session, holder.pid if holder else None, tuple(firing)))
-        return hosts
+                hosts.append(HostCandidate(session, holder.pid if holder else None, tuple(firing)))
+        return DryRun(tuple(hosts), faults)
 
 
 async def serve_session(options: SessionOptions, store: Store) -> str:

@@ -131,6 +131,19 @@ def test_a_broken_file_is_told_with_file_line_and_field(text: str, told: str) ->
     assert str(wrong.value).startswith(told)
 
 
+async def test_an_agent_type_that_no_file_defines_is_told_when_the_file_is_read(world: World) -> None:
+    world.write("roof.md", "---\ncron: '@daily'\nagent_type: roofr\n---\nLook.\n")
+    world.write("wall.md", "---\ncron: '@daily'\nagent_type: general\n---\nLook.\n")
+    (fault,) = await world.sync()
+    assert fault.startswith(".callboard/schedules/roof.md:3: agent_type: unknown type 'roofr': choose ")
+    assert fault.endswith("Its fires are refused until a file defines it")
+    assert set(await world.rows()) == {"roof", "wall"}, "the type may be added later"
+    agents = world.places.workspace / ".callboard/agents"
+    agents.mkdir()
+    (agents / "roofr.md").write_text("---\nname: roofr\ndescription: Roofs.\n---\nWork.\n")
+    assert await world.sync() == ()
+
+
 def test_a_file_that_is_no_text_is_told() -> None:
     with pytest.raises(SettingsError, match=r"f\.md:2: is not UTF-8 text"):
         read_schedule(b"---\n\xff", "f.md")

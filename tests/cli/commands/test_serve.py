@@ -113,6 +113,22 @@ def test_a_dry_run_lists_sessions_and_times_and_fires_nothing(command: Command) 
     assert history(command, session) == []
 
 
+def test_a_dry_run_shows_schedule_files_and_names_those_that_are_not_read(command: Command) -> None:
+    folder = command.workspace / ".callboard/schedules"
+    folder.mkdir(parents=True)
+    (folder / "roof.md").write_text('---\ncron: "@daily"\nagent_type: generl\n---\nLook.\n')
+    ran = command.run_inline("serve", "--dry-run")
+    assert "no session has a schedule" in ran.out
+    assert "1 schedule file not read, since this workspace is not trusted" in ran.err
+    ran = command.run_inline("serve", "--dry-run", "--trust")
+    assert "a new session for schedule files: would be created and hosted\n" in ran.out
+    assert "roof  @daily (UTC)" in ran.out
+    assert "schedules/roof.md:3: agent_type: unknown type 'generl': choose general" in ran.err
+    (told,) = json.loads(command.run_inline("serve", "--dry-run", "--trust", "--json").out)
+    assert (told["session"], told["schedules"][0]["name"]) == (None, "roof")
+    assert "no schedules" in command.run_inline("cron", "list").out, "a dry run changes nothing"
+
+
 @pytest.mark.slow
 def test_once_fires_what_is_due_and_ends(command: Command) -> None:
     session, due = new_session(command), time.time() - 90

@@ -50,6 +50,8 @@ class ScheduleFiles:
     """Source -> digest of content that is not read, because the workspace's present content is not trusted."""
     faults: tuple[str, ...] = ()
     """Mistakes, one line each: `file:line: field: problem, and remedy`."""
+    types: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Source -> `file:line: field` of the agent type that it names."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class _Look:
     unseen: list[str] = field(default_factory=list[str])
     withheld: dict[str, str] = field(default_factory=dict[str, str])
     faults: list[str] = field(default_factory=list[str])
+    types: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def withheld_line(withheld: Mapping[str, str]) -> str:
@@ -93,7 +96,12 @@ def read_schedule_files(places: ExtensionPaths) -> ScheduleFiles:
             look.sources.add(_label(source, path))
             _read(source, path, look)
     return ScheduleFiles(
-        tuple(look.schedules), frozenset(look.sources), tuple(look.unseen), look.withheld, tuple(look.faults)
+        tuple(look.schedules),
+        frozenset(look.sources),
+        tuple(look.unseen),
+        look.withheld,
+        tuple(look.faults),
+        look.types,
     )
 
 
@@ -142,7 +150,7 @@ def _read(source: Source, path: Path, look: _Look) -> None:
         return
     try:
         raw = source.read(path)
-        schedule = read_schedule(raw, where)
+        schedule, document = read_schedule(raw, where)
     except OSError as error:
         look.faults.append(f"{where}: cannot be read: {error.strerror or error}")
         return
@@ -153,11 +161,16 @@ def _read(source: Source, path: Path, look: _Look) -> None:
     if existing is not None:
         look.faults.append(f"{where}: name: {schedule.name} is already the name of {existing.source}: rename one")
         return
+    if schedule.target != "lead":
+        look.types[where] = document.place(("agent_type",))
     look.schedules.append(schedule)
 
 
-def read_schedule(raw: bytes, where: str) -> Schedule:
-    """Return the schedule that a file describes, without an id. Raises `SettingsError` with file, line and field."""
+def read_schedule(raw: bytes, where: str) -> tuple[Schedule, YamlDocument]:
+    """Return the schedule that a file describes, without an id, and the file's front matter.
+
+    Raises `SettingsError` with file, line and field.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -178,7 +191,7 @@ def read_schedule(raw: bytes, where: str) -> Schedule:
     digest = hashlib.sha256(raw).hexdigest()
     blank = Schedule(id="", cron="", prompt="", source=where, digest=digest, created_by="file")
     try:
-        return with_fields(blank, {**named, **fields, "prompt": body.strip()})
+        return with_fields(blank, {**named, **fields, "prompt": body.strip()}), document
     except InvalidField as wrong:
         raise SettingsError(wrong.what, _place(document, where, name=wrong.field, text=text, body=body)) from wrong
 

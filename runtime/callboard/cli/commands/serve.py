@@ -27,7 +27,7 @@ from callboard.cli.terminal.page_process import page_beside
 from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Block, Style, Terminal, block
 from callboard.core.placement import read_labels
-from callboard.sessions.serve import UPGRADED, HostCandidate, LogLine, Serving, until_replaced, would_host
+from callboard.sessions.serve import UPGRADED, DryRun, HostCandidate, LogLine, Serving, until_replaced, would_host
 from callboard.sessions.serve import serve as serving
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -239,34 +239,42 @@ class _Serve:
         self._leaving.set()
 
 
-def _show(terminal: Terminal, sessions: Sequence[HostCandidate], *, json_: bool) -> None:
-    """Show the sessions to host, for a user or as JSON."""
+def _show(terminal: Terminal, found: DryRun, *, json_: bool) -> None:
+    """Show the sessions to host, for a user or as JSON, and the faults of schedule files."""
     if json_:
         rows = [
             {
-                "session": row.session,
+                "session": row.session or None,
                 "host": row.host,
                 "schedules": [
                     {"id": each.id, "name": each.name, "cron": each.cron, "timezone": each.timezone, "next": wake}
                     for each, wake in row.schedules
                 ],
             }
-            for row in sessions
+            for row in found.sessions
         ]
         terminal.record(json.dumps(rows, indent=2))
-        return
-    lines = [line for row in sessions for line in _session_lines(row)]
-    terminal.rows(block("\n".join(lines or ["no session has a schedule that fires: `callboard cron add` creates one"])))
+    else:
+        lines = [line for row in found.sessions for line in _session_lines(row)]
+        nothing = "no session has a schedule that fires: `callboard cron add` creates one"
+        terminal.rows(block("\n".join(lines or [nothing])))
+    for line in found.faults:
+        terminal.terminal_print(block(line, "warn"))
 
 
 def _session_lines(row: HostCandidate) -> list[str]:
-    hosted = f"hosted by process {row.host}, which fires them" if row.host is not None else "would be hosted"
+    if not row.session:
+        heading = "a new session for schedule files: would be created and hosted"
+    elif row.host is None:
+        heading = f"session {row.session}: would be hosted"
+    else:
+        heading = f"session {row.session}: hosted by process {row.host}, which fires them"
     rows = [
         f"  {_stamp(wake) if wake is not None else 'cannot be read':<19}  {each.name or each.id}  {each.cron}"
         f" ({each.timezone})"
         for each, wake in row.schedules
     ]
-    return [f"session {row.session}: {hosted}", *rows]
+    return [heading, *rows]
 
 
 def _stamp(at: float) -> str:

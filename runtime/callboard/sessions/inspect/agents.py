@@ -122,6 +122,11 @@ def readable_places(
     return where, (*enabled_notes, *notes), fault
 
 
+def type_names(places: WorkspacePaths) -> list[str]:
+    """Return every agent type that a file or an enabled plugin defines, whether the workspace is trusted or not."""
+    return list(load_agents(readable_places(places, (), trust=True)[0]).items)
+
+
 def list_agents(workspace: Path, plugins: Sequence[Path], *, trust: bool = False) -> AgentListing:
     """Return the agent types of a workspace, those in effect first. Raises `WorkspaceUnusable`."""
     files, notes, fault = readable_places(find_places(workspace, writable=False), plugins, trust=trust)

@@ -6,7 +6,7 @@ An invalid file changes nothing: the previous schedules stay. All changes and fa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 import anyio.to_thread
 
@@ -20,6 +20,7 @@ from callboard.adapters.extensions.schedules import (
     withheld_line,
     without_file,
 )
+from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.trust import standing
@@ -29,7 +30,9 @@ from callboard.core.trust.claims import WorkspaceClaims
 from callboard.engine.commands import SERVES, sessions_of
 from callboard.ports.store import Put, Row, Store
 from callboard.ports.store_reading import rows_of
+from callboard.sessions.inspect.agents import type_names
 from callboard.sessions.places import WorkspacePaths
+from callboard.types.choices import unknown
 from callboard.types.errors import Conflict, SessionUnreadable
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
@@ -89,9 +92,21 @@ def files_now(places: WorkspacePaths, *, flag: bool = False) -> ScheduleFiles:
     `flag`: the workspace is trusted for this run. Invalid content raises nothing.
     """
     trust = standing(places.workspace, places.config)
-    return read_schedule_files(
+    files = read_schedule_files(
         schedule_places(places.workspace, places.config, trust.workspace_claims, trusted=flag or trust.trusted)
     )
+    return replace(files, faults=(*files.faults, *_unknown_types(files, places)))
+
+
+def _unknown_types(files: ScheduleFiles, places: WorkspacePaths) -> list[str]:
+    """Return a line for each schedule whose agent type no file defines. It stays: the type may be added later."""
+    known = type_names(places) if files.types else []
+    return [
+        f"{files.types[schedule.source]}: {unknown('type', schedule.target, known)}. Its fires are refused until "
+        "a file defines it"
+        for schedule in files.schedules
+        if schedule.source in files.types and schedule.target not in known
+    ]
 
 
 async def sync_files(store: Store, session: str, files: ScheduleFiles, now: float) -> SyncResult:
@@ -113,6 +128,19 @@ async def sync_files(store: Store, session: str, files: ScheduleFiles, now: floa
         if _is_over(row, files):
             await _end(doing, row)
     return SyncResult(tuple(doing.added), tuple(doing.changed), tuple(doing.cancelled), tuple(doing.faults))
+
+
+async def preview_files(
+    store: Store, session: str, files: ScheduleFiles, now: float
+) -> tuple[list[Schedule], tuple[str, ...]]:
+    """Return the schedules that the session would have after `sync_files`, and the faults. Changes nothing."""
+    copy = MemoryStore()
+    prefix = rows_prefix(session) + "schedule/"
+    await copy.commit(*(Put(row.key, row.value) for row in await rows_of(store, prefix) if row.value is not None))
+    synced = await sync_files(copy, session, files, now)
+    doing = _Doing(copy, session, now)
+    stored = await rows_of(copy, prefix)
+    return [schedule for row in stored if (schedule := doing.read(row)) is not None], synced.faults
 
 
 async def keep_file_schedules(

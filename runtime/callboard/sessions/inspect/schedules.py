@@ -6,7 +6,6 @@ own tools for that, with permissions. A person can name a schedule of the worksp
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,9 +13,6 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from callboard.adapters.extensions.agents import load_agents
-from callboard.adapters.extensions.discovery import ExtensionPaths
-from callboard.adapters.extensions.trust import read_claims
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
@@ -30,6 +26,7 @@ from callboard.engine.commands import SERVES, find_session, sessions_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
+from callboard.sessions.inspect.agents import type_names
 from callboard.sessions.inspect.schedule_files import faults_of, files_now
 from callboard.sessions.inspect.serving import firing
 from callboard.sessions.person_actions import fire_as_person, write_schedule_as_person
@@ -332,7 +329,7 @@ class AllSchedules:
         """
         if schedule.target == "lead":
             return
-        agent_types = await anyio.to_thread.run_sync(_agent_types, self._places)
+        agent_types = await anyio.to_thread.run_sync(type_names, self._places)
         if schedule.target not in agent_types:
             raise InvalidField("agent_type", unknown("type", schedule.target, agent_types))
 
@@ -379,16 +376,6 @@ async def schedules_of(store: Store, places: WorkspacePaths, session: str | None
     """
     ids = await _sessions(store, session)
     return AllSchedules(store, places, [await _inspector(store, session_id) for session_id in ids])
-
-
-def _agent_types(places: WorkspacePaths) -> list[str]:
-    """Return every type that a file defines, trusted or not: only the names are needed."""
-    home = os.environ.get("HOME", "")
-    workspace_claims = read_claims(places.workspace)
-    file_places = ExtensionPaths(
-        places.workspace, places.config, Path(home) if home else None, trusted=True, workspace_claims=workspace_claims
-    )
-    return list(load_agents(file_places).items)
 
 
 def _no_session(workspace: Path) -> str:
