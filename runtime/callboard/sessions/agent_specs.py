@@ -370,7 +370,7 @@ async def lead_of(
     Raises `UsageError` if it cannot have the worktree.
     """
     chosen = options.lead
-    spec = types.lead(chosen.agent_type, chosen.disallowed, model_chosen=options.model.name is not None)
+    spec = types.lead(chosen.agent_type or "lead", chosen.disallowed, model_chosen=options.model.name is not None)
     update: dict[str, object] = {}
     if effort := chosen.effort or types.loaded.settings.effort:
         update["effort"] = effort

@@ -268,9 +268,10 @@ def agent_types(
 ) -> Mapping[str, AgentFile]:
     """Return the agent types with the options' changes, without a permission mode that a settings file disables."""
     agents = {**agents, **extensions.agents}
-    lead = agents.get(lead_options.agent_type)
+    lead_type = lead_options.agent_type or "lead"
+    lead = agents.get(lead_type)
     if lead is not None:
-        agents = {**agents, lead_options.agent_type: _chosen_lead(lead, lead_options, extensions.own)}
+        agents = {**agents, lead_type: _chosen_lead(lead, lead_options, extensions.own)}
     if not loaded.bypass_off:
         return agents
     bound = {name: agent for name, agent in agents.items() if agent.permission_mode == "bypassPermissions"}

@@ -68,6 +68,7 @@ from callboard.sessions.compose import (
 from callboard.sessions.definitions import Definitions, agent_types, keep_reading, library_of
 from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.hosted import GO_ON, HostedSession, HostingFacts
+from callboard.sessions.kept_lead import with_kept
 from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import watch_take_over
 from callboard.sessions.live.answers import guard_answers
@@ -113,6 +114,7 @@ async def open_session(
     async with AsyncExitStack() as stack:
         prepared = await prepare_session(options, stack)
         row = prepared.row
+        options = replace(options, lead=with_kept(options.lead, row.settings, resumed=resume))
         stack.enter_context(naming_version(row))
         lease, host_row = await hold_session(prepared, options.identity, stack)
         wiring = await stack.enter_async_context(open_model(prepared, options.model))
@@ -372,7 +374,7 @@ def _build_ports(
         prompts=WorkspacePrompts(
             places.workspace,
             skills,
-            appended=options.lead.appended,
+            appended="\n\n".join(filter(None, (options.lead.appended, options.lead.schema))),
             facts=wiring.facts,
             walls=sandbox,
             guidance=guidance,

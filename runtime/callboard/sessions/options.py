@@ -120,8 +120,8 @@ class ModelOptions:
 class LeadOptions:
     """The lead of the session."""
 
-    agent_type: str = "lead"
-    """Agent type of a new session's lead."""
+    agent_type: str = ""
+    """Agent type of a new session's lead; empty: that of the forked session's lead, or `lead`."""
     effort: Literal["", "low", "medium", "high", "xhigh", "max"] = ""
     """Thinking effort requested from the lead's model; empty for that of its type."""
     thinking: ThinkingChoice | None = None
@@ -133,6 +133,8 @@ class LeadOptions:
     None: the lead works in the workspace."""
     appended: str = ""
     """Text at the end of every system prompt."""
+    schema: str = ""
+    """Text on the form of this run's answers, after `appended`. A fork does not keep it."""
     tools: tuple[str, ...] | None = None
     """The only tools of the lead; None for those of its type."""
     disallowed: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ from callboard.core.permissions.sensitive_paths import claude_folder
 from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session, named
 from callboard.engine.recall import first_spec
 from callboard.ports.store import Lease, Store
+from callboard.sessions.kept_lead import KEPT_LEAD, kept_of
 from callboard.sessions.lease import hold_lease
 from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
 from callboard.sessions.places import WorkspacePaths, find_places
@@ -186,6 +187,8 @@ async def _new_row(
         settings[DETACHED] = True
     if loaded.settings.placement:
         settings[PLACEMENT] = loaded.settings.placement
+    if lead := kept_of(options.lead):
+        settings[KEPT_LEAD] = lead
     if options.extensions.plugins:  # kept for a later resume
         settings["plugins"] = [str(plugin.resolve()) for plugin in options.extensions.plugins]
     now = SystemClock().now()
@@ -328,12 +331,15 @@ async def _forked(source: SessionRow, settings: Json, options: SessionOptions, s
 
     Raises `UsageError` for an id that a session has.
     """
+    kept = {name: value for name, value in settings.items() if name not in _NOT_FORKED}
+    if lead := {**kept.get(KEPT_LEAD, {}), **kept_of(options.lead)}:
+        kept[KEPT_LEAD] = lead
     row = SessionRow(
         id=await _new_id(options, store),
         workspace=source.workspace,
         created_at=SystemClock().now(),
         model=str(settings["model"]),
-        settings={name: value for name, value in settings.items() if name not in _NOT_FORKED},
+        settings=kept,
         callboard=__version__,
         by_tool=bool(started_by_tool()),
     )

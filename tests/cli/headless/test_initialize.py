@@ -50,9 +50,9 @@ def test_prompts_and_schema_become_options_of_the_lead() -> None:
     kept, _ = extended({"systemPrompt": [""]}, instructions="Mine.")
     assert kept.lead.instructions == "Mine.", "an empty prompt changes nothing"
     with_schema, _ = extended({"jsonSchema": SCHEMA})
-    assert with_schema.lead.appended == schema_words(SCHEMA)
-    once, _ = extended({"jsonSchema": SCHEMA}, appended=schema_words(SCHEMA))
-    assert once.lead.appended == schema_words(SCHEMA), "the command line had it already"
+    assert with_schema.lead.schema == schema_words(SCHEMA)
+    once, _ = extended({"jsonSchema": SCHEMA}, schema=schema_words(SCHEMA))
+    assert once.lead.schema == schema_words(SCHEMA), "the command line had it already"
     assert schema_of({"jsonSchema": SCHEMA}, None) == SCHEMA
 
 

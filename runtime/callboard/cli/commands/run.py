@@ -251,7 +251,7 @@ def session_options(
         ),
         lead=LeadOptions(
             appended=values.get("appended") or "",
-            agent_type=values.get("agent") or "lead",
+            agent_type=values.get("agent") or "",
             effort=values.get("effort") or "",
             worktree=_worktree(values, resume=resume),
         ),
@@ -383,8 +383,7 @@ def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[s
         raise UsageError("--system-prompt and --system-prompt-file are two prompts of the lead: give one of the two")
     system = values.get("system_prompt") or _text_of(values.get("system_prompt_file"), "--system-prompt-file")
     appended = [options.lead.appended, _text_of(values.get("append_system_prompt_file"), "--append-system-prompt-file")]
-    if values.get("json_schema"):
-        appended.append(schema_words(json_object(values["json_schema"], "--json-schema")))
+    schema = values.get("json_schema")
     tools = None
     if values.get("tools") not in (None, "default"):
         names = split_list([values["tools"]])
@@ -400,6 +399,7 @@ def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[s
         thinking=_thinking(values),
         instructions=system.strip(),
         appended="\n\n".join(text for text in appended if text),
+        schema=schema_words(json_object(schema, "--json-schema")) if schema else "",
         tools=tools,
         agent_type=values.get("agent") or options.lead.agent_type,
     )

@@ -86,13 +86,12 @@ def _lead(request: Json, lead: LeadOptions) -> LeadOptions:
     """Return the options of the lead with the client's system prompt. A prompt without text keeps the lead's own."""
     system = "\n\n".join(text for text in _texts(request.get("systemPrompt") or (), "systemPrompt") if text.strip())
     schema = schema_of(request, None)
-    wording = schema_words(schema) if schema else ""
-    wording = "" if wording in lead.appended else wording  # the command line may contain the same schema
-    appended = [lead.appended, str(request.get("appendSystemPrompt") or ""), wording]
+    appended = [lead.appended, str(request.get("appendSystemPrompt") or "")]
     return replace(
         lead,
         instructions=system.replace(_BOUNDARY, "").strip() or lead.instructions,
         appended="\n\n".join(text for text in appended if text.strip()),
+        schema=lead.schema or (schema_words(schema) if schema else ""),
     )
 
 
