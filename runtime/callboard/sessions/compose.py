@@ -40,6 +40,9 @@ from callboard.types.model_names import without_long
 from callboard.types.personal_settings import SearchSettings
 from callboard.types.records import Budget, SessionRow
 
+CASSETTE = "cassette"
+"""Model of a replay: `cassette:FILE`."""
+
 
 def shared_transcripts(
     places: WorkspacePaths, loaded: LoadedSettings, row: SessionRow, *, mirror: Mirror | None = None
@@ -88,10 +91,15 @@ async def choose_model(
 ) -> AsyncGenerator[ModelSelection]:
     """Yield the model for `rehearsal:FILE`, or for the name of a model of the service. Closed at the end.
 
-    Raises `CredentialsMissing`, `SettingsError`.
+    Raises `CredentialsMissing`, `SettingsError`, and `UsageError` for a file that is missing in the name, and for a
+    cassette.
     """
-    kind, _, file = model_name.partition(":")
-    if kind == "rehearsal" and file:
+    kind, colon, file = model_name.partition(":")
+    if kind in ("rehearsal", CASSETTE) and colon and not file:
+        raise UsageError(f"the model {model_name} names no file: write {model_name}FILE")
+    if kind == CASSETTE and colon:
+        raise UsageError(f"{model_name} is a recorded session, which only a new `callboard run` plays: name a model")
+    if kind == "rehearsal" and colon:
         async with _rehearsal(Path(file), places, session) as chosen:
             yield chosen
     else:

@@ -414,7 +414,7 @@ async def _check_models(
 async def _fault_of(model: str, loaded: LoadedSettings, places: WorkspacePaths) -> PersonCanAct | None:
     """Return why a model cannot be called from here; None if no reason is known. Calls no service."""
     try:
-        if not model.startswith(_REHEARSAL):
+        if not model.startswith(_REHEARSAL) or model == _REHEARSAL:
             async with choose_model(model, loaded, places, "serve"):
                 return None
         file = model.removeprefix(_REHEARSAL)

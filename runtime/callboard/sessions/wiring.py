@@ -15,13 +15,12 @@ import anyio.to_thread
 from callboard.adapters.system.scratch import scratch_folder
 from callboard.config.settings import LoadedSettings
 from callboard.engine.runtime import Services, SessionRuntime
-from callboard.sessions.compose import ModelSelection, choose_model
+from callboard.sessions.compose import CASSETTE, ModelSelection, choose_model
 from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import SettingsError
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
-CASSETTE = "cassette"
 _SESSION = late_pattern(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 
 

@@ -150,3 +150,16 @@ def test_a_scenario_in_the_workspace_is_found_from_another_folder(command: Comma
     workspace, command.workspace = command.workspace, tmp_path
     ran = command.run_inline("-C", str(workspace), "run", "--continue", "Go on.")
     assert (ran.code, "Done again." in ran.out) == (0, True), ran.err
+
+
+@pytest.mark.parametrize("model", ["cassette:", "rehearsal:"])
+def test_a_model_without_its_file_is_told(command: Command, model: str) -> None:
+    for words in (("run", "Hi."), ("serve",), ("run", "--detach", "Hi.")):
+        ran = command.run_inline(*words, "--model", model)
+        assert (ran.code, ran.err) == (2, f"callboard: the model {model} names no file: write {model}FILE\n")
+
+
+def test_a_session_that_is_no_replay_cannot_have_a_cassette_as_its_model(command: Command) -> None:
+    ran = command.run_inline("serve", "--model", "cassette:old.jsonl")
+    assert ran.code == 2
+    assert "cassette:old.jsonl is a recorded session, which only a new `callboard run` plays" in ran.err
