@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator
 from itertools import accumulate
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from tests.sessions.serving_here import DEAD, LIMIT, ServingHere, serving_here
 
 from callboard.adapters.processes.pids import started_at
+from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, host_lease, queue_key, schedule_key
+from callboard.core.scheduling.due import EXPIRED
 from callboard.engine.commands import queueing
 from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
@@ -223,3 +226,41 @@ async def test_an_order_to_drain_that_cannot_be_announced_ends_nothing(
         assert [host.state for host in (await read_hosts(here.store)).hosts] == ["draining"]
         await drain_in(here.store, own, drain=False)
         await _another_ends(here)
+
+
+# A clock that was ahead of time
+
+
+def _expired(session: str, moment: float) -> Put:
+    """Return the row of a schedule that a clock ahead of time ended, although it expires an hour after `moment`."""
+    schedule = Schedule(id="cron_roof", cron="0 * * * *", prompt="Look.", created_at=moment, expires=moment + 3_600)
+    ended = schedule.model_copy(update={"state": "ended", "paused_why": EXPIRED, "last_slot": moment + 86_400})
+    return Put(schedule_key(session, schedule.id), ended.encode())
+
+
+async def test_a_session_whose_only_schedule_a_fast_clock_ended_is_hosted_and_corrected(here: ServingHere) -> None:
+    session = await here.orphan()
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("left")))
+    await here.store.commit(_expired(session, time.time()))
+    here.lines.clear()
+    async with here.serving(here.server()):
+        await here.until(lambda: any(text.startswith("corrected") for text in here.texts("note")))
+    assert here.texts("hosting")[0].startswith("1 schedule, next ")
+
+
+async def test_a_clock_that_is_put_back_while_nothing_is_hosted_is_noticed(
+    here: ServingHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await here.orphan()
+    ahead = 7_200.0
+    monkeypatch.setattr(serve_sessions, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(SystemClock, "now", lambda _: time.time() + ahead)
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("left")))
+        here.lines.clear()
+        await here.store.commit(_expired(session, time.time()))
+        await _another_ends(here)
+        assert not here.texts("note"), "it has expired for this clock"
+        ahead = 0.0
+        await here.until(lambda: any(text.startswith("corrected") for text in here.texts("note")))

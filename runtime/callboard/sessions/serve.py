@@ -35,7 +35,7 @@ from callboard.ports.store import LeaseHolder, Store
 from callboard.sessions.compose import choose_model
 from callboard.sessions.fleet import Fleet, own_labels
 from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, preview_files, sync_files
-from callboard.sessions.inspect.serving import fires_again, serving
+from callboard.sessions.inspect.serving import serving
 from callboard.sessions.lease import holder_died
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -219,17 +219,17 @@ async def would_host(serving: Serving, notice: Notice) -> DryRun:
     async with _opened(serving, partial(open_store, notice=notice)) as (places, _, shared):
         server = Server(serving, shared, lambda event: None, Fleet(shared.store, HostAbout()))
         await server.look()
-        schedules = {entry.session: list(entry.schedules.values()) for entry in server.entries}
+        firing = {entry.session: entry.firing() for entry in server.entries}
         files = await anyio.to_thread.run_sync(partial(files_now, places, flag=serving.trust))
         home = await _serve_session(shared.store) or ""
-        schedules[home], faults = await preview_files(shared.store, home, files, SystemClock().now())
+        filed, faults = await preview_files(shared.store, home, files, SystemClock().now())
+        firing[home] = ServedSession(home, {schedule.id: schedule for schedule in filed}).firing()
         hosts = list[HostCandidate]()
-        for session, rows in schedules.items():
-            firing = [(schedule, _wake(schedule)) for schedule in rows if schedule.durable and fires_again(schedule)]
-            if firing:
+        for session, schedules in firing.items():
+            if schedules:
                 holder = await shared.store.holder(host_lease(session)) if session else None
-                firing.sort(key=lambda pair: pair[1] or 0.0)
-                hosts.append(HostCandidate(session, holder.pid if holder else None, tuple(firing)))
+                times = sorted(((schedule, _wake(schedule)) for schedule in schedules), key=lambda pair: pair[1] or 0.0)
+                hosts.append(HostCandidate(session, holder.pid if holder else None, tuple(times)))
         return DryRun(tuple(hosts), faults)
 
 

@@ -17,18 +17,17 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from callboard.adapters.storage.patience import PROCESS_ENDS
-from callboard.adapters.system.clock import SystemClock
+from callboard.adapters.system.clock import LOOK_AGAIN, SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
 from callboard.core.decoding import in_words, read_value
 from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, session_key, session_of
 from callboard.core.scheduling import CronInvalid, next_wake
-from callboard.core.scheduling.due import is_correction
+from callboard.core.scheduling.due import CLOCK_SKEW, is_correction
 from callboard.engine.commands import PLACEMENT, queueing, read_session
 from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
 from callboard.sessions.fleet import Fleet
 from callboard.sessions.hosted import HostedSession
-from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.lease import process_at, take_lease, until_free
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -126,9 +125,22 @@ class Server:
             for work in others:
                 group.start_soon(work)
             group.start_soon(self._fleet.run)
+            group.start_soon(self._follow_clock)
             group.start_soon(self._keep_all, group)
             await self._until_handed_over()
             group.cancel_scope.cancel()
+
+    async def _follow_clock(self) -> None:
+        """Look at all sessions again when the clock was put back, until cancelled: it may have ended their schedules."""
+        clock = SystemClock()
+        ahead = clock.now() - clock.steady()
+        while True:  # a changed clock causes no event
+            await anyio.sleep(LOOK_AGAIN)
+            before = ahead
+            ahead = clock.now() - clock.steady()
+            if ahead < before - CLOCK_SKEW:
+                for entry in self.entries:
+                    entry.changed.notify()
 
     async def _until_handed_over(self) -> None:
         """Return when this host is to leave and hosts nothing any more."""
@@ -564,7 +576,7 @@ def stops_all(error: Exception) -> bool:
 
 
 def _count(entry: ServedSession) -> str:
-    firing = [schedule for schedule in entry.schedules.values() if fires_again(schedule)]
+    firing = entry.firing()
     wakes = [wake for schedule in firing if (wake := _wake(schedule)) is not None]
     first = f", next {_moment(min(wakes))}" if wakes else ""
     if not entry.fires():

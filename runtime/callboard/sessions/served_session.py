@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from callboard.adapters.system.clock import SystemClock
 from callboard.core.scheduling import CronInvalid, next_wake, when_of
 from callboard.core.scheduling.due import corrected
 from callboard.ports.notifier import Notifier
@@ -45,11 +46,16 @@ class ServedSession:
     def fires(self) -> bool:
         """Return True if a process has to host the session because of its schedules.
 
-        A schedule that existed only for an earlier process does not count.
+        A schedule that existed only for an earlier process does not count. One that a fast clock ended does: its host
+        corrects it.
         """
-        return bool(self.open) or any(
-            schedule.durable and fires_again(schedule) for schedule in self.schedules.values()
-        )
+        return bool(self.open) or bool(self.firing())
+
+    def firing(self) -> list[Schedule]:
+        """Return the schedules that need a host, as its first look corrects them."""
+        now = SystemClock().now()
+        durable = [schedule for schedule in self.schedules.values() if schedule.durable]
+        return [schedule for row in durable if fires_again(schedule := with_correction(row, now))]
 
     def take_schedule(self, name: str, schedule: Schedule | None) -> None:
         """Process a changed schedule; None: it is gone, or this version cannot read it."""
@@ -77,7 +83,7 @@ class ServedSession:
     def due(self, by: float, now: float) -> bool:
         """Return True if a fire is due at `by`, or in progress, or a fast clock set a time that has to be corrected."""
         return bool(self.open) or any(
-            schedule.durable and (_is_due(schedule, by) or _is_ahead(schedule, now))
+            schedule.durable and (_is_due(schedule, by) or with_correction(schedule, now) is not schedule)
             for schedule in self.schedules.values()
         )
 
@@ -90,11 +96,13 @@ def _is_due(schedule: Schedule, now: float) -> bool:
     return wake is not None and wake <= now
 
 
-def _is_ahead(schedule: Schedule, now: float) -> bool:
+def with_correction(schedule: Schedule, now: float) -> Schedule:
+    """Return the schedule as its host corrects it after a fast clock; the same object if there is nothing to correct."""
     try:
-        return bool(corrected(schedule, now, when_of(schedule)))
+        update = corrected(schedule, now, when_of(schedule))
     except CronInvalid:
-        return False
+        return schedule
+    return schedule.model_copy(update=dict(update)) if update else schedule
 
 
 def _by_person(before: Schedule | None, now: Schedule | None) -> bool:
