@@ -259,6 +259,22 @@ async def test_a_detached_session_begins_with_the_files_of_the_one_who_started_i
     assert await fleet.reminders() == []
 
 
+async def test_a_branch_that_was_deleted_is_pushed_again_without_a_change(fleet: Fleet) -> None:
+    branch = f"callboard/{SESSION}/workspace"
+    async with fleet.at("a") as session:
+        await fleet.turn(session, "Write one.")
+        await session.checkpoint()
+        run_git(fleet.remote, "branch", "-D", branch)
+        await session.checkpoint()
+        assert branch in fleet.branches()
+        run_git(fleet.remote, "branch", "-D", branch)
+    assert branch in fleet.branches(), "the next host finds it"
+    fleet.remote.rename(fleet.base / "away")
+    async with fleet.at("a"):
+        pass
+    assert not [line for line in fleet.listener.notices if "was not pushed" in line], "everything was pushed before"
+
+
 async def test_a_session_without_a_remote_has_no_checkpoints(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALLBOARD_WORKSPACE_REMOTE")
     async with fleet.at("a") as session:

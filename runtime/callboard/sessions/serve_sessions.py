@@ -131,7 +131,7 @@ class Server:
             group.cancel_scope.cancel()
 
     async def _follow_clock(self) -> None:
-        """Look at all sessions again when the clock was put back, until cancelled: it may have ended their schedules."""
+        """Look at all sessions again when a clock is put back that may have ended their schedules, until cancelled."""
         clock = SystemClock()
         ahead = clock.now() - clock.steady()
         while True:  # a changed clock causes no event

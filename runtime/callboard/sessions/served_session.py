@@ -97,7 +97,7 @@ def _is_due(schedule: Schedule, now: float) -> bool:
 
 
 def with_correction(schedule: Schedule, now: float) -> Schedule:
-    """Return the schedule as its host corrects it after a fast clock; the same object if there is nothing to correct."""
+    """Return the schedule as its host corrects it after a fast clock; the same object if it is right."""
     try:
         update = corrected(schedule, now, when_of(schedule))
     except CronInvalid:
