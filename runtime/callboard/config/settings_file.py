@@ -7,19 +7,16 @@ it stays trusted with the change that the user made, and with no other change.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
 from callboard.adapters.extensions.trust import LARGEST_FILE, SETTINGS, read_claims
 from callboard.adapters.extensions.yaml import Address, dotted, load_yaml
 from callboard.adapters.extensions.yaml_edit import with_value, without_value
-from callboard.adapters.system.regular_files import open_folder, part_name, read_in, write_in_folder
+from callboard.config.replaced_file import ReplacedFile
 from callboard.config.setting_keys import SettingKey
 from callboard.config.settings import LoadedSettings, check_settings_text, load_settings, user_file
 from callboard.config.trust import Trust, keep, standing
@@ -95,8 +92,8 @@ class SettingsFile:
     def values(self) -> dict[str, object]:
         """Return the values in the file; empty if there is no file. Raises `SettingsError`."""
         try:
-            with self._opened(create=False) as folder:
-                return _mapping(self._read(folder)[0], str(self.path))
+            with self._file.opened(create=False) as folder:
+                return _mapping(self._text(self._file.read(folder)[0]), str(self.path))
         except FileNotFoundError:
             return {}
 
@@ -178,19 +175,17 @@ class SettingsFile:
     def _change(self, change: Callable[[str], tuple[str, Changed]]) -> Changed:
         """Replace the file by its changed text, one process at a time, and return the result of the change."""
         before = standing(self.workspace, self.config) if self.workspace is not None else None
-        with self._opened(create=True) as folder:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            text, mode = self._read(folder)
+        with self._file.opened(create=True) as folder:
+            old, mode = self._file.read(folder)
+            text = self._text(old)
             _mapping(text, str(self.path))  # a file that is not valid is refused with its line
             changed, result = change(text.removeprefix(_BOM))
             if changed == text.removeprefix(_BOM):
                 return result
             content = ((_BOM if text.startswith(_BOM) else "") + changed).encode()
-            write_in_folder(
-                folder, self._name, content, mode=mode, part=part_name(self._name, f"settings {os.getpid()}")
-            )
+            self._file.write(folder, content, mode)
         if before is not None:
-            self._keep_trust(before, text.encode(), content)
+            self._keep_trust(before, old, content)
         return result
 
     def _keep_trust(self, before: Trust, old: bytes, new: bytes) -> None:
@@ -205,60 +200,15 @@ class SettingsFile:
             keep(now, self.config)
 
     @property
-    def _name(self) -> str:
-        return self.path.name if self.workspace is not None else os.path.basename(os.path.realpath(self.path))  # noqa: PTH119 - the same text is split in `_opened`
+    def _file(self) -> ReplacedFile:
+        return ReplacedFile(self.path, self.workspace, LARGEST_FILE)
 
-    def _read(self, folder: int) -> tuple[str, int | None]:
-        """Return text and mode of the file in an open folder; a missing one is empty."""
+    def _text(self, content: bytes) -> str:
         try:
-            content, mode = read_in(folder, self._name, LARGEST_FILE) or (
-                b"",
-                0o600 if self.workspace is None else None,
-            )
-            return content.decode(), mode
+            return content.decode()
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise SettingsError("is not UTF-8 text, so nothing was changed", f"{self.path}:{line}") from error
-        except OSError as failed:
-            reason = "is a link: edit the file that it leads to" if failed.errno == errno.ELOOP else failed.strerror
-            raise SettingsError(f"cannot be changed: {reason}", str(self.path)) from failed
-
-    @contextlib.contextmanager
-    def _opened(self, *, create: bool) -> Generator[int]:
-        """Open the folder of the file. Raises `SettingsError`.
-
-        The user may keep their own file elsewhere, with a link to it. In a workspace, whose content others write, a
-        link could lead to any file of the user.
-        """
-        with contextlib.ExitStack() as folders:
-            try:
-                if self.workspace is None:
-                    folder = self._open_own(create=create)
-                else:
-                    root = open_folder(str(self.workspace))
-                    folders.callback(os.close, root)
-                    folder = _open_inside(root, self.path.parent.name, create=create)
-                folders.callback(os.close, folder)
-                yield folder
-            except FileNotFoundError:
-                raise
-            except OSError as failed:
-                linked = failed.errno in (errno.ELOOP, errno.ENOTDIR)
-                reason = "its folder is a link: edit the file that it leads to" if linked else failed.strerror or failed
-                raise SettingsError(f"cannot be changed: {reason}", str(self.path)) from failed
-
-    def _open_own(self, *, create: bool) -> int:
-        parent = Path(os.path.realpath(self.path)).parent
-        if create:
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return open_folder(str(parent))
-
-
-def _open_inside(root: int, name: str, *, create: bool) -> int:
-    if create:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, dir_fd=root)
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
 
 
 def _mapping(text: str, where: str) -> dict[str, object]:

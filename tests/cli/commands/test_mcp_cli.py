@@ -70,6 +70,22 @@ def test_entries_that_processes_add_at_once_are_all_there(command: Command) -> N
     assert sorted(servers_of(command)) == names
 
 
+def test_a_link_in_a_workspace_is_never_followed_and_the_users_own_file_may_be_one(command: Command) -> None:
+    outside = command.workspace.parent / "outside.json"
+    outside.write_text('{"mcpServers": {"a": {"command": "a"}}}')
+    (command.workspace / ".mcp.json").symlink_to(outside)
+    for words in (("add", "-s", "workspace", "b", "--", "b"), ("remove", "-s", "workspace", "a")):
+        ran = command.run_inline("mcp", *words)
+        assert (ran.code, ".mcp.json: cannot be changed: is a link: edit the file" in ran.err) == (3, True), ran.err
+    assert json.loads(outside.read_text()) == {"mcpServers": {"a": {"command": "a"}}}
+    own = command.workspace.parent / "config/callboard/mcp.json"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(outside)
+    assert command.run_inline("mcp", "add", "b", "--", "b").code == 0
+    assert sorted(json.loads(outside.read_text())["mcpServers"]) == ["a", "b"]
+    assert own.is_symlink()
+
+
 def test_a_workspace_file_that_is_not_text_is_told_also_once_it_is_trusted(command: Command) -> None:
     file = command.workspace / ".mcp.json"
     file.write_text('{"mcpServers": {"a": {"command": "x"}}}', "utf-16")

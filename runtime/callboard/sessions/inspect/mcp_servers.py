@@ -5,18 +5,15 @@ Entries are written completely or not at all, and the rest of the file is unchan
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import tempfile
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from callboard.adapters.extensions.plugins import read_plugins
 from callboard.adapters.mcp.config import PERSON_FILE, WORKSPACE_FILE, Configured, ServerSources, read_servers
-from callboard.adapters.system.regular_files import read_regular
+from callboard.config.replaced_file import ReplacedFile
 from callboard.config.settings_file import settings_here
 from callboard.core.json_depth import check_json_limits
 from callboard.core.mcp.config_entries import read_servers_node
@@ -30,6 +27,7 @@ from callboard.types.mcp import ServerEntry, ServerState
 from callboard.types.records import Json
 from callboard.types.settings import McpSettings
 
+Changed = TypeVar("Changed")
 Scope = Literal["person", "workspace"]
 
 _MOST_BYTES = 4_000_000
@@ -117,15 +115,15 @@ def add_server(workspace: Path, name: str, entry: Json, scope: Scope, *, replace
         raise UsageError(
             "; ".join(f"{fault.field}: {fault.why}" for fault in refused) or f"{name!r} is not a valid name"
         )
-    with _locked([path]):
-        document = _document(path)
-        servers = _servers(document, path)
+
+    def adding(servers: dict[str, object]) -> None:
         if name in servers and not replace:
             raise UsageError(
                 f"{path} has a server {name!r} already: --replace writes over it, `callboard mcp get` shows it"
             )
         servers[name] = entry
-        _write(path, document)
+
+    _change(workspace, scope, adding)
     notes = tuple(f"{fault.field}: {fault.why}" for fault in parsed.faults)
     return WrittenEntry(path, entry, scope == "workspace", notes)
 
@@ -137,24 +135,21 @@ def remove_server(workspace: Path, name: str, scope: Scope | None = None) -> Wri
     """
     scopes: tuple[Scope, ...] = ("person", "workspace") if scope is None else (scope,)
     paths = {each: path_of(workspace, each) for each in scopes}
-    with _locked(path for path in paths.values() if path.parent.is_dir()):  # a removal makes no folder
-        return _removed(name, paths)
-
-
-def _removed(name: str, paths: Mapping[str, Path]) -> WrittenEntry:
-    documents = {scope_name: _document(path) for scope_name, path in paths.items()}
-    having = [each for each in paths if name in _servers(documents[each], paths[each])]
-    if len(having) > 1:
-        raise UsageError(f"{name!r} is defined in {' and in '.join(str(paths[each]) for each in having)}: add --scope")
-    if not having:
-        names = [each for place in paths for each in _servers(documents[place], paths[place])]
+    having = {each: _servers_in(workspace, each) for each in scopes}
+    holders = [each for each in scopes if name in having[each]]
+    if len(holders) > 1:
+        raise UsageError(f"{name!r} is defined in {' and in '.join(str(paths[each]) for each in holders)}: add --scope")
+    if not holders:
         where = " or ".join(str(path) for path in paths.values())
-        raise UsageError(_unknown(name, names, where=f"in {where}"))
-    (holder,) = having
-    servers = _servers(documents[holder], paths[holder])
-    entry = cast("Json", servers.pop(name))
-    _write(paths[holder], documents[holder])
-    return WrittenEntry(paths[holder], entry, holder == "workspace")
+        raise UsageError(_unknown(name, [known for each in scopes for known in having[each]], where=f"in {where}"))
+    (holder,) = holders
+
+    def removing(servers: dict[str, object]) -> Json:
+        if name not in servers:  # another process was faster
+            raise UsageError(_unknown(name, servers, where=f"in {paths[holder]}"))
+        return cast("Json", servers.pop(name))
+
+    return WrittenEntry(paths[holder], _change(workspace, holder, removing), holder == "workspace")
 
 
 def path_of(workspace: Path, scope: Scope) -> Path:
@@ -168,34 +163,40 @@ def _unknown(name: str, names: Sequence[str] | Mapping[str, object], *, where: s
     return unknown("MCP server", name, sorted(names), where=where) + hint
 
 
-@contextmanager
-def _locked(paths: Iterable[Path]) -> Generator[None]:
-    """Let one process at a time change the files. Their folders are locked, because the files are replaced.
-
-    Raises `SettingsError`.
-    """
-    folders = {os.path.dirname(os.path.realpath(path)): path for path in paths}  # noqa: PTH120 - a resolved text
-    with ExitStack() as locks:
-        for folder in sorted(folders):
-            try:
-                os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - a resolved text
-                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as failed:
-                raise SettingsError(f"cannot be written: {failed.strerror or failed}", str(folders[folder])) from failed
-            locks.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+def _file(workspace: Path, scope: Scope) -> ReplacedFile:
+    path = path_of(workspace, scope)
+    return ReplacedFile(path, path.parent if scope == "workspace" else None, _MOST_BYTES)
 
 
-def _document(path: Path) -> dict[str, object]:
-    """Return the content of the file; an empty document if there is none. Raises `SettingsError`."""
+def _servers_in(workspace: Path, scope: Scope) -> Mapping[str, object]:
+    """Return the entries of a scope's file; none if there is no file. Raises `SettingsError`."""
+    file = _file(workspace, scope)
     try:
-        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+        with file.opened(create=False) as folder:
+            return _servers(_document(file.read(folder)[0], file.path), file.path)
     except FileNotFoundError:
-        return {_FIELD: {}}
-    except (OSError, ValueError) as failed:
-        raise SettingsError(f"cannot be read: {failed}", str(path)) from failed
+        return {}
+
+
+def _change(workspace: Path, scope: Scope, act: Callable[[dict[str, object]], Changed]) -> Changed:
+    """Change the entries of a scope's file, one process at a time, and return the result of `act`.
+
+    Raises `SettingsError`, and what `act` raises.
+    """
+    file = _file(workspace, scope)
+    with file.opened(create=True) as folder:
+        content, mode = file.read(folder)
+        document = _document(content, file.path)
+        result = act(_servers(document, file.path))
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        file.write(folder, text.encode("utf-8", "replace"), mode)
+    return result
+
+
+def _document(content: bytes, path: Path) -> dict[str, object]:
+    """Return a file's content; an empty document for an empty file. Raises `SettingsError`."""
     try:
+        text = content.decode("utf-8-sig")
         check_json_limits(text)
         document: object = json.loads(text or "{}")
     except (ValueError, RecursionError) as wrong:
@@ -210,22 +211,3 @@ def _servers(document: dict[str, object], path: Path) -> dict[str, object]:
     if not isinstance(servers, dict):
         raise SettingsError(f"{_FIELD} is not a JSON object, so nothing was changed", str(path))
     return cast("dict[str, object]", servers)
-
-
-def _write(path: Path, document: Mapping[str, object]) -> None:
-    """Write the file completely or not at all, with the same permissions as before.
-
-    A new file of the person is readable only by them. Raises `SettingsError`.
-    """
-    target = Path(os.path.realpath(path))
-    try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600 if path.name == PERSON_FILE else 0o644
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".callboard-", delete=False) as new:
-            new.write(text.encode("utf-8", "replace"))
-            new.flush()
-            os.fchmod(new.fileno(), mode)
-            os.fsync(new.fileno())
-        Path(new.name).replace(target)
-    except OSError as failed:
-        raise SettingsError(f"cannot be written: {failed.strerror or failed}", str(path)) from failed
