@@ -34,6 +34,15 @@ PROCESS_ENDS = threading.Event()
 session is being opened, whose lease is freed under a shield."""
 
 
+@contextmanager
+def one_command() -> Generator[None]:
+    """Clear `PROCESS_ENDS` after the block, which runs one command: a program may run several in one process."""
+    try:
+        yield
+    finally:
+        PROCESS_ENDS.clear()
+
+
 class Patience:
     """Waiting rules of one open store. Thread-safe."""
 

@@ -16,7 +16,8 @@ of the call, so that a call that was cut off finds its subagent again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
 from pydantic import Field
 
@@ -63,6 +64,16 @@ def granted(spec: AgentSpec, grant: Grant, context: CallContext) -> AgentSpec | 
     reason = used_up(result.budget, result.kind, limit=result.limit, spent=result.spent, needed=result.wanted)
     text = f"not started: {reason}. Do it yourself, or say what is left undone"
     return ToolOutcome(text, is_error=True, events=(result,), data={"budget": result.budget, "kind": result.kind})
+
+
+@contextmanager
+def taken_back_on_failure(name: str, context: CallContext) -> Generator[None]:
+    """Take back the grant of a new agent if the block fails: budgets must not count an agent that does not exist."""
+    try:
+        yield
+    except BaseException:  # refused or cancelled
+        context.spawner.take_back(name)
+        raise
 
 
 _COMPACT = """\
@@ -214,11 +225,8 @@ class SubagentTool:
         spec = granted(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
             return spec
-        try:
+        with taken_back_on_failure(spec.name, context):
             spec = await context.spawner.isolated(spec, call=context.call)
-        except BaseException:  # refused or cancelled: the budgets must not count an agent that does not exist
-            context.spawner.take_back(spec.name)
-            raise
         if read.run_in_background or spec.background:
             return _in_background(spec, read, context)
         ended = await context.spawner.attend(spec, read.prompt, call=context.call)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pydantic import AliasChoices, Field
 
 from callboard.adapters.tools.base import StoreTool, ToolInput, look_tool, read_input, schema_of, store_tool
-from callboard.adapters.tools.control import Grant, granted, listed
+from callboard.adapters.tools.control import Grant, granted, listed, taken_back_on_failure
 from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
@@ -226,11 +226,8 @@ class _SpawnTool(StoreTool[_Spawn]):
         name = await worktree_for(read.worktree, read.name, context) if isolated or read.worktree else ""
         outcome = self.act(read.model_copy(update={"worktree": name}), context)
         if name and not outcome.is_error:
-            try:
+            with taken_back_on_failure(read.name, context):
                 await make_worktree(name, read.name, context)
-            except BaseException:  # refused or cancelled: the budgets must not count an agent that does not exist
-                context.spawner.take_back(read.name)
-                raise
         return outcome
 
 

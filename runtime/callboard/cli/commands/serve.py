@@ -18,7 +18,7 @@ import anyio
 import click
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
-from callboard.adapters.storage.patience import PROCESS_ENDS
+from callboard.adapters.storage.patience import PROCESS_ENDS, one_command
 from callboard.adapters.system.open_files import raise_limit
 from callboard.cli.commands.options import FiniteRange, Invocation, as_json, everywhere, refuse_idle
 from callboard.cli.commands.output import notice_of, terminal_of
@@ -156,7 +156,7 @@ class _Serve:
         """Serve and return the exit code. SIGHUP starts again with the new settings."""
         code = 0
         self._scope = anyio.CancelScope()
-        try:
+        with one_command():
             async with anyio.create_task_group() as group:
                 await group.start(self._take_signals)
                 group.start_soon(self._take_hangups)
@@ -164,8 +164,6 @@ class _Serve:
                 async with self._page():
                     code = await self._serve()
                 group.cancel_scope.cancel()
-        finally:
-            PROCESS_ENDS.clear()  # a program may run several commands in one process
         codes = (self._left, self._handed_over, code)
         return next(each for each in codes if each is not None)
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import anyio
 
-from callboard.adapters.storage.patience import PROCESS_ENDS
+from callboard.adapters.storage.patience import PROCESS_ENDS, one_command
 from callboard.cli.terminal import hangup
 from callboard.cli.terminal.terminal import Terminal
 from callboard.types.lazy_dataclass import dataclass
@@ -116,10 +116,8 @@ def run_with_signals(
     """
     with Signals(*numbers) as signals:
         leaving = ExitRequests(signals=signals)
-        try:
+        with one_command():
             code = anyio.run(go, leaving)
-        finally:
-            PROCESS_ENDS.clear()  # a program may run several commands in one process
         # A signal that arrived while the loop was ending
         # (test_a_signal_that_comes_while_its_reader_is_cancelled_gives_the_exit_code).
         for number in signals.take_unread():

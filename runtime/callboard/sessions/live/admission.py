@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import structlog
 
 from callboard.adapters.processes.connection_owner import ConnectionOwner
-from callboard.adapters.processes.private_socket import accepted, is_own, peer_of
+from callboard.adapters.processes.private_socket import accepted, is_own, listening, peer_of
 from callboard.engine.runtime import SessionRuntime
 from callboard.sessions.person_actions import record_refusal
 from callboard.types.records import RefusedRequest
@@ -57,6 +59,21 @@ class PeerAdmission:
 def live_log() -> structlog.BoundLogger:
     """Return the log of the sockets of a host."""
     return structlog.get_logger("callboard.live")
+
+
+@contextmanager
+def listening_if_possible(folder: Path, name: str, *, without: str) -> Generator[socket.socket | None]:
+    """Yield a private socket that listens during the block; None if there can be none.
+
+    `without`: the consequence, for the log.
+    """
+    with ExitStack() as stack:
+        try:
+            listener = stack.enter_context(listening(folder, name))
+        except OSError as error:
+            live_log().warning(without, error=str(error))
+            listener = None
+        yield listener
 
 
 async def serve_connections(

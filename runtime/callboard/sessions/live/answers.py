@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
 
-from callboard.adapters.processes.private_socket import first_line, listening, socket_name
+from callboard.adapters.processes.private_socket import first_line, socket_name
 from callboard.core.approvals.vouching import read_announcement, reply_line
 from callboard.core.keys import vouch_purpose
 from callboard.core.live.frames import LiveProtocolError
 from callboard.engine.approvals.answer_guard import AnswerGuard
 from callboard.engine.runtime import SessionRuntime
-from callboard.sessions.live.admission import MOST_REPORTED, REQUEST_WITHIN, PeerAdmission, live_log, serve_connections
+from callboard.sessions.live.admission import (
+    MOST_REPORTED,
+    REQUEST_WITHIN,
+    PeerAdmission,
+    listening_if_possible,
+    live_log,
+    serve_connections,
+)
 from callboard.sessions.person_actions import record_refusal
 from callboard.types.records import HostRow, RefusedRequest
 
@@ -28,11 +34,10 @@ _UNDONE = "no process of the person announced it, so it does not count"
 async def guard_answers(runtime: SessionRuntime, folder: Path, row: HostRow, *, task_status: TaskStatus[None]) -> None:
     """Guard the session until cancelled. Without a socket, where nobody could announce anything, it has no guard."""
     name = socket_name(row.pid, row.started, vouch_purpose(runtime.session))
-    with ExitStack() as stack:
-        try:
-            listener = stack.enter_context(listening(folder, name))
-        except OSError as error:
-            live_log().warning("answers that commands write into the database are not detected", error=str(error))
+    with listening_if_possible(
+        folder, name, without="answers that commands write into the database are not detected"
+    ) as listener:
+        if listener is None:
             task_status.started()
             return
         report = ForgeryReporter(runtime)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
 
-from callboard.adapters.processes.private_socket import first_line, listening, received, socket_name
+from callboard.adapters.processes.private_socket import first_line, received, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import (
     FrameKind,
@@ -31,7 +30,7 @@ from callboard.core.live.frames import (
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta, StreamingReply
 from callboard.ports.notifier import Notifier
-from callboard.sessions.live.admission import REQUEST_WITHIN, PeerAdmission, live_log, serve_connections
+from callboard.sessions.live.admission import REQUEST_WITHIN, PeerAdmission, listening_if_possible, serve_connections
 from callboard.types.records import HostRow
 
 GATHERED = 0.03
@@ -90,11 +89,8 @@ class LiveHost:
     async def serve(self, folder: Path, row: HostRow, *, task_status: TaskStatus[None]) -> None:
         """Serve followers until cancelled. Without a socket, followers see whole replies."""
         name = socket_name(row.pid, row.started, live_purpose(self._runtime.session))
-        with ExitStack() as stack:
-            try:
-                listener = stack.enter_context(listening(folder, name))
-            except OSError as error:
-                live_log().warning("followers see whole replies only", error=str(error))
+        with listening_if_possible(folder, name, without="followers see whole replies only") as listener:
+            if listener is None:
                 task_status.started()
                 return
             task_status.started()
