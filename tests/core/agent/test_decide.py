@@ -112,6 +112,8 @@ def test_an_interrupt_before_the_prompt_is_read_drops_the_prompt_and_no_other_ma
     assert dropped == st.Drop(("env_1",), "the prompt was not read before the interrupt: send it again", refused=True)
     life = life.on(ev.EnvelopesDropped, ids=("env_1",), why="not read", refused=True)
     assert step(life) == st.EndTurn("interrupted", "not read")
+    waits = Life.begun().mailed("go", **prompt).mailed("and this", **prompt).turned("env_1").on(ev.Interrupted)
+    assert step(waits) == dropped, "a prompt that waits for its own turn stays"
     of_agent = Life.begun().mailed("a report").turned("env_1").on(ev.Interrupted)
     assert step(of_agent) == st.EndTurn("interrupted"), "mail of agents is not lost"
     stopped = Life.begun().mailed("go", **prompt).turned("env_1").on(ev.StopAsked, by="person")
