@@ -30,7 +30,13 @@ from callboard.core.live.frames import (
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta, StreamingReply
 from callboard.ports.notifier import Notifier
-from callboard.sessions.live.admission import REQUEST_WITHIN, PeerAdmission, listening_if_possible, serve_connections
+from callboard.sessions.live.admission import (
+    REQUEST_WITHIN,
+    PeerAdmission,
+    listening_if_possible,
+    live_log,
+    serve_connections,
+)
 from callboard.types.records import HostRow
 
 GATHERED = 0.03
