@@ -189,7 +189,7 @@ class Checkpoints:
         unpushed = {tree for tree, row in self._rows.items() if row.commit != row.pushed}
         for tree in sorted(due | unpushed):
             if tree in trees:
-                await self._save(tree, trees[tree], again=everything)
+                await self._save(tree, trees[tree], repeated=everything)
             else:
                 await self._forget(tree)
         self._in_round = False
@@ -212,14 +212,14 @@ class Checkpoints:
         if self._rows.pop(tree, None) is not None:
             await self._runtime.commit(Delete(checkpoint_key(self._runtime.session, tree)))
 
-    async def _save(self, tree: str, worktree: Worktree | None, *, again: bool) -> None:
-        """Make a checkpoint of one folder, and push it. `again`: also if it was pushed before."""
+    async def _save(self, tree: str, worktree: Worktree | None, *, repeated: bool) -> None:
+        """Make a checkpoint of one folder, and push it. `repeated`: also if it was pushed before."""
         try:
             repo = repository_at(self._places.workspace, self._git)
             at = await self._spot(repo, worktree)
             if at is not None:
                 row = await self._commit(repo, at, tree, worktree)
-                await self._push(repo, row, again=again)
+                await self._push(repo, row, repeated=repeated)
         except (ToolRefused, OSError) as failed:
             self._report(f"no checkpoint of {tree or 'the workspace'} can be made: {failed}")
 
@@ -266,9 +266,9 @@ class Checkpoints:
             self._runtime.notice("lead", f"not in checkpoints: {'; '.join(new[:_SHOWN])}{_more(len(new) - _SHOWN)}")
         return row
 
-    async def _push(self, repo: Repository, row: CheckpointRow, *, again: bool) -> None:
+    async def _push(self, repo: Repository, row: CheckpointRow, *, repeated: bool) -> None:
         pushed = row.commit == row.pushed
-        if pushed and not again:
+        if pushed and not repeated:
             return
         branch = branch_name(self._runtime.session, row.tree)
         end = await push(repo, self._placed.remote.url, row.commit, branch)

@@ -6,7 +6,7 @@ A resumed lead has its other options already: its journal has its type, its tool
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from callboard.sessions.options import LeadOptions
 from callboard.types.agent_spec import ThinkingChoice
@@ -20,14 +20,14 @@ _KEPT = ("agent_type", "effort", "thinking", "instructions", "appended", "tools"
 def kept_of(lead: LeadOptions) -> Json:
     """Return the options to keep, without those that were not given."""
     default = LeadOptions()
-    kept: Json = {}
+    options: Json = {}
     for name in _KEPT:
         value = getattr(lead, name)
         if value != getattr(default, name):
-            kept[name] = list(value) if isinstance(value, tuple) else value
+            options[name] = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
     if lead.thinking is not None:
-        kept["thinking"] = lead.thinking.model_dump(mode="json")
-    return kept
+        options["thinking"] = lead.thinking.model_dump(mode="json")
+    return options
 
 
 def with_kept(lead: LeadOptions, settings: Json, *, resumed: bool) -> LeadOptions:
@@ -35,10 +35,10 @@ def with_kept(lead: LeadOptions, settings: Json, *, resumed: bool) -> LeadOption
 
     `resumed`: the session goes on, so that only the appended text is needed.
     """
-    kept: dict[str, Any] = dict(settings.get(KEPT_LEAD, {}))
+    options: dict[str, Any] = dict(settings.get(KEPT_LEAD, {}))
     if resumed:
-        return replace(lead, appended=lead.appended or kept.get("appended", ""))
-    if "thinking" in kept:
-        kept["thinking"] = ThinkingChoice.model_validate(kept["thinking"])
-    lists = {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
-    return replace(lead, **{**kept, **lists})
+        return replace(lead, appended=lead.appended or options.get("appended", ""))
+    if "thinking" in options:
+        options["thinking"] = ThinkingChoice.model_validate(options["thinking"])
+    lists = {name: tuple(cast("list[str]", value)) for name, value in options.items() if isinstance(value, list)}
+    return replace(lead, **{**options, **lists})

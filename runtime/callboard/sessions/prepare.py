@@ -332,15 +332,15 @@ async def _forked(source: SessionRow, settings: Json, options: SessionOptions, s
 
     Raises `UsageError` for an id that a session has.
     """
-    kept = {name: value for name, value in settings.items() if name not in _NOT_FORKED}
-    if lead := {**kept.get(KEPT_LEAD, {}), **kept_of(options.lead)}:
-        kept[KEPT_LEAD] = lead
+    forked = {name: value for name, value in settings.items() if name not in _NOT_FORKED}
+    if lead := {**forked.get(KEPT_LEAD, {}), **kept_of(options.lead)}:
+        forked[KEPT_LEAD] = lead
     row = SessionRow(
         id=await _new_id(options, store),
         workspace=source.workspace,
         created_at=SystemClock().now(),
         model=str(settings["model"]),
-        settings=kept,
+        settings=forked,
         callboard=__version__,
         by_tool=bool(started_by_tool()),
     )

@@ -204,7 +204,7 @@ class HostCandidate:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a `callboard serve` would host now, and the faults of schedule files."""
+    """Sessions that a `callboard serve` would host now, and the faults of schedule files."""
 
     sessions: tuple[HostCandidate, ...]
     faults: tuple[str, ...]

@@ -25,6 +25,7 @@ from callboard.core.scheduling.cron import CronInvalid
 from callboard.core.scheduling.fields import InvalidField, duration_words
 from callboard.core.scheduling.history import newest_first, seconds_of, upcoming
 from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus, last_fired, schedule_state
+from callboard.sessions.inspect.schedule_files import file_faults
 from callboard.sessions.inspect.schedules import LIVE, ScheduleInspector, schedules_of
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -484,7 +485,8 @@ class _ScheduleRoutes:
         live = sorted(entries, key=lambda row: (row.schedule.state not in LIVE, row.schedule.state != "active"))
         fires = [fire for inspector in every.inspectors if inspector.all() for fire in await inspector.history()]
         sessions = [(each.session, self._title(each.session)) for each in every.inspectors[:_SESSIONS]]
-        listed = _Listed(live, newest_first(fires), await every.faults(), sessions)
+        faults = await file_faults(self._services.places, (entry.schedule for entry in every.entries()))
+        listed = _Listed(live, newest_first(fires), faults, sessions)
         return _list_page(listed, viewer_of(request))
 
     async def _shown(self, request: Request) -> WebPage:

@@ -11,8 +11,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from callboard.adapters.extensions.claude_settings import UNTRUSTED
-from callboard.adapters.extensions.discovery import DiscoveryNote, Scope, word_list
+from callboard.adapters.extensions.discovery import UNTRUSTED, DiscoveryNote, Scope, word_list
 from callboard.adapters.extensions.yaml import YamlDocument
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE, our_names
 from callboard.types.agent_spec import READ_AS

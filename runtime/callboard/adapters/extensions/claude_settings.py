@@ -23,6 +23,7 @@ from callboard.adapters.extensions.claude_fields import (
     sandbox_values,
     simple_value,
 )
+from callboard.adapters.extensions.discovery import UNTRUSTED
 from callboard.adapters.extensions.trust import CLAUDE
 from callboard.core.mcp.config_entries import KEYS, Approval
 from callboard.core.permissions.rule_check import Kind, rule_note
@@ -47,7 +48,6 @@ MODES: Mapping[str, str] = MappingProxyType(
 _HOOK_FIELDS = frozenset({"hooks", "disableAllHooks", "allowedHttpHookUrls", "httpHookAllowedEnvVars"})
 _LARGEST = 1_000_000
 """Most bytes of a settings file."""
-UNTRUSTED = "nobody has trusted this workspace's content"
 NOT_A_PERSON = "a workspace cannot set the sandbox of its commands: set it in your own settings"
 
 

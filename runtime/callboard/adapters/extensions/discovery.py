@@ -27,6 +27,8 @@ Kind = Literal["agents", "skills", "commands", "hooks", "schedules", "output-sty
 Scope = Literal["bundled", "person", "workspace"]
 """Origin of a file. A plugin's files count as the user's, because the user named the plugin."""
 
+UNTRUSTED = "nobody has trusted this workspace's content"
+"""Reason why a field of a workspace's file has no effect."""
 LARGEST_FILE = 1_000_000
 """Most bytes of a file. A text for a model is far smaller; a larger file is a mistake."""
 _HIGHEST = 40

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Literal, cast
 
 from callboard.adapters.extensions.agent_fields import EFFORTS, AgentFields, flag_of, kind_of, one_of, text_of
-from callboard.adapters.extensions.claude_settings import UNTRUSTED
 from callboard.adapters.extensions.discovery import (
+    UNTRUSTED,
     DefinitionCollector,
     DiscoveryNote,
     ExtensionPaths,

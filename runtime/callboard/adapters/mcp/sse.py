@@ -96,7 +96,7 @@ class _Carrier:
         try:
             await self._events()
         except httpx2.HTTPError as error:
-            reason = f"its event stream failed: {_words(error)}"
+            reason = f"its event stream failed: {_error_text(error)}"
         if not self.named.is_set():
             raise ToolRefused(f"{reason} before its first event `endpoint`, which names the address for messages")
         async with self.into:
@@ -139,7 +139,7 @@ class _Carrier:
             finally:
                 await response.aclose()
         except httpx2.HTTPError as error:
-            fault = types.CONNECTION_CLOSED, f"the server did not take the message: {_words(error)}"
+            fault = types.CONNECTION_CLOSED, f"the server did not take the message: {_error_text(error)}"
         code, text = fault
         if text and isinstance(message, types.JSONRPCRequest):
             self.waiting.discard(message.id)
@@ -206,7 +206,7 @@ def _endpoint(url: httpx2.URL, written: str) -> str:
     return str(address)
 
 
-def _words(error: httpx2.HTTPError) -> str:
+def _error_text(error: httpx2.HTTPError) -> str:
     return one_line(str(error)).rstrip(".") or type(error).__name__
 
 

@@ -38,7 +38,7 @@ from callboard.core.scheduling.fields import InvalidField
 from callboard.core.scheduling.history import FireStats, newest_first
 from callboard.ports.store import Store
 from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus
-from callboard.sessions.inspect.schedule_files import faults_of, files_now
+from callboard.sessions.inspect.schedule_files import file_faults
 from callboard.sessions.inspect.schedules import (
     AllSchedules,
     NoSession,
@@ -367,12 +367,14 @@ def list_(invocation: Invocation, /, session: str | None, json_: bool) -> None:
 
     Reports if no process would fire them, and errors in schedule files.
     """
+    places = find_places(invocation.workspace, writable=False)
 
     async def read(every: AllSchedules) -> tuple[list[SessionSchedule], dict[str, str], tuple[str, ...]]:
-        return every.entries(), await every.fired_by(), await every.faults()
+        rows = every.entries()
+        return rows, await every.fired_by(), await file_faults(places, (row.schedule for row in rows))
 
     def none() -> tuple[list[SessionSchedule], dict[str, str], tuple[str, ...]]:
-        return [], {}, faults_of(files_now(find_places(invocation.workspace, writable=False)), ())
+        return [], {}, anyio.run(file_faults, places, ())
 
     rows, fired_by, faults = _listed(invocation, session, read, none)
     now = time.time()

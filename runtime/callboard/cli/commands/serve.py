@@ -237,7 +237,7 @@ class _Serve:
         self._leaving.set()
 
 
-def _show(terminal: Terminal, found: DryRun, *, json_: bool) -> None:
+def _show(terminal: Terminal, dry_run: DryRun, *, json_: bool) -> None:
     """Show the sessions to host, for a user or as JSON, and the faults of schedule files."""
     if json_:
         rows = [
@@ -249,14 +249,14 @@ def _show(terminal: Terminal, found: DryRun, *, json_: bool) -> None:
                     for each, wake in row.schedules
                 ],
             }
-            for row in found.sessions
+            for row in dry_run.sessions
         ]
         terminal.record(json.dumps(rows, indent=2))
     else:
-        lines = [line for row in found.sessions for line in _session_lines(row)]
+        lines = [line for row in dry_run.sessions for line in _session_lines(row)]
         nothing = "no session has a schedule that fires: `callboard cron add` creates one"
         terminal.rows(block("\n".join(lines or [nothing])))
-    for line in found.faults:
+    for line in dry_run.faults:
         terminal.terminal_print(block(line, "warn"))
 
 

@@ -68,7 +68,7 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
         value = args[at + 1 : at + 2]
         if text in _FIND_RUNS:
             end = next((i for i in range(at + 1, len(args)) if args[i].text in (";", "+")), len(args))
-            programs += _started(args[at + 1 : end], _found(args[:at], roots))
+            programs += _started(args[at + 1 : end], _reached_paths(args[:at], roots))
             effects.append(Risk("X", f"`find {text}` runs a program", "bypass"))
             at = end
         elif text in _FIND_WRITES:
@@ -86,7 +86,7 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
 
 
 def _started(template: Sequence[Arg], roots: Sequence[Arg]) -> Iterator[tuple[Arg, ...]]:
-    """Yield the programs that `-exec` runs. `{}` is replaced by each path of `_found`, also inside a word."""
+    """Yield the programs that `-exec` runs. `{}` is replaced by each path of `_reached_paths`, also inside a word."""
     if any("{}" in arg.text != "{}" for arg in template):
         yield from (tuple(replace(arg, text=arg.text.replace("{}", root.text)) for arg in template) for root in roots)
     else:
@@ -101,7 +101,7 @@ def _find_roots(args: Sequence[Arg]) -> tuple[list[Arg], int]:
     return list(args[at:end]) or [Arg(".")], end
 
 
-def _found(tests: Sequence[Arg], roots: Sequence[Arg]) -> list[Arg]:
+def _reached_paths(tests: Sequence[Arg], roots: Sequence[Arg]) -> list[Arg]:
     """Return the paths that an action with these words before it concerns: all that is below a starting point.
 
     A name that only tools leave behind (`-name '*.pyc'`) restricts them. A root that is absolute or leads up, and words
@@ -121,7 +121,7 @@ def printed_paths(args: Sequence[Arg]) -> tuple[Arg, ...]:
     """Return folders or names that contain the paths that a find command prints."""
     roots, _ = _find_roots(args)
     end = next((at for at, arg in enumerate(args) if arg.text.startswith(("-print", "-ls", "-f"))), len(args))
-    paths = _found(args[:end], roots)
+    paths = _reached_paths(args[:end], roots)
     restricted = paths != roots and _COMBINING.isdisjoint(arg.text for arg in args)
     return tuple(paths) if restricted else tuple(arg for arg in args if arg.text[:1] not in "-")
 
@@ -135,6 +135,6 @@ def _find_deletes(args: Sequence[Arg]) -> Iterator[Effect]:
     if at is not None:
         from_roots, _ = _find_roots(args)
         yield Risk("D", "`find -delete` deletes", "person")
-        for root in _found(args[:at], from_roots):
+        for root in _reached_paths(args[:at], from_roots):
             if root.known:
                 yield delete(root, "person")

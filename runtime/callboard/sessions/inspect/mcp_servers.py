@@ -135,13 +135,13 @@ def remove_server(workspace: Path, name: str, scope: Scope | None = None) -> Wri
     """
     scopes: tuple[Scope, ...] = ("person", "workspace") if scope is None else (scope,)
     paths = {each: path_of(workspace, each) for each in scopes}
-    having = {each: _servers_in(workspace, each) for each in scopes}
-    holders = [each for each in scopes if name in having[each]]
+    having: dict[Scope, Mapping[str, object]] = {each: _servers_in(workspace, each) for each in scopes}
+    holders: list[Scope] = [each for each in scopes if name in having[each]]
     if len(holders) > 1:
         raise UsageError(f"{name!r} is defined in {' and in '.join(str(paths[each]) for each in holders)}: add --scope")
     if not holders:
         where = " or ".join(str(path) for path in paths.values())
-        raise UsageError(_unknown(name, [known for each in scopes for known in having[each]], where=f"in {where}"))
+        raise UsageError(_unknown(name, [entry for each in scopes for entry in having[each]], where=f"in {where}"))
     (holder,) = holders
 
     def removing(servers: dict[str, object]) -> Json:

@@ -5,7 +5,7 @@ An invalid file changes nothing: the previous schedules stay. All changes and fa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field, replace
 
 import anyio.to_thread
@@ -86,6 +86,12 @@ def faults_of(files: ScheduleFiles, rows: Sequence[Schedule]) -> tuple[str, ...]
     return (*files.faults, *([withheld_line(news)] if news else []))
 
 
+async def file_faults(places: WorkspacePaths, rows: Iterable[Schedule]) -> tuple[str, ...]:
+    """Read the schedule files, and return a line for each fault. `rows`: the existing schedules."""
+    files = await anyio.to_thread.run_sync(files_now, places)
+    return faults_of(files, list(rows))
+
+
 def files_now(places: WorkspacePaths, *, flag: bool = False) -> ScheduleFiles:
     """Read the schedule files of a workspace and of the person.
 
@@ -100,12 +106,12 @@ def files_now(places: WorkspacePaths, *, flag: bool = False) -> ScheduleFiles:
 
 def _unknown_types(files: ScheduleFiles, places: WorkspacePaths) -> list[str]:
     """Return a line for each schedule whose agent type no file defines. It stays: the type may be added later."""
-    known = type_names(places) if files.types else []
+    defined = type_names(places) if files.types else []
     return [
-        f"{files.types[schedule.source]}: {unknown('type', schedule.target, known)}. Its fires are refused until "
+        f"{files.types[schedule.source]}: {unknown('type', schedule.target, defined)}. Its fires are refused until "
         "a file defines it"
         for schedule in files.schedules
-        if schedule.source in files.types and schedule.target not in known
+        if schedule.source in files.types and schedule.target not in defined
     ]
 
 

@@ -27,7 +27,6 @@ from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.inspect.agents import type_names
-from callboard.sessions.inspect.schedule_files import faults_of, files_now
 from callboard.sessions.inspect.serving import firing
 from callboard.sessions.person_actions import fire_as_person, write_schedule_as_person
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
@@ -332,11 +331,6 @@ class AllSchedules:
         agent_types = await anyio.to_thread.run_sync(type_names, self._places)
         if schedule.target not in agent_types:
             raise InvalidField("agent_type", unknown("type", schedule.target, agent_types))
-
-    async def faults(self) -> tuple[str, ...]:
-        """Return a line for each fault of the schedule files."""
-        files = await anyio.to_thread.run_sync(files_now, self._places)
-        return faults_of(files, [entry.schedule for entry in self.entries()])
 
 
 @asynccontextmanager
