@@ -22,7 +22,8 @@ from callboard.engine.commands import queueing
 from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
 from callboard.sessions.fleet import drain_in
-from callboard.sessions.inspect.hosts import read_hosts
+from callboard.sessions.inspect.hosts import ABOUT_TO_TAKE, read_hosts
+from callboard.sessions.inspect.inspector import handle_of
 from callboard.types.errors import StoreBusy
 from callboard.types.records import HostAbout, HostRow
 from callboard.types.schedules import Schedule
@@ -264,3 +265,18 @@ async def test_a_clock_that_is_put_back_while_nothing_is_hosted_is_noticed(
         assert not here.texts("note"), "it has expired for this clock"
         ahead = 0.0
         await here.until(lambda: any(text.startswith("corrected") for text in here.texts("note")))
+
+
+# Words about a session between two hosts
+
+
+async def test_a_session_with_schedules_that_a_serving_host_takes_next_does_not_count_as_left_alone(
+    here: ServingHere,
+) -> None:
+    session = await here.orphan()
+    daily = Schedule(id="cron_roof", cron="@daily", prompt="Look.", created_at=time.time())
+    await here.store.commit(Put(schedule_key(session, daily.id), daily.encode()))
+    assert (await (await handle_of(here.store, session)).hosting_words()).startswith("no process hosts it")
+    here.server()
+    async with here.fleet.announced():  # a `callboard serve` between its start and its first session
+        assert await (await handle_of(here.store, session)).hosting_words() == ABOUT_TO_TAKE

@@ -29,7 +29,7 @@ from callboard.core.reports.metrics import Metrics, metrics_of, together
 from callboard.core.reports.receipts import EnvelopeTrace, Receipt, trace
 from callboard.core.reports.spending import Spending
 from callboard.engine.budgets.spending import session_budgets, session_spending
-from callboard.engine.commands import Action, AgentCommand, model_command, sessions_of
+from callboard.engine.commands import PLACEMENT, Action, AgentCommand, model_command, sessions_of
 from callboard.engine.recall import edits_of, recall, recall_readable, window_of
 from callboard.engine.row_cache import RowCache
 from callboard.ports.environment import Answer, Clock
@@ -38,8 +38,9 @@ from callboard.ports.store_reading import rows_of
 from callboard.sessions.answer_links import MadeLink, make_link, revoke_links
 from callboard.sessions.compose import session_budget, stated_limits
 from callboard.sessions.inspect.decisions import DecisionReader
-from callboard.sessions.inspect.hosts import waiting_reason
+from callboard.sessions.inspect.hosts import about_to_take, waiting_reason
 from callboard.sessions.inspect.schedules import ScheduleInspector
+from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.inspect.tasks import TaskInspector
 from callboard.sessions.inspect.team import TeamInspector
 from callboard.sessions.lease import process_words
@@ -210,10 +211,20 @@ class SessionHandle:
     async def hosting_words(self) -> str:
         """Return which process hosts the session, what it waits for, or how to continue it."""
         holder = await self._store.holder(host_lease(self.id))
+        waits = None
+        if holder is None:
+            waits = await waiting_reason(self._store, self.id) or await self._fired_by()
+            # A host may have taken it since, and its reason to wait with it.
+            holder = await self._store.holder(host_lease(self.id)) if waits is None else None
         if holder is not None:
             return f"{process_words(holder)} hosts the session"
-        waits = await waiting_reason(self._store, self.id)
         return f"no process hosts it: `callboard resume {self.id}`" if waits is None else waits
+
+    async def _fired_by(self) -> str | None:
+        """Return that a serving host is about to take the session for its schedules; None if none is."""
+        if not any(schedule.durable and fires_again(schedule) for schedule in self._board.schedules()):
+            return None
+        return await about_to_take(self._store, self.row.settings.get(PLACEMENT) or {})
 
     async def command(self, action: Action, to: str = "lead", text: str = "") -> None:
         """Send a command: `interrupt` a turn, `stop` an agent, `compact` its context (`text`: what to keep)."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from callboard.core.decoding import read_value
@@ -130,6 +130,11 @@ async def waiting_reason(store: Store, session: str) -> str | None:
         return None
     why = why_waiting(read_value(QueuedSession, row.value, row.key).placement, choices_of(await store.present()))
     return f"it waits for a host: {why}" if why else ABOUT_TO_TAKE
+
+
+async def about_to_take(store: Store, placement: Mapping[str, str]) -> str | None:
+    """Return that a serving host is about to take a session that needs one; None if no host can."""
+    return None if why_waiting(placement, choices_of(await store.present())) else ABOUT_TO_TAKE
 
 
 def _host_row(row: Row) -> HostRow | None:
