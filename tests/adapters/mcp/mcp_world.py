@@ -22,7 +22,8 @@ from callboard.adapters.mcp.manager import Manager
 from callboard.adapters.mcp.transports import ServerEnvironment
 from callboard.core.mcp.limits import McpLimits
 from callboard.ports.tool import CallContext, Folders, ToolOutcome
-from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerEntry, ServerState
+from callboard.types.errors import ToolRefused
+from callboard.types.mcp import Elicitation, ElicitationAnswer, ServerEntry, ServerState, ServerStatus
 
 NPM_SERVERS = ("@modelcontextprotocol/server-everything", "@modelcontextprotocol/server-filesystem")
 MAX_GROWTH_KB = 160_000
@@ -91,6 +92,19 @@ def text_of(outcome: ToolOutcome) -> str:
     if isinstance(outcome.content, str):
         return outcome.content
     return "\n".join(str(block["text"]) for block in outcome.content if block["type"] == "text")
+
+
+def status_of(world: McpWorld, name: str = "odd") -> ServerStatus:
+    """Return the status of a server."""
+    return next(status for status in world.manager.now() if status.name == name)
+
+
+async def answer_to(world: McpWorld, what: str) -> str:
+    """Return the text that the agent reads after a call of the tool `do` of the server `odd`."""
+    try:
+        return text_of(await world.call("mcp__odd__do", what=what))
+    except ToolRefused as refused:
+        return str(refused)
 
 
 @asynccontextmanager

@@ -20,11 +20,6 @@ from callboard.types.mcp import ServerEntry
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass
 class Remote:
     """Behavior of the server, and the requests that it saw."""

@@ -26,11 +26,6 @@ QUICK = McpLimits(start=20, call=60, idle=1.0)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
     folder.mkdir()

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.adapters.mcp.mcp_world import MAX_GROWTH_KB, McpWorld, processes_with, servers, text_of
+from tests.adapters.mcp.mcp_world import MAX_GROWTH_KB, McpWorld, answer_to, processes_with, servers, status_of, text_of
 
 from callboard.core.mcp.limits import McpLimits
 from callboard.types.errors import ToolRefused
-from callboard.types.mcp import ServerEntry, ServerStatus
+from callboard.types.mcp import ServerEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -29,18 +29,6 @@ GOOD = McpLimits(start=30.0, call=30.0)
 SOAK = int(os.environ.get("SOAK", "1"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "work"
-    found.mkdir()
-    return found
-
-
 def odd(mode: str = "good", name: str = "odd", **env: str) -> ServerEntry:
     return ServerEntry(
         name, "stdio", "run", "a test", sys.executable, ("-I", "-S", ODD, mode), env={"ODD_MARK": "", **env}
@@ -50,18 +38,6 @@ def odd(mode: str = "good", name: str = "odd", **env: str) -> ServerEntry:
 async def check_echo(world: McpWorld, server: str = "good") -> None:
     """Check that the server works."""
     assert await world.text(f"mcp__{server}__echo", text="hello") == "hello"
-
-
-def status_of(world: McpWorld, name: str = "odd") -> ServerStatus:
-    return next(one for one in world.manager.now() if one.name == name)
-
-
-async def call_fault(world: McpWorld, what: str) -> str:
-    """Return the text that the agent reads after a call: of the result, or of the refusal."""
-    try:
-        return text_of(await world.call("mcp__odd__do", what=what))
-    except ToolRefused as refused:
-        return str(refused)
 
 
 @pytest.mark.slow
@@ -159,7 +135,7 @@ async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder
     with anyio.fail_after(120):
         async with servers(folder, odd(ODD_COUNT=str(1_500 * SOAK)), odd(name="good"), limits=GOOD) as world:
             for what, told in odd_ones.items():
-                said = await call_fault(world, what)
+                said = await answer_to(world, what)
                 assert told in said, what
                 assert len(said) < 200_000
                 await check_echo(world, "odd")
@@ -178,7 +154,7 @@ async def test_a_call_that_goes_oddly_gets_an_answer_and_the_next_one_too(folder
 async def test_an_answer_in_a_wrong_form_ends_its_call_at_once(folder: Path, what: str, text: str) -> None:
     with anyio.fail_after(60):
         async with servers(folder, odd(), limits=McpLimits(start=30)) as world:
-            said = await call_fault(world, what)
+            said = await answer_to(world, what)
             assert "not a valid message of the protocol" in said
             assert text in said
             await check_echo(world, "odd")
@@ -189,7 +165,7 @@ async def test_an_answer_in_a_wrong_form_ends_its_call_at_once(folder: Path, wha
 async def test_a_call_that_never_ends_is_told_and_the_server_comes_back(folder: Path, what: str) -> None:
     with anyio.fail_after(180):
         async with servers(folder, odd(), odd(name="good"), limits=QUICK) as world:
-            said = await call_fault(world, what)
+            said = await answer_to(world, what)
             assert "known" in said  # the effect of the call is unknown
             await check_echo(world)
             await check_echo(world, "odd")
@@ -202,7 +178,7 @@ async def test_calls_beside_one_that_kills_its_server_are_all_told(folder: Path)
         async with servers(folder, odd(), limits=GOOD) as world:
 
             async def one(what: str) -> None:
-                said.append(await call_fault(world, what))
+                said.append(await answer_to(world, what))
 
             async with anyio.create_task_group() as group:
                 for _ in range(4):
@@ -218,7 +194,7 @@ async def test_a_list_that_changes_in_the_middle_is_read_again(folder: Path) -> 
     with anyio.fail_after(180):
         async with servers(folder, odd(), odd(name="good"), limits=GOOD) as world:
             before, good = world.manager.revision, world.manager.tools()["mcp__good__echo"]
-            assert await call_fault(world, "change") == "changed"
+            assert await answer_to(world, "change") == "changed"
             while "mcp__odd__new" not in world.manager.tools():
                 before = await world.manager.changed(before)
             assert world.manager.tools()["mcp__odd__echo"].spec.input_schema.get("required") is None
@@ -240,7 +216,7 @@ async def test_what_is_too_much_is_dropped_or_kept_in_a_file_and_memory_stays_bo
     with anyio.fail_after(300):
         async with servers(folder, odd(ODD_SIZE=str(size)), odd(name="good"), limits=GOOD) as world:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            said = await call_fault(world, what)
+            said = await answer_to(world, what)
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KB
             assert {"longline": "sprayed", "huge": "16,777,216", "large": ".out"}[what] in said
             assert len(said) < 200_000

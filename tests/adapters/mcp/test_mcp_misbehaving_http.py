@@ -7,44 +7,19 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.mcp.mcp_world import MAX_GROWTH_KB, McpWorld, servers, text_of
+from tests.adapters.mcp.mcp_world import MAX_GROWTH_KB, answer_to, servers, status_of
 from tests.adapters.mcp.odd_http_server import odd_http
 
 from callboard.core.mcp.limits import McpLimits
-from callboard.types.errors import ToolRefused
-from callboard.types.mcp import ServerEntry, ServerStatus
+from callboard.types.mcp import ServerEntry
 
 pytestmark = pytest.mark.anyio
 
 QUICK = McpLimits(start=30.0, call=6.0, idle=4.0)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "work"
-    found.mkdir()
-    return found
-
-
 def remote(url: str, name: str = "odd") -> ServerEntry:
     return ServerEntry(name, "http", "run", "a test", url=url)
-
-
-def status_of(world: McpWorld, name: str = "odd") -> ServerStatus:
-    return next(one for one in world.manager.now() if one.name == name)
-
-
-async def call_fault(world: McpWorld, what: str) -> str:
-    """Return the text that the agent reads after a call."""
-    try:
-        return text_of(await world.call("mcp__odd__do", what=what))
-    except ToolRefused as refused:
-        return str(refused)
 
 
 @pytest.mark.slow
@@ -83,14 +58,14 @@ async def test_one_that_never_answers_is_left_when_its_time_is_over(folder: Path
 async def test_an_answer_with_an_invalid_character_arrives(folder: Path, what: str, text: str) -> None:
     with odd_http() as address, anyio.fail_after(60):
         async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
-            assert await call_fault(world, what) == text
+            assert await answer_to(world, what) == text
 
 
 @pytest.mark.parametrize("what", ["wrong form", "garbage"])
 async def test_an_answer_that_is_no_message_is_told_in_words(folder: Path, what: str) -> None:
     with odd_http() as address, anyio.fail_after(60):
         async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
-            told = await call_fault(world, what)
+            told = await answer_to(world, what)
             assert "its answer is not a valid message of the protocol" in told
             assert "union[" not in told
 
@@ -112,7 +87,7 @@ async def test_a_call_that_goes_wrong_is_told_and_the_next_one_works(folder: Pat
     with odd_http() as address, anyio.fail_after(120):
         async with servers(folder, remote(f"{address}/mcp"), limits=QUICK) as world:
             for what, words in told.items():
-                said = await call_fault(world, what)
+                said = await answer_to(world, what)
                 assert said, what
                 assert words in said, (what, said)
                 assert await world.text("mcp__odd__echo", text=what) == what
@@ -123,7 +98,7 @@ async def test_an_answer_that_is_too_large_is_not_read(folder: Path) -> None:
     with odd_http() as address, anyio.fail_after(120):
         async with servers(folder, remote(f"{address}/mcp"), limits=McpLimits(start=10, call=30, idle=30)) as world:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            said = await call_fault(world, "huge")
+            said = await answer_to(world, "huge")
             # The server runs in this process too: its own copies of the answer are 40 MB each.
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KB + 160_000
             assert len(said) < 10_000

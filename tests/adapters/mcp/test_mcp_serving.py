@@ -26,11 +26,6 @@ HELLO = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Tools:
     """The tools that are served."""
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.adapters.mcp.mcp_world import McpWorld, servers, text_of
+from tests.adapters.mcp.mcp_world import McpWorld, answer_to, servers
 from tests.adapters.mcp.odd_sse_server import odd_sse
 
 from callboard.core.mcp import limits as limiting
 from callboard.core.mcp.limits import McpLimits
-from callboard.types.errors import ToolRefused
 from callboard.types.mcp import ServerEntry, ServerState
 
 pytestmark = pytest.mark.anyio
@@ -20,28 +19,8 @@ PATIENT = McpLimits(start=60.0, call=60.0, idle=60.0)
 """Limits that no test may reach: a fault that is found only by them fails the test."""
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "work"
-    found.mkdir()
-    return found
-
-
 def remote(url: str, name: str = "odd") -> ServerEntry:
     return ServerEntry(name, "sse", "run", "a test", url=url)
-
-
-async def outcome(world: McpWorld, what: str) -> str:
-    """Return the text that the agent reads after a call."""
-    try:
-        return text_of(await world.call("mcp__odd__do", what=what))
-    except ToolRefused as refused:
-        return str(refused)
 
 
 async def reached(world: McpWorld, state: ServerState) -> None:
@@ -74,7 +53,7 @@ async def test_a_server_that_cannot_be_used_says_why_at_once(folder: Path) -> No
 async def test_an_endpoint_after_a_message_or_named_twice_is_used(folder: Path, path: str) -> None:
     with odd_sse() as (address, _), anyio.fail_after(30):
         async with servers(folder, remote(f"{address}/{path}"), limits=PATIENT) as world:
-            assert await outcome(world, "hello") == "hello 😀"
+            assert await answer_to(world, "hello") == "hello 😀"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +73,8 @@ async def test_a_call_that_goes_wrong_is_told_at_once_and_the_next_one_works(
 ) -> None:
     with odd_sse() as (address, _), anyio.fail_after(30):
         async with servers(folder, remote(f"{address}/sse"), limits=PATIENT) as world:
-            assert words in await outcome(world, what)
-            assert await outcome(world, "hello") == "hello 😀"
+            assert words in await answer_to(world, what)
+            assert await answer_to(world, "hello") == "hello 😀"
 
 
 async def test_a_stream_that_ended_between_two_calls_is_opened_again(folder: Path) -> None:
@@ -103,7 +82,7 @@ async def test_a_stream_that_ended_between_two_calls_is_opened_again(folder: Pat
         async with servers(folder, remote(f"{address}/sse"), limits=PATIENT) as world:
             streams[0].put(None)
             await reached(world, "failed")
-            assert await outcome(world, "hello") == "hello 😀"
+            assert await answer_to(world, "hello") == "hello 😀"
             assert len(streams) == 2
 
 
