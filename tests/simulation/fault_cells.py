@@ -230,8 +230,8 @@ def _cause(outcome: Outcome) -> list[str]:
 
 def _summaries(outcome: Outcome) -> list[str]:
     """A summary that is given up is told; one that is not leaves no failure behind. One that would have to wait for
-    ten minutes is given up: the turn goes on and waits itself, and the next one tries again. Where the key is refused,
-    whichever agent met it, a summary that was due in that moment is given up too."""
+    ten minutes is given up: the turn goes on and waits itself, and the next one tries again. Where the key is refused
+    or has to wait, whichever agent met it, a summary that was due in that moment is given up too."""
     cell, failed = outcome.cell, [e.why for _, e in outcome.watcher.events if isinstance(e, ev.SummaryFailed)]
     stays = cell.mode == "forever" and cell.kind.meaning in ("transient", "too_long")
     lost = (
@@ -239,7 +239,7 @@ def _summaries(outcome: Outcome) -> list[str]:
         and (stays or cell.kind.meaning in ("final", "key", "parked"))
         and cell.kind.name != "max-tokens"
     )
-    if cell.kind.meaning == "outage" or bool(failed) == lost or (failed and cell.kind.meaning == "key"):
+    if cell.kind.meaning == "outage" or bool(failed) == lost or (failed and cell.kind.meaning in ("key", "parked")):
         return []
     return [f"summaries that failed: {failed}"]
 
