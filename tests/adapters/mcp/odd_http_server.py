@@ -143,9 +143,8 @@ def _content(text: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def odd_http() -> Generator[str]:
-    """Yield the address of a server that runs for the block."""
-    handler = type("Handler", (OddHandler,), {"sessions": set()})
+def served(handler: type[http.server.BaseHTTPRequestHandler]) -> Generator[str]:
+    """Yield the address of a server that answers with this handler for the block."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.block_on_close = False
@@ -157,3 +156,10 @@ def odd_http() -> Generator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def odd_http() -> Generator[str]:
+    """Yield the address of a server that runs for the block."""
+    with served(type("Handler", (OddHandler,), {"sessions": set()})) as address:
+        yield address

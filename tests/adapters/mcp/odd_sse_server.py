@@ -6,10 +6,11 @@ import contextlib
 import http.server
 import json
 import queue
-import threading
 from collections.abc import Generator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.adapters.mcp.odd_http_server import served
 
 TOOLS = [{"name": "do", "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}}}]
 ENDPOINTS = {
@@ -127,16 +128,9 @@ def content(text: str) -> dict[str, Any]:
 def odd_sse() -> Generator[tuple[str, list[queue.Queue[bytes | None]]]]:
     """Yield the address of a server that runs for the block, and its streams."""
     handler = type("Handler", (OddSseHandler,), {"streams": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    server.block_on_close = False
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", handler.streams
-    finally:
-        for stream in handler.streams:
-            stream.put(None)
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(handler) as address:
+        try:
+            yield address, handler.streams
+        finally:
+            for stream in handler.streams:
+                stream.put(None)

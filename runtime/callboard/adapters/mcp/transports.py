@@ -44,9 +44,10 @@ from callboard.types.mcp import ServerEntry
 PACKED = 2 * 1024 * 1024
 """Most bytes of a response that is compressed although that was not requested: its unpacked size is unknown."""
 _ESCAPE = late_pattern(
-    rb"\\(?:u(?P<pair>d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|u(?P<half>d[89a-f][0-9a-f]{2})|.)",
+    rb"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|u(?P<half>d[89a-f][0-9a-f]{2})|.)",
     re.IGNORECASE | re.DOTALL,
 )
+"""Escape in JSON: a pair of surrogates, half of one, or another."""
 _BOM = b"\xef\xbb\xbf"
 Streams = tuple[Any, Any]
 """Streams that the SDK's dispatcher reads from and writes to."""
