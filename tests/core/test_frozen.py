@@ -6,10 +6,14 @@ import dataclasses
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as hy
+from pydantic import BaseModel
 
 from callboard.core.agent.state import AgentState
 from callboard.core.frozen import finished, replace
 from callboard.core.rate_limits.limiter import waiter
+from callboard.types.records import AgentRow
 
 
 def test_a_copy_equals_what_dataclasses_makes_and_leaves_the_original_alone() -> None:
@@ -43,3 +47,18 @@ def test_a_class_with_slots_is_copied_as_well() -> None:
     assert (after.number, after.person, before.person) == (7, True, False)
     with pytest.raises(TypeError, match="persno"):
         replace(before, persno=True)
+
+
+@given(hy.dictionaries(hy.sampled_from(["name", "role", "parent", "spec"]), hy.text(max_size=3)))
+def test_a_copy_of_a_durable_value_equals_that_of_pydantic_and_leaves_the_original_alone(
+    changes: dict[str, str],
+) -> None:
+    before = AgentRow(name="a", kind="subagent", spec="", created_at=1.0, since=1.0)
+    kept = pickle.dumps(before)
+    copied, pydantics = before.model_copy(update=changes), BaseModel.model_copy(before, update=changes)
+    assert copied == pydantics
+    assert copied.encode() == pydantics.encode()
+    assert hash(copied) == hash(pydantics)
+    assert pickle.loads(pickle.dumps(copied)) == copied
+    assert copied.model_fields_set >= pydantics.model_fields_set
+    assert pickle.dumps(before) == kept

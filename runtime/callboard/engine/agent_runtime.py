@@ -16,7 +16,6 @@ from anyio.abc import TaskGroup
 from callboard.core.agent.apply import apply
 from callboard.core.agent.snapshot import due, dump
 from callboard.core.agent.state import AgentState, without_history
-from callboard.core.context.system_prompt import joined_blocks
 from callboard.core.keys import agent_key, journal, snapshot_key
 from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.core.team.lifecycle import row_after
@@ -106,7 +105,7 @@ class RecentReplies:
         self.since = max(self.since, written.bare.seq)
 
 
-_NO_PROMPT = (("", "", ""), b"", b"")
+_NO_PROMPT = (("", ""), b"", b"")
 """Prompt of an agent that has none: what the journal says of it, the system prompt, and the tool list."""
 _TOGETHER = 64
 """Most records of callers in one commit."""
@@ -154,7 +153,7 @@ class AgentRuntime:
         self.written = TranscriptProgress()
         self.recent_replies = RecentReplies.of(state)
         self.transcribing = anyio.Lock(fast_acquire=True)
-        self._prompt: tuple[tuple[str, str, str], bytes, bytes] = _NO_PROMPT
+        self._prompt: tuple[tuple[str, str], bytes, bytes] = _NO_PROMPT
         self._unwritten: tuple[Event, ...] = ()
         self._begin = begin
         # One commit at a time, because each names the journal position before it.
@@ -222,9 +221,9 @@ class AgentRuntime:
         await self._changed.changed(self._changed.changes)
 
     async def prompt_bytes(self) -> tuple[bytes, bytes]:
-        """Return the system prompt and the tool list in use, by what the journal says of them."""
+        """Return the shared system blocks and the tool list in use, by what the journal says of them."""
         context = self.state.context
-        if self._prompt[0] != (context.system, context.own_blocks, context.tools):
+        if self._prompt[0] != (context.system, context.tools):
             store = self.host.ports.store
             self.has_prompt(await store.get_blob(context.system), await store.get_blob(context.tools))
         return self._prompt[1], self._prompt[2]
@@ -233,9 +232,8 @@ class AgentRuntime:
         """Cache the prompt in use, so that it need not be read from the store. `shared`: its shared system blocks."""
         context = self.state.context
         in_memory = self.host.prompt_bytes
-        system = joined_blocks(in_memory.of(context.system, shared), context.own_blocks)
-        named = (context.system, context.own_blocks, context.tools)
-        self._prompt = (named, system, in_memory.of(context.tools, tools))
+        named = (context.system, context.tools)
+        self._prompt = (named, in_memory.of(context.system, shared), in_memory.of(context.tools, tools))
 
     async def record(
         self,
@@ -421,7 +419,7 @@ class AgentRuntime:
         # (test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over).
         if due(first, state):
             appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
-        await self._commit(stream, [*appends, *writes])
+        await self._commit(stream, [*appends, *writes], row)
         self._unwritten = ()
         self.row = row
         self._advance(state, events)
@@ -440,9 +438,9 @@ class AgentRuntime:
                 self.host.observed(self.lock, self.state.seq - len(events) + 1, events)
         self.wake()
 
-    async def _commit(self, stream: str, writes: Sequence[Write]) -> None:
+    async def _commit(self, stream: str, writes: Sequence[Write], row: AgentRow) -> None:
         try:
-            await self.host.commit(*writes)
+            await self.host.commit(*writes, agent=row)
         except Conflict as lost:
             # After a kill, another object of this process writes the journal
             # (test_a_killed_agent_whose_commit_hangs_gives_its_lock_up).

@@ -67,11 +67,11 @@ class CacheWatch:
 
         None if it is too short for the cache. Computed again only when the prompt or the model changes.
         """
-        parts = (request.model, request.system, request.tools)
+        parts = (request.model, request.shared_system, request.tools)
         if self._prefixed == parts:
             return self._prefix
         limits = spec.limits_of(request.model)
-        shared = shared_part(request.system)
+        shared = shared_part(request.shared_system)
         digest = hashlib.sha256(b"\0".join((request.model.encode(), request.tools, shared)))
         large = estimate_json(request.tools) + estimate_json(shared) >= limits.cache_minimum
         self._prefixed = parts

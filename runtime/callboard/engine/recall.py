@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from callboard.core.agent.apply import apply, apply_behind_hole, fold
 from callboard.core.agent.snapshot import load
 from callboard.core.agent.state import AgentState
-from callboard.core.context.system_prompt import joined_blocks
 from callboard.core.decoding import in_words, read_event, read_value
 from callboard.core.keys import count_words, journal, session_of, snapshot_key
 from callboard.core.reports.context import EditReport, Numbered, WindowMap, explain_edits, window_map
@@ -26,7 +25,7 @@ from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import SessionUnreadable, UsageError
 from callboard.types.events import AgentStarted, ContextEdited, Event
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.messages import ViewMessage
+from callboard.types.messages import ViewMessage, joined_blocks
 from callboard.types.records import AgentRow
 
 PAGE = 500

@@ -76,22 +76,26 @@ class RowCache:
         self._children: dict[str, set[str]] = {}
         """Names of the agents that each agent started."""
 
-    def take(self, *rows: Row) -> None:
+    def take(self, *rows: Row, agent: AgentRow | None = None) -> None:
         """Apply new rows of the store: first all of them, then call `changed` for each.
 
-        In this order no reader sees half of a commit.
+        In this order no reader sees half of a commit. `agent`: the value of the agent's row among them, which is then
+        not decoded.
         """
-        for kind, name in [news for row in rows if (news := self._changed_row(row))]:
+        for kind, name in [news for row in rows if (news := self._changed_row(row, agent))]:
             self._changed(kind, name)
 
-    def _changed_row(self, row: Row) -> tuple[str, str] | None:
+    def _changed_row(self, row: Row, agent: AgentRow | None) -> tuple[str, str] | None:
         """Return the kind and the id of a row that is new."""
         kind, _, name = row.key.removeprefix(self._prefix).partition("/")
         # A commit of this process is applied at once, and the watch delivers it again, perhaps after a newer one.
         if kind not in _KINDS or row.revision <= self._revisions.get(row.key, 0):
             return None
         self._revisions[row.key] = row.revision
-        value = None if row.value is None else _value(kind, name, row)
+        if kind == "agent" and agent is not None and agent.name == name:
+            value = agent
+        else:
+            value = None if row.value is None else _value(kind, name, row)
         if kind == "agent":
             before = self._rows[kind].get(name)
             self._index_agent(name, before[0] if before else None, value)

@@ -53,7 +53,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.mcp import ServerEntry
 from callboard.types.messages import OwnStage, StateBlock
 from callboard.types.operations import Operation
-from callboard.types.records import Budget, Envelope, ToolCall
+from callboard.types.records import AgentRow, Budget, Envelope, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +250,11 @@ class SessionRuntime:
         if self.guard is not None:
             await self.guard.check()
 
-    async def commit(self, *writes: Write) -> tuple[int, ...]:
-        """Commit under this process's fence. The row cache has the new rows when it returns."""
+    async def commit(self, *writes: Write, agent: AgentRow | None = None) -> tuple[int, ...]:
+        """Commit under this process's fence. The row cache has the new rows when it returns.
+
+        `agent`: the value of the agent's row that `writes` put, if the caller has it.
+        """
         if self.guard is not None:
             self.guard.expect(writes)
         numbers = await self.ports.store.commit(*writes, fence=self.fence)
@@ -263,7 +266,7 @@ class SessionRuntime:
             elif isinstance(write, Append) and write.stream.startswith(MAILBOXES):
                 sent.append((write, number))
         # The watch delivers this commit later, and the next decision must already use it.
-        self.board.take(*rows)
+        self.board.take(*rows, agent=agent)
         for write, number in sent:
             envelope = Envelope.model_validate_json(write.record)
             self.mailboxes.sent(write.stream, number, envelope.sender)

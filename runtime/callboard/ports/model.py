@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from callboard.types.errors import RuntimeCanAct
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.messages import joined_blocks
 from callboard.types.rate_limits import Rates
 from callboard.types.records import Fault, Json, Usage
 
@@ -23,9 +24,10 @@ OnHead = Callable[[Rates], None]
 class ModelRequest:
     """Content of one call. The bodies are JSON already: an adapter joins the pieces and never parses them.
 
-    `system` is the JSON of the system blocks (an array), `tools` the JSON of the tool list (an array), each in the form
-    of the API, with its `cache_control` marks. `messages` are the JSON texts of the messages, in order, to be joined by
-    commas: a piece is one message, or several joined ones. The newest messages are separate pieces.
+    `shared_system` is the JSON of the system blocks that agents of a type share (an array), `own_blocks` that of the
+    agent's own blocks behind them, `tools` the JSON of the tool list (an array), each in the form of the API, with its
+    `cache_control` marks. `messages` are the JSON texts of the messages, in order, to be joined by commas: a piece is
+    one message, or several joined ones. The newest messages are separate pieces.
     """
 
     session: str
@@ -35,9 +37,11 @@ class ModelRequest:
     attempt: int
     model: str
     max_tokens: int
-    system: bytes
+    shared_system: bytes
     tools: bytes
     messages: Sequence[bytes]
+    own_blocks: str = ""
+    """Empty if all system blocks are in `shared_system`."""
     purpose: Literal["turn", "summary", "count"] = "turn"
     first_byte_timeout: float = 120.0
     """Seconds until the first event."""
@@ -53,6 +57,11 @@ class ModelRequest:
     on_head: OnHead | None = field(default=None, compare=False, repr=False)
     """Called once, as soon as the headers of a successful response have arrived with rate limits. Those of a refusal
     are in the `CallFault`. Not part of the request itself."""
+
+    @property
+    def system(self) -> bytes:
+        """Return the JSON of all system blocks (an array)."""
+        return joined_blocks(self.shared_system, self.own_blocks)
 
 
 DeltaKind = Literal["text", "thinking", "tool", "dropped", "notice", "event"]

@@ -150,6 +150,14 @@ def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:
     return b'{"role":"%s","content":[%s]}' % (role.encode(), body)
 
 
+def joined_blocks(shared: bytes, own_blocks: str) -> bytes:
+    """Return a system prompt, as JSON, from the array of its shared blocks and that of the agent's own ones.
+
+    Neither array is empty, except that `own_blocks` may be an empty text.
+    """
+    return b"%b,%b" % (shared[:-1], own_blocks[1:].encode()) if own_blocks else shared
+
+
 @dataclass(frozen=True, slots=True)
 class ViewMessage:
     """One message of the view. `tokens` is the sum over its blocks."""

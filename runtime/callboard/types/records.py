@@ -6,7 +6,9 @@ has a default, so that old records load. Times are Unix seconds (float, UTC), mo
 
 import json
 import re
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import to_json
@@ -29,10 +31,32 @@ def dumped(data: object) -> bytes:
         return compact(data).encode("utf-8", "replace")
 
 
+@cache
+def _fields_of(kind: type[BaseModel]) -> set[str]:
+    return set(kind.__pydantic_fields__)
+
+
 class Value(BaseModel):
     """Base class of all durable values: frozen, and tolerant of fields that a newer version wrote."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with the fields of `update`, which are not validated.
+
+        Copies share the set of the fields that were given, which takes as much memory as the values. If `update` gives
+        other fields, all fields count as given.
+        """
+        if deep or not update:
+            return super().model_copy(update=update, deep=deep)
+        given = self.__pydantic_fields_set__
+        copied = object.__new__(type(self))
+        object.__setattr__(copied, "__dict__", self.__dict__ | update)
+        fields = given if given.issuperset(update) else _fields_of(type(self))
+        object.__setattr__(copied, "__pydantic_fields_set__", fields)
+        object.__setattr__(copied, "__pydantic_extra__", None)
+        object.__setattr__(copied, "__pydantic_private__", None)
+        return copied
 
     def encode(self) -> bytes:
         """Return the durable form: JSON in UTF-8."""

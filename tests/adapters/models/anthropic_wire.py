@@ -144,7 +144,7 @@ def request(**changes: Any) -> ModelRequest:
         "attempt": 1,
         "model": "claude-test",
         "max_tokens": 100,
-        "system": b"[]",
+        "shared_system": b"[]",
         "tools": b"[]",
         "messages": [b'{"role":"user","content":"hi"}'],
         "total_timeout": 10.0,

@@ -65,7 +65,7 @@ async def test_the_body_is_what_was_ready_and_the_headers_say_who_asks() -> None
         agent="alice",
         ordinal=42,
         purpose="summary",
-        system=b'[{"type":"text","text":"You \xe2\x86\x92 read."}]',
+        shared_system=b'[{"type":"text","text":"You \xe2\x86\x92 read."}]',
         tools=b'[{"name":"bash","input_schema":{"type":"object"}}]',
         messages=[b'{"role":"user","content":"a"}', b'{"role":"assistant","content":"b"}'],
     )

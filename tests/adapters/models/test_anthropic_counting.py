@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 
 
 def counting(**changes: Any) -> ModelRequest:
-    return request(purpose="count", system=b'[{"type":"text","text":"s"}]', tools=b'[{"name":"t"}]', **changes)
+    return request(purpose="count", shared_system=b'[{"type":"text","text":"s"}]', tools=b'[{"name":"t"}]', **changes)
 
 
 async def test_what_is_counted_are_the_bytes_of_the_call_without_its_output() -> None:
@@ -35,7 +35,7 @@ async def test_what_is_counted_are_the_bytes_of_the_call_without_its_output() ->
     async with run_service(answer) as wire, model_at(wire.url) as model:
         assert await model.count(counting()) == 2_095
         assert wire.requests[0].head.startswith(b"POST /v1/messages/count_tokens ")
-    call = json.loads(b"".join(body_pieces(request(system=counting().system, tools=counting().tools))))
+    call = json.loads(b"".join(body_pieces(request(shared_system=counting().system, tools=counting().tools))))
     assert json.loads(wire.requests[0].body) == {k: v for k, v in call.items() if k not in ("max_tokens", "stream")}
 
 

@@ -200,7 +200,7 @@ def test_the_body_is_one_json_object_however_large_its_parts_are(sizes: list[int
     system = [{"type": "text", "text": "s" * prompt}]
     tools: list[dict[str, str]] = [{"name": "t", "description": "t" * (prompt // 2)}] if prompt else []
     asked = request(
-        system=json.dumps(system).encode(),
+        shared_system=json.dumps(system).encode(),
         tools=json.dumps(tools).encode(),
         messages=[json.dumps(message).encode() for message in messages],
     )

@@ -70,7 +70,7 @@ def request(places: Placeholders, ordinal: int = 1, agent: str = "lead", **chang
         attempt=1,
         model="claude-test",
         max_tokens=8_000,
-        system=json.dumps([{"type": "text", "text": f"You work in {where}."}]).encode(),
+        shared_system=json.dumps([{"type": "text", "text": f"You work in {where}."}]).encode(),
         tools=b'[{"name":"bash"}]',
         messages=messages,
     )
@@ -114,7 +114,7 @@ async def test_a_path_of_the_machine_is_none_in_another_word_or_path(tmp_path: P
 
     def asked(places: Placeholders) -> ModelRequest:
         paths = "{workspace}, {workspace}/x, file://{workspace}/y, {home}. {home}".format_map(places.values)
-        return request(places, system=json.dumps([{"type": "text", "text": f"{words} {paths}"}]).encode())
+        return request(places, shared_system=json.dumps([{"type": "text", "text": f"{words} {paths}"}]).encode())
 
     model = RecordingModel(ScriptedModel(file_reply), Recording(tmp_path / "c", box, {"model": "m"}))
     await model.complete(asked(box), lambda _: None)
@@ -125,7 +125,7 @@ async def test_a_path_of_the_machine_is_none_in_another_word_or_path(tmp_path: P
 
 async def test_a_cassette_that_replaced_parts_of_words_still_plays_where_it_was_recorded(tmp_path: Path) -> None:
     box = Placeholders({"workspace": "/app", "home": "/root", "session": "s-111"})
-    asked = request(box, system=b'[{"text":"src/app","type":"text"}]')
+    asked = request(box, shared_system=b'[{"text":"src/app","type":"text"}]')
     model = RecordingModel(
         ScriptedModel(file_reply), Recording(tmp_path / "c", replace(box, whole=False), {"model": "m"})
     )
@@ -182,7 +182,7 @@ async def test_what_is_played_is_shown(tmp_path: Path) -> None:
     [
         ({"max_tokens": 16_000}, "max_tokens: recorded 8000, now 16000"),
         ({"tools": b'[{"name":"bash"},{"name":"read"}]'}, 'tools[1]: recorded nothing, now {"name": "read"}'),
-        ({"system": b'[{"type":"text","text":"You play."}]'}, "system[0].text: recorded"),
+        ({"shared_system": b'[{"type":"text","text":"You play."}]'}, "system[0].text: recorded"),
         ({"messages": request(THERE, 2).messages}, "3 messages were recorded, 2 are sent now"),
         (
             {"messages": [*request(THERE, 2).messages, b'{"role":"user","content":[{"type":"image"}]}']},

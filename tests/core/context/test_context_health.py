@@ -143,7 +143,7 @@ def sent(
     model: str = "one",
     mark: int = 1,
 ) -> Sent:
-    return Sent(model, listed(*system, mark=mark), listed(*tools, mark=len(tools) - 1), messages)
+    return Sent(model, listed(*system, mark=mark), "", listed(*tools, mark=len(tools) - 1), messages)
 
 
 CLEARED = message(3, "user", "tool", {**RESULT, "content": "[Previous: used read_file.]"})

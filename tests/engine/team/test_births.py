@@ -234,3 +234,17 @@ async def test_the_tool_list_of_a_type_is_stored_once_and_each_prompt_once() -> 
     rows = [AgentRow.model_validate_json(row.value) for row in await store.keys(agent_key("s1", "")) if row.value]
     assert [row.kind for row in rows].count("subagent") == 2
     assert set(store.given.values()) == {1}
+
+
+async def test_an_agent_and_the_board_share_its_row() -> None:
+    """Both would otherwise keep a copy, which is a fortieth of the memory of an agent."""
+    world = team_world(ScriptedModel({"lead": [use(*LOOK), say("thanks")]}, end="found"))
+    async with world.session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        lead = team.team.agent("lead")
+        row = team.team.host.board.agent("lead")
+        assert lead is not None
+        assert row is not None
+        assert row[0].life == "idle"
+        assert row[0] is lead.row

@@ -11,7 +11,7 @@ from callboard.ports.model import Delta, ModelRequest, Reply
 from callboard.ports.store import Row
 from callboard.testing import HostedSession, ScriptedModel, say, use
 from callboard.types.events import Event
-from callboard.types.records import Envelope
+from callboard.types.records import AgentRow, Envelope
 
 pytestmark = pytest.mark.anyio
 
@@ -141,9 +141,9 @@ async def test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock(
     """Its own commits a process knows before older ones of others; only the store has them all."""
     take, refresh, reading = RowCache.take, SessionRuntime.refresh, list[str]()
 
-    def late(board: RowCache, *rows: Row) -> None:
+    def late(board: RowCache, *rows: Row, agent: AgentRow | None = None) -> None:
         answered = [row for row in rows if "/request/" in row.key and b'"approved"' in (row.value or b"")]
-        take(board, *(row for row in rows if reading or row not in answered))
+        take(board, *(row for row in rows if reading or row not in answered), agent=agent)
 
     async def read(host: SessionRuntime, key: str) -> None:
         reading.append(key)

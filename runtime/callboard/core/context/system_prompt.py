@@ -110,14 +110,6 @@ def shared_blocks(spec: AgentSpec, facts: PromptFacts) -> list[Json]:
     return [{"type": "text", "text": text} for text in sections if text]
 
 
-def joined_blocks(shared: bytes, own_blocks: str) -> bytes:
-    """Return a system prompt, as JSON, from the array of its shared blocks and that of the agent's own ones.
-
-    Neither array is empty, except that `own_blocks` may be an empty text.
-    """
-    return b"%b,%b" % (shared[:-1], own_blocks[1:].encode()) if own_blocks else shared
-
-
 def shared_part(system: bytes) -> bytes:
     """Return the system prompt, as JSON, up to its first cache mark: the part that agents of a type share.
 

@@ -188,8 +188,8 @@ async def news(agent: AgentRuntime) -> tuple[Injection, ...]:
 async def _news(agent: AgentRuntime, previous: str) -> str:
     host = agent.host
     me = agent.state.me
-    system, tools = await agent.prompt_bytes()
-    in_prompt = catalogue.lines_in_prompt(system)
+    shared, tools = await agent.prompt_bytes()
+    in_prompt = catalogue.lines_in_prompt(shared)
     listed = {tool.name for tool in catalogue.listed_tools(tools)}
     if not in_prompt and not reaches(host, me):
         return ""

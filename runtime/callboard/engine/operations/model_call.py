@@ -118,9 +118,10 @@ async def remember_sent(agent: AgentRuntime) -> None:
     """Take the current view as the last request, after a resume."""
     state = agent.state
     if state.context.system:
-        system, tools = await agent.prompt_bytes()
+        shared, tools = await agent.prompt_bytes()
         model = model_in_use(state.model.recovery, state.me)
-        agent.watch.resumes(Sent(model, system, tools, state.context.conversation.messages))
+        context = state.context
+        agent.watch.resumes(Sent(model, shared, context.own_blocks, tools, context.conversation.messages))
 
 
 async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
@@ -191,8 +192,9 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
 
 async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
     state = agent.state
-    system, tools, messages = await _prompt(agent, step.model)
-    agent.watch.asks(Sent(step.model, system, tools, state.context.conversation.messages))
+    shared, tools, messages = await _prompt(agent, step.model)
+    context = state.context
+    agent.watch.asks(Sent(step.model, shared, context.own_blocks, tools, context.conversation.messages))
     return ModelRequest(
         session=state.identity.session,
         agent=agent.name,
@@ -202,7 +204,8 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         max_tokens=step.max_tokens,
         effort=effort_of(state, step.model),
         thinking=thinking_of(state, step.model, step.max_tokens),
-        system=system,
+        shared_system=shared,
+        own_blocks=context.own_blocks,
         tools=tools,
         messages=messages,
         first_byte_timeout=state.me.first_byte,
@@ -213,15 +216,15 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
 
 
 async def _prompt(agent: AgentRuntime, model: str) -> tuple[bytes, bytes, list[bytes]]:
-    """Return the system prompt, the tools, and the messages of a request to a model, with their cache marks."""
+    """Return the shared system blocks, the tools, and the messages of a request, with their cache marks."""
     state = agent.state
-    system, tools = await agent.prompt_bytes()
+    shared, tools = await agent.prompt_bytes()
     conversation = state.context.conversation
     indexes = marks(conversation, state.costs.cycle, state.me.limits_of(model))
     # The service accepts four cache marks, and the system prompt and the tools take one each.
     if len(indexes) > 2:
         tools = unmarked(tools)
-    return system, tools, with_marks(conversation, indexes, reader_of(state.me, model))
+    return shared, tools, with_marks(conversation, indexes, reader_of(state.me, model))
 
 
 def effort_of(state: AgentState, model: str) -> Effort:
@@ -420,7 +423,7 @@ async def _count_request(agent: AgentRuntime) -> ModelRequest:
     """Return the request as the next call would send it."""
     state = agent.state
     model = model_in_use(state.model.recovery, state.me)
-    system, tools, messages = await _prompt(agent, model)
+    shared, tools, messages = await _prompt(agent, model)
     return ModelRequest(
         session=state.identity.session,
         agent=agent.name,
@@ -428,7 +431,8 @@ async def _count_request(agent: AgentRuntime) -> ModelRequest:
         attempt=state.context.conversation.revision,
         model=model,
         max_tokens=0,
-        system=system,
+        shared_system=shared,
+        own_blocks=state.context.own_blocks,
         tools=tools,
         messages=messages,
         purpose="count",

@@ -202,7 +202,7 @@ class _Asking:
         """
         state = self._state
         summary = self._wanted
-        system, tools = await self._agent.prompt_bytes()
+        shared, tools = await self._agent.prompt_bytes()
         model = model_in_use(state.model.recovery, state.me)
         replies = replies_behind(state.context.conversation, summary.last)
         messages = riding(
@@ -212,7 +212,8 @@ class _Asking:
         most = summary.max_tokens + state.me.thinking_tokens(model)
         request = replace(
             self._request(model, messages),
-            system=system,
+            shared_system=shared,
+            own_blocks=state.context.own_blocks,
             tools=tools,
             max_tokens=most,
             thinking=thinking_of(state, model, most),
@@ -229,7 +230,7 @@ class _Asking:
         pending = deque(await self._pieces())
         while pending:
             prompt = prompts_of(list(pending), summary, done)[0]
-            request = replace(self._request(self._models[0], prompt.messages(text)), system=prompt.system())
+            request = replace(self._request(self._models[0], prompt.messages(text)), shared_system=prompt.system())
             cut = halves(pending[0])
             tried = SummaryAttempts(0, may_shrink=len(cut) > 1, models_left=len(self._models) > 1)
             answer = await self._ask(request, tried)
@@ -270,7 +271,7 @@ class _Asking:
             attempt=1,
             model=model,
             max_tokens=self._wanted.max_tokens,
-            system=b"[]",
+            shared_system=b"[]",
             tools=b"[]",
             messages=messages,
             purpose="summary",

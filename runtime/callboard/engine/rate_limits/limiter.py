@@ -459,7 +459,7 @@ def asking_of(state: AgentState, request: ModelRequest) -> CallPriority:
 
     A subagent ranks with teammates, because its caller waits for it.
     """
-    size = len(request.system) + len(request.tools) + sum(map(len, request.messages))
+    size = len(request.shared_system) + len(request.own_blocks) + len(request.tools) + sum(map(len, request.messages))
     person = request.purpose == "turn" and state.model.recovery.prompted
     chain = chain_of(state.me)
     patient = request.purpose == "turn" and request.model == chain[-1]

@@ -88,6 +88,7 @@ class Births:
                     mailbox(host.session, row.name, row.incarnation), assignment.encode(), expected=0, id=assignment.id
                 ),
                 *appends,
+                agent=born,
             )
         except BaseException:
             self._births.pop((row.name, row.incarnation), None)

@@ -356,8 +356,8 @@ def body_pieces(request: ModelRequest) -> list[bytes]:
             head.append(f',"output_config":{{"effort":"{request.effort}"}}'.encode())
         if request.thinking is not None:
             head.append(f',"thinking":{json.dumps(request.thinking)}'.encode())
-    if request.system not in (b"", b"[]"):
-        head += (b',"system":', request.system)
+    if (system := request.system) not in (b"", b"[]"):
+        head += (b',"system":', system)
     if request.tools not in (b"", b"[]"):
         head += (b',"tools":', request.tools)
     head.append(b',"messages":[')

@@ -17,7 +17,7 @@ from typing import cast
 from callboard.core.frozen import replace
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.messages import ViewBlock, ViewMessage
+from callboard.types.messages import ViewBlock, ViewMessage, joined_blocks
 from callboard.types.records import Json, Usage
 
 THRASH = 3
@@ -49,11 +49,18 @@ class Sent:
     """Parts of a sent call. Kept by reference: they cost nothing until a miss needs an explanation."""
 
     model: str
-    system: bytes
-    """JSON array of text blocks."""
+    shared_system: bytes
+    """JSON array of the system blocks that agents of a type share."""
+    own_blocks: str
+    """JSON array of the agent's own system blocks; empty if there are none."""
     tools: bytes
     """JSON array of tools."""
     messages: Sequence[ViewMessage]
+
+    @property
+    def system(self) -> bytes:
+        """Return the JSON of all system blocks (an array)."""
+        return joined_blocks(self.shared_system, self.own_blocks)
 
 
 def cache_hit_rate(usage: Usage) -> float:
