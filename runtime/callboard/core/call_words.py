@@ -37,8 +37,7 @@ def input_words(tool_input: Mapping[str, Any]) -> str:
     Without such a field: `key value, key value`, where lists and objects are shown by their counts.
     """
     for field in _MAIN_FIELDS:
-        text = tool_input.get(field)
-        if text and isinstance(text, str):
+        if field in tool_input and isinstance(text := tool_input[field], str) and text:
             return _first_line(text)
     return ", ".join(f"{key} {_value_words(value)}" for key, value in tool_input.items())
 
@@ -57,4 +56,4 @@ def _value_words(value: Any) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.split("\n") if line.strip()), "")
+    return text.strip().partition("\n")[0].rstrip()

@@ -359,7 +359,7 @@ class Usage(Value):
     def plus(self, other: "Usage") -> "Usage":
         """Return the sum of both."""
         more = vars(other)
-        return Usage(**{name: amount + more[name] for name, amount in vars(self).items()})
+        return self.model_copy(update={name: amount + more[name] for name, amount in vars(self).items()})
 
 
 class AgentTotals(Value):

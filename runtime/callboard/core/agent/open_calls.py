@@ -113,6 +113,10 @@ class OpenCalls(tuple[CallState, ...]):
             made.stages = self.stages
             made._counts = self._counts
             return made
+        if len(made) == 1:
+            made.stages = frozenset((now.stage,))
+            made._counts = {now.stage: 1}
+            return made
         counts = dict(self._counts)
         counts[before.stage] -= 1
         if not counts[before.stage]:

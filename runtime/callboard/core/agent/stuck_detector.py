@@ -281,7 +281,16 @@ class _Marks(NamedTuple):
         form, text = _as_text(outcome.content)
         if call.id:
             text = text.replace(call.id, "")
-        return cls(_digest("call", call.name, _canonical(call.input)), _digest(form, text))
+        return cls(_digest("call", call.name, _input_text(call.input)), _digest(form, text))
+
+
+def _input_text(tool_input: Json) -> str:
+    """Return an input as text, the same for each order of its fields. A single text is not encoded."""
+    if len(tool_input) == 1:
+        for name, text in tool_input.items():
+            if isinstance(text, str):
+                return f"{name}\0{text}"
+    return _canonical(tool_input)
 
 
 def _as_text(content: Sequence[Json]) -> tuple[str, str]:
@@ -305,7 +314,7 @@ def _new_results(
     for outcome, marks in zip(outcomes, every, strict=True):
         if outcome.is_error or outcome.call.name in MAIL_TOOLS:
             continue
-        if set(marks).isdisjoint(seen):
+        if marks.call not in seen and marks.result not in seen:
             new += 1
         else:
             seen = tuple([mark for mark in seen if mark not in marks])
