@@ -1,7 +1,8 @@
 """Copies of files from before agents changed them, with which a person can undo the changes.
 
-A copy is named after the digest of its content, as the journal records it. Files are written only inside the agent's
-folder, and through descriptors that follow no link, as the file tools do.
+A copy is named after the digest of its content, as the journal records it. Files are written only where a tool has
+changed them: in the workspace, in a worktree, or at an approved path outside. As in the file tools, descriptors follow
+no link.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from callboard.adapters.tools.roots import RootCache, folder_of, telling
 from callboard.ports.tool import Folders
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
+from callboard.types.records import PathGrant
 
 _LARGEST = 64 * 1024 * 1024
 """Largest file that is compared and restored, in bytes."""
@@ -52,17 +54,20 @@ class FileBackups:
             part.rename(path)
 
     def restore(self, path: str, digest: str, folders: Folders, *, dry: bool) -> FileRestore | None:
-        """Restore the content of a file; an empty digest deletes it.
+        """Restore the content of a file that a tool has changed; an empty digest deletes it.
 
-        `dry`: only compute the change. Return None if the file has that content already. Blocks.
+        `folders`: those of the lead. A file outside of them is in the worktree of another agent, or its path was
+        approved. `dry`: only compute the change. Return None if the file has that content already. Blocks.
         """
         try:
             wanted = (self._folder / digest).read_bytes() if digest else None
         except OSError:
             return FileRestore(path, problem=f"{path}: there is no copy of its earlier content")
         try:
-            spot = self._root_cache.find(path, folders, write=True)
-            with telling(spot), folder_of(spot, make=wanted is not None and not dry) as folder:
+            spot = self._root_cache.find(path, folders, write=True, grants=(PathGrant(path=path, access="write"),))
+            # A worktree that was removed is not made again.
+            make = wanted is not None and not dry and not spot.exact
+            with telling(spot), folder_of(spot, make=make) as folder:
                 existing = read_in(folder, spot.path.name, _LARGEST)
                 present = None if existing is None else existing[0]
                 if present == wanted:
@@ -70,8 +75,8 @@ class FileBackups:
                 if not dry:
                     _put(folder, spot.path.name, wanted, mode=None if existing is None else existing[1])
         except ToolRefused as refused:
-            if wanted is None and isinstance(refused.__cause__, FileNotFoundError):
-                return None
+            if isinstance(refused.__cause__, FileNotFoundError):
+                return None if wanted is None else FileRestore(path, problem=f"{path}: its folder was removed")
             return FileRestore(path, problem=str(refused))
         added, removed = _counts(present or b"", wanted or b"")
         return FileRestore(spot.text, added, removed)
