@@ -13,7 +13,7 @@ before them. All other losses are only reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from callboard.core.agent.apply import RUNTIME_MAIL, apply, fold
 from callboard.core.agent.rules.compaction import room
@@ -435,34 +435,105 @@ def first_records(session: str, lead: AgentSpec, copied: Sequence[ev.Event], now
     return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
 
 
+@dataclass(frozen=True, slots=True)
+class _FileChange:
+    """Change of a file by a tool: digests of the content before and after it, empty for no file."""
+
+    at: float
+    path: str
+    before: str
+    after: str
+
+
+_Life = Sequence[tuple[tuple[int, int], ev.Event]]
+"""Events of all lives of an agent, each with its life and its position in the journal."""
+
+
 async def changes_since(store: Store, session: str, agents: Sequence[str], message: str) -> Mapping[str, str]:
     """Return the files that tools have changed since a message of the lead, by path.
 
     The value is the digest of the content before the first change, empty for a new file. Raises `UsageError` if the
     lead has no such message.
+
+    Positions in the journals decide, because a clock may be set back. In the journal of another agent, everything
+    after mail that the lead's later turns caused is later; only for the rest the time decides.
     """
-    since = await _time_of(store, session, message)
-    changes: list[tuple[float, str, str]] = []
-    for name in agents:
-        life = 1
-        while events := await numbered_events(store, journal(session, name, life)):
-            finished = [event for _, event in events if isinstance(event, ev.ToolFinished) and event.at >= since]
-            changes += [(e.at, str(e.data["path"]), str(e.data["before"])) for e in finished if _is_change(e)]
-            life += 1
-    return {path: before for _, path, before in sorted(changes, reverse=True)}
+    lives = {name: await _lives_of(store, session, name) for name in {"lead": None, **dict.fromkeys(agents)}}
+    point = _point_of(session, lives["lead"], message)
+    since = dict(lives["lead"])[point].at
+    lead = [event for place, event in lives.pop("lead") if place >= point]
+    later = _later_mail(lead, lives.values())
+    series = [_changes(lead), *(_changes(_later_events(life, later, since)) for life in lives.values())]
+    by_path: dict[str, list[list[_FileChange]]] = {}
+    for changes in series:
+        for path in {change.path: None for change in changes}:
+            by_path.setdefault(path, []).append([change for change in changes if change.path == path])
+    return {path: _earliest_content(of_agents) for path, of_agents in by_path.items()}
+
+
+async def _lives_of(store: Store, session: str, name: str) -> _Life:
+    life = 1
+    events: list[tuple[tuple[int, int], ev.Event]] = []
+    while numbered := await numbered_events(store, journal(session, name, life)):
+        events += [((life, seq), event) for seq, event in numbered]
+        life += 1
+    return events
+
+
+def _point_of(session: str, lead: _Life, message: str) -> tuple[int, int]:
+    """Return the life and the position of a message of the lead."""
+    for life in dict.fromkeys(life for (life, _), _ in lead):
+        numbered = [(seq, event) for (of_life, seq), event in lead if of_life == life]
+        match = next((seq for seq, uuid in _message_ids(session, life, numbered) if uuid == message), None)
+        if match is not None:
+            return life, match
+    raise UsageError(f"session {session} has no message {message}: use the uuid of a message of its lead")
+
+
+def _later_mail(lead: Sequence[ev.Event], others: Iterable[_Life]) -> frozenset[str]:
+    """Return the ids of the mail that the lead read in these events, and of all mail that it caused."""
+    later = {id for event in lead if isinstance(event, ev.EnvelopesDelivered) for id in event.ids}
+    received = [event.envelope for life in others for _, event in life if isinstance(event, ev.EnvelopeReceived)]
+    while caused := {envelope.id for envelope in received if envelope.caused_by in later} - later:
+        later |= caused
+    return frozenset(later)
+
+
+def _later_events(life: _Life, later: frozenset[str], since: float) -> Sequence[ev.Event]:
+    """Return the events after the first delivery of such mail, and those that are later by the clock."""
+    events = [event for _, event in life]
+    start = next(
+        (
+            place
+            for place, event in enumerate(events)
+            if isinstance(event, ev.EnvelopesDelivered) and not later.isdisjoint(event.ids)
+        ),
+        len(events),
+    )
+    return [event for place, event in enumerate(events) if place > start or event.at >= since]
+
+
+def _changes(events: Sequence[ev.Event]) -> Sequence[_FileChange]:
+    return [
+        _FileChange(event.at, str(event.data["path"]), str(event.data["before"]), str(event.data["after"]))
+        for event in events
+        if isinstance(event, ev.ToolFinished) and _is_change(event)
+    ]
+
+
+def _earliest_content(series: Sequence[Sequence[_FileChange]]) -> str:
+    """Return the content of a file before its first change. `series`: its changes, by agent and in order.
+
+    The first change begins with a content that no change of another agent made. If several do, the time decides.
+    """
+    by_time = sorted(series, key=lambda changes: changes[0].at)
+    for changes in by_time:
+        made = {change.after for other in series if other is not changes for change in other}
+        if changes[0].before not in made:
+            return changes[0].before
+    return by_time[0][0].before
 
 
 def _is_change(event: ev.ToolFinished) -> bool:
     data = event.data
     return not event.is_error and {"path", "before", "after"} <= data.keys() and data["before"] != data["after"]
-
-
-async def _time_of(store: Store, session: str, message: str) -> float:
-    """Return the time of a message of the lead, in any of its lives."""
-    life = 1
-    while events := await numbered_events(store, journal(session, "lead", life)):
-        numbered = {uuid: seq for seq, uuid in _message_ids(session, life, events)}
-        if message in numbered:
-            return dict(events)[numbered[message]].at
-        life += 1
-    raise UsageError(f"session {session} has no message {message}: use the uuid of a message of its lead")
