@@ -57,6 +57,7 @@ from callboard.types.errors import Conflict
 from callboard.types.records import Envelope, Task
 
 INTERRUPTED = "Interrupted before it finished."
+NOT_BEGUN = "Not run: interrupted before it began."
 
 
 def begin(agent: AgentRuntime, step: st.Step) -> Awaitable[None]:
@@ -161,8 +162,9 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
         if call.stage == "finished":
             events.append(ev.ToolSettled(at=now, call=call.call.id))
         else:
-            text = ({"type": "text", "text": INTERRUPTED},)
-            events.append(ev.ToolFinished(at=now, call=call.call.id, content=text, is_error=True, settled=True))
+            text = INTERRUPTED if call.stage == "started" else NOT_BEGUN
+            content = ({"type": "text", "text": text},)
+            events.append(ev.ToolFinished(at=now, call=call.call.id, content=content, is_error=True, settled=True))
             # In the same commit, because nothing reads the result of a subagent whose call was interrupted
             # (test_an_interrupted_call_stops_its_subagent).
             writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", call.call.id)

@@ -289,6 +289,20 @@ async def test_a_hook_in_the_persons_place_may_stop_the_agent() -> None:
         assert (echo.ran, person.asked, team.state("lead").turns.last_reason) == ([], [], "interrupted")
 
 
+async def test_a_call_that_waits_for_an_answer_at_an_interrupt_is_said_not_to_have_run() -> None:
+    echo, person = Echo(), Person([])
+    async with (world := world_of(person, use("echo"), echo=echo)).session() as team:
+        await team.prompt("go")
+        while not person.asked:
+            await anyio.sleep(0.001)
+        await team.command("interrupt")
+        await team.quiet()
+        await team.prompt("go on")
+        await team.quiet()
+        assert echo.ran == []
+        assert "Not run: interrupted before it began." in texts(world)
+
+
 async def test_a_hook_that_fails_in_the_persons_place_leaves_it_to_the_person() -> None:
     async def broken(event: PermissionRequest) -> None:
         raise ValueError("boom")
