@@ -18,8 +18,14 @@ agents:
       latency_ms: 600000
     - when: {contains: make it}
       reply: [{tool_use: {name: bash, input: {command: make it}}}]
+    - when: {contains: write much}
+      reply: MUCH
     - {reply: "I see.", repeat: forever}
-"""
+summaries:
+  lead:
+    - reply: I have read it all.
+      latency_ms: 600000
+""".replace("MUCH", "so many words " * 1_000)
 
 
 @pytest.fixture
@@ -42,6 +48,21 @@ def test_it_stops_the_turn_and_keeps_the_draft(screen: PtyScreen) -> None:
     screen.wait(r"(?s)^stopping the turn$.*^lead turn ended: interrupted.*^> and then$")
     screen.type("\r")
     screen.wait(r"(?s)^> and then$.*^lead I see\.$")
+
+
+@pytest.mark.parametrize("key", ["\x1b", "\x03"])
+def test_it_stops_a_compaction_between_turns_and_says_so(screen: PtyScreen, key: str) -> None:
+    screen.type("write much\r")
+    screen.wait(r"so many words(?s:.*)1 idle \| \d\d")
+    for prompt in ("and then", "and now"):
+        screen.type(f"{prompt}\r")
+        screen.wait(rf"(?s)^> {prompt}$.*^lead I see\.$.*1 idle")
+    screen.type("/compact\r")
+    screen.wait(r"1 working")
+    screen.type(key)
+    screen.wait(r"(?s)^stopping the turn.*^lead summary failed: interrupted.*1 idle")
+    screen.type("hello\r")
+    screen.wait(r"(?s)^> hello$.*^lead I see\.$")
 
 
 def test_it_closes_a_menu(screen: PtyScreen) -> None:

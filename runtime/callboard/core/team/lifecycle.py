@@ -7,7 +7,7 @@ states are those of the last host, and `team` says so.
     state      meaning
     ---------  ------------------------------------------------------------------------------------------------
     starting   before the first turn, or after a crash of its code that is about to be restarted
-    working    in a turn
+    working    in a turn, or writing a summary between turns
     waiting    the agent cannot continue before the event that `waiting_for` names
     idle       between turns; a message, a prompt or a task of the board wakes the agent
     stopping   after an order to stop: running work is ended, open work is settled
@@ -23,7 +23,7 @@ states are those of the last host, and `team` says so.
     starting   crashed    AgentCrashed
     working    waiting    ApprovalNeeded, CallJudged, ToolStarted, ToolSettled, ResultsMerged, AnswerTaken,
                           RetryPlanned, WaitBegan, ContextEdited, SummaryFailed, TurnEnded
-    working    idle       TurnEnded
+    working    idle       TurnEnded, ContextEdited, SummaryFailed
     working    starting   AgentCrashed
     working    crashed    AgentCrashed
     working    stopping   EnvelopeReceived, StopAsked, TurnEnded
@@ -33,7 +33,7 @@ states are those of the last host, and `team` says so.
     waiting    starting   AgentCrashed
     waiting    crashed    AgentCrashed
     waiting    stopping   EnvelopeReceived, StopAsked, TurnEnded
-    idle       working    TurnBegan
+    idle       working    TurnBegan, SummaryBegan
     idle       starting   AgentCrashed
     idle       crashed    AgentCrashed
     idle       stopping   EnvelopeReceived, StopAsked
@@ -79,7 +79,11 @@ def _life(state: AgentState, waits: str) -> AgentLife:
         return "stopping"
     if waits:
         return "waiting"
-    return "idle" if state.turn is None and state.turns.count > 0 else "working" if state.turn else "starting"
+    # A summary that a person requested needs no turn, and the same keys stop it
+    # (test_it_stops_a_compaction_between_turns_and_says_so).
+    if state.turn is not None or state.compaction.summary is not None:
+        return "working"
+    return "idle" if state.turns.count > 0 else "starting"
 
 
 def waiting_for(state: AgentState) -> str:
