@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import signal
 import time
@@ -49,6 +50,31 @@ def test_resume_follows_a_hosted_session_and_ends_as_the_run_does(command: Comma
     assert followed.out == ended.out
     assert "approved by person" in followed.err
     no_traceback(followed)
+
+
+CLOCK_AHEAD = """
+import runpy, time
+
+from callboard.adapters.system.clock import SystemClock
+
+SystemClock.now = lambda self: time.time() + 3600
+runpy.run_module("callboard", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_follower_whose_clock_is_ahead_ends_with_the_code_of_the_run(command: Command) -> None:
+    """The host may run on another machine."""
+    ahead = copy.copy(command)
+    program = command.workspace.parent / "ahead.py"
+    program.write_text(CLOCK_AHEAD)
+    ahead.argv = [command.argv[0], str(program)]
+    with started(command, "run", *PLANNING, "--max-turns", "1", "--model", command.scenario(PLAN), "Go.") as host:
+        host.wait_for(WAITS)
+        with started(ahead, "attach") as follower:
+            follower.wait_for("this screen follows it")
+            assert command.run_inline("approve", request_of(command)).code == 0
+            ended, followed = host.end(), follower.end()
+    assert (ended.code, followed.code) == (5, 5), followed.err
 
 
 def test_a_follower_that_leaves_leaves_its_host_alone(command: Command) -> None:

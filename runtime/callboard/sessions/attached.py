@@ -161,8 +161,7 @@ class AttachedSession(OpenSession):
         """Return True if a host that this process has not seen has finished the work of one that died."""
         row = await self._store.get(session_key(self.id))
         now = read_value(SessionRow, row.value, row.key) if row is not None and row.value is not None else None
-        ended = now is not None and now.ended_at is not None and now.ended_at >= self._began
-        return ended and await waiting_reason(self._store, self.id) is None
+        return now is not None and self._ended_since(now) and await waiting_reason(self._store, self.id) is None
 
     async def _recorded_code(self) -> int:
         """Return the exit code that the host recorded for its run; 0 if the host just left."""
@@ -170,7 +169,15 @@ class AttachedSession(OpenSession):
         if row is None or row.value is None:
             return DONE
         now = read_value(SessionRow, row.value, row.key)
-        return now.exit_code or DONE if now.ended_at is not None and now.ended_at >= self._began else DONE
+        return now.exit_code or DONE if self._ended_since(now) else DONE
+
+    def _ended_since(self, now: SessionRow) -> bool:
+        """Return True if a run has ended since this process attached.
+
+        Not by the clock: that of the host's machine may be behind
+        (test_a_follower_whose_clock_is_ahead_ends_with_the_code_of_the_run).
+        """
+        return now.ended_at is not None and now.ended_at != self.row.ended_at
 
     # Following
 

@@ -60,8 +60,6 @@ class OpenSession(SessionHandle, ABC):
         """Plugins that the session uses; empty if another process hosts the session."""
         self.refused_plugins: tuple[tuple[str, str], ...] = ()
         """Path and reason of each plugin that could not be loaded."""
-        self._began = clock.now()
-        """Start time (Unix seconds). Requests that expired earlier do not count as unanswered."""
         self._bypasses = False
         self._ended_usage = EndedAgentsSum(board, Usage(), lambda usage, row: usage.plus(self._usage_of(row)))
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from tests.cli.commands.command import Command
 from tests.warm import PIPE, Process
 
+from callboard.adapters.system.clock import SystemClock
 from callboard.cli.commands.prompt_input import read_prompt
 
 GREET = """
@@ -204,6 +207,16 @@ def test_a_permission_that_nobody_can_give_is_exit_code_4(command: Command) -> N
     (result,) = ran.messages
     (denied,) = result["permission_denials"]
     assert (denied["tool_name"], denied["tool_input"]) == ("bash", {"command": "touch made.txt"})
+
+
+def test_a_permission_that_nobody_can_give_is_exit_code_4_whatever_the_clock_says(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.time()
+    steps = itertools.count()
+    monkeypatch.setattr(SystemClock, "now", lambda _: began - 60 * next(steps))  # set back again and again
+    ran = command.run_inline("run", "--model", command.scenario(TOUCH), "Make it.")
+    assert (ran.code, "nobody can be asked" in ran.err) == (4, True)
 
 
 @pytest.mark.slow
