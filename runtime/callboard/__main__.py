@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import sys
@@ -68,10 +69,14 @@ def _refuse_other_bytes(args: Sequence[str]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null for each standard stream that the caller closed, so that no other file gets its descriptor."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+    """Open /dev/null for each standard stream that the caller closed, so that no other file gets its descriptor.
+
+    Writing to a closed stdout still fails, because a result would be lost silently.
+    """
+    streams = ((0, "stdin", "r", os.O_RDONLY), (1, "stdout", "w", os.O_RDONLY), (2, "stderr", "w", os.O_WRONLY))
+    for number, name, mode, access in streams:
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            nowhere = os.open(os.devnull, access)
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
@@ -95,9 +100,11 @@ def _report_failure(error: BaseException, context: Invocation) -> int:
         case BrokenPipeError():
             _drop_stdout()
             return 0
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # errors of the store and the terminal have their own messages
+        case OSError() if _is_of_stdout(cause):  # errors of the store and the terminal have their own messages
+            from callboard.cli.terminal.terminal import unwritten  # noqa: PLC0415 - only failures need it; the import takes 5 ms
+
             _drop_stdout()
-            _say(f"callboard: the output could not be written ({cause.strerror}). Free some room, or write elsewhere")
+            _say(f"callboard: {unwritten(cause)}")
             return 1
         case OSError(errno=errno.EMFILE | errno.ENFILE):
             _say(f"callboard: too many files are open ({cause.strerror}). Raise the limit (`ulimit -n`, LimitNOFILE)")
@@ -174,6 +181,13 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         return  # stderr is closed; the exit code still reports the failure
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Return True if stdout did not take the output: a full disk, or a stream that the caller closed."""
+    if error.errno == errno.EBADF:
+        return fcntl.fcntl(sys.stdout.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 def _drop_stdout() -> None:

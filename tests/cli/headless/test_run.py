@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import signal
 import subprocess
 import time
@@ -315,11 +316,32 @@ def test_a_tools_process_continues_only_a_session_that_a_tool_began(command: Com
     assert command.run_inline("run", "-c", "Of a tool again.", CALLBOARD_TOOL="1").code == 2
 
 
+def closing(command: Command, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with closed streams (`>&-` ...)."""
+    script = f"exec {shlex.join(command.argv)} {' '.join(args)}"
+    return subprocess.run(
+        ["sh", "-c", script],
+        cwd=command.workspace,
+        env=command.env,
+        timeout=180,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("args", [("run", "--model", "SCENARIO", "go"), ("--version",), ("sessions",)])
+def test_a_result_that_a_closed_stdout_loses_is_told(command: Command, args: tuple[str, ...]) -> None:
+    scenario = command.scenario(GREET)
+    assert command.run_inline("run", "--model", scenario, "go").code == 0
+    ran = closing(command, *(scenario if arg == "SCENARIO" else arg for arg in args), ">&-")
+    lost = "callboard: the result could not be written to stdout, which is closed"
+    assert (ran.returncode, ran.stderr.count(lost)) == (1, 1)
+
+
 @pytest.mark.slow
-def test_closed_standard_streams_hurt_nobody(command: Command) -> None:
-    script = "exec " + " ".join([*command.argv, "run", "--model", command.scenario(GREET), "go", ">&-", "2>&-", "<&-"])
-    ran = subprocess.run(["sh", "-c", script], cwd=command.workspace, env=command.env, timeout=180, check=False)
-    assert ran.returncode == 0
+def test_closed_standard_streams_hurt_no_session(command: Command) -> None:
+    assert closing(command, "run", "--model", command.scenario(GREET), "go", ">&-", "2>&-", "<&-").returncode == 1
     assert command.run_inline("sessions").out.count("done") == 1
 
 

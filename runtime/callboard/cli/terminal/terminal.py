@@ -423,10 +423,7 @@ class Terminal:
         self._hurry.set()
         self._writer.join(self._patience)
         if self._failure is not None:
-            reason = self._failure.strerror or str(self._failure)
-            raise ResultUnwritten(
-                f"the result could not be written to stdout ({reason}). Free some room, or write elsewhere"
-            )
+            raise ResultUnwritten(unwritten(self._failure))
 
     def _draw(self, text: str) -> None:
         self._queue.put(lambda: self._write(self._out, text))
@@ -539,6 +536,14 @@ class Terminal:
             if stream is self._out and error.errno not in {errno.EPIPE, errno.EIO}:
                 self._failure = self._failure or error
             _silence(stream)
+
+
+def unwritten(error: OSError) -> str:
+    """Describe why stdout did not take a result."""
+    if error.errno == errno.EBADF:
+        return "the result could not be written to stdout, which is closed"
+    reason = error.strerror or str(error)
+    return f"the result could not be written to stdout ({reason}). Free some room, or write elsewhere"
 
 
 def _descriptor(stream: TextIO) -> int | None:
