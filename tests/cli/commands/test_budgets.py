@@ -73,7 +73,10 @@ SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
             SILENT,
             ("--max-turns", "1"),
             "",
-            ["the limit of 1 model step in a turn is reached", "the lead ended without any text: it made 1 model call"],
+            [
+                "the limit of 1 model step in a turn is reached",
+                "the lead ended without any text: the session has 1 reply of the model",
+            ],
         ),
         (
             WORKS,
@@ -81,7 +84,7 @@ SILENT = WORKS.replace("lead:", "other:").replace("silent:", "lead:")
             "",
             [
                 "the money budget of the session is too small for the next call",
-                "the lead ended without any text: no model call was made",
+                "the lead ended without any text: no reply came from the model",
             ],
         ),
     ],
@@ -96,6 +99,17 @@ def test_a_run_that_a_limit_ends_prints_what_was_said_and_why_it_ended(
     assert ran.err.count("spent or reserved") == ("--max-budget-usd" in flags), "the numbers of a budget appear once"
     assert ran.err.count("is too small") == ("--max-budget-usd" in flags), "and so does its end"
     assert ran.err.count("resume with a higher --max-budget-usd") == ("--max-budget-usd" in flags)
+
+
+def test_a_run_without_a_text_counts_the_replies_of_the_model(command: Command) -> None:
+    refused = "agents: {lead: [{otherwise: true, fault: {status: 413, times: 9}, reply: Done.}]}"
+    ran = command.run_inline("run", "--model", command.scenario(refused), "Look.")
+    assert (ran.code, "without any text: no reply came from the model" in ran.err) == (5, True), ran.err
+    # A call was made, and refused.
+    assert "the service refused the prompt as too long" in ran.err
+    assert command.run_inline("run", "--max-turns", "1", "--model", command.scenario(SILENT), "Look.").code == 5
+    again = command.run_inline("resume")
+    assert "without any text: the session has 2 replies of the model" in again.err
 
 
 def test_a_run_that_max_seconds_ends_names_its_way_on(command: Command) -> None:

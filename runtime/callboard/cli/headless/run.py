@@ -278,8 +278,11 @@ class HeadlessRun:
 def _wordless(end: RunEnd) -> str:
     """Return a line about a run that ended without a final text of the lead."""
     steps = next((agent.steps for agent in end.agents if agent.kind == "lead"), 0)
-    calls = {0: "no model call was made", 1: "it made 1 model call"}.get(steps, f"it made {steps:,} model calls")
-    return f"the lead ended without any text: {calls}"
+    # Calls that failed or were cut off are no steps, but those of earlier runs are
+    # (test_a_run_without_a_text_counts_the_replies_of_the_model).
+    replies = {0: "no reply came from the model", 1: "the session has 1 reply of the model"}
+    count = replies.get(steps, f"the session has {steps:,} replies of the model")
+    return f"the lead ended without any text: {count}"
 
 
 def _metrics(end: RunEnd) -> Json:
