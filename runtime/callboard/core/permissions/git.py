@@ -21,7 +21,8 @@ from itertools import dropwhile, takewhile, zip_longest
 from callboard.core.permissions import globs
 from callboard.core.permissions.command_table import CODE_NAMES
 from callboard.core.permissions.effects import Effect, GitContent, GitRead, PathAccess, Risk, read
-from callboard.core.permissions.option_parser import end_of_options, git_options, names_long, operands, value_paths
+from callboard.core.permissions.git_options import git_options
+from callboard.core.permissions.option_parser import end_of_options, names_long, operands, value_paths
 from callboard.core.permissions.values import Arg, ProgramWords
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass

@@ -14,7 +14,8 @@ from itertools import zip_longest
 
 from callboard.core.permissions import globs
 from callboard.core.permissions.effects import Effect, delete, write
-from callboard.core.permissions.option_parser import git_options, has_option, names_long, operands
+from callboard.core.permissions.git_options import git_options
+from callboard.core.permissions.option_parser import has_option, names_long, operands
 from callboard.core.permissions.values import Arg
 
 _WITH_SHORT_OUTPUT = frozenset(("archive", "format-patch"))

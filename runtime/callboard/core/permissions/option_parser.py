@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 
@@ -13,10 +12,6 @@ from callboard.types.lazy_dataclass import dataclass
 
 WHOLE_FOLDER = read(Arg("."), tree=True, left_out="ignored")
 """Effect of ripgrep if no path is given and nothing is piped to it."""
-
-
-_GIT_HARMLESS = frozenset(("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"))
-_GIT_WITH_VALUE = frozenset(("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"))
 
 
 def names_long(text: str, names: Sequence[str]) -> bool:
@@ -57,20 +52,6 @@ def operands(args: Sequence[Arg]) -> list[Arg]:
         elif ended or not arg.text.startswith("-") or arg.text == "-":
             out.append(arg)
     return out
-
-
-def git_options(args: list[Arg]) -> tuple[str, list[str]]:
-    """Remove the options before git's subcommand. Return the folder of `-C`, and the options that are not harmless."""
-    folder = ""
-    odd = list[str]()
-    while args and args[0].text.startswith("-"):
-        option = args.pop(0).text
-        if option == "-C" and args and args[0].known and not args[0].glob:
-            folder = posixpath.join(folder, args.pop(0).text)
-        elif option not in _GIT_HARMLESS:
-            odd.append(option)
-            del args[: option in _GIT_WITH_VALUE]
-    return folder, odd
 
 
 def value_paths(args: Sequence[Arg]) -> Iterator[Effect]:

@@ -18,6 +18,7 @@ from typing import Literal
 from callboard.core.permissions import gitignore
 from callboard.core.permissions.command_table import DELETING
 from callboard.core.permissions.effects import CallFacts, PathAccess, ScriptPart, View
+from callboard.core.permissions.git_options import GIT_COMMANDS, git_options
 from callboard.core.permissions.gitignore import Anchors
 from callboard.core.permissions.globs import matcher
 from callboard.core.permissions.host_patterns import host_of, names_host
@@ -228,28 +229,52 @@ def _exact(specifier: str, args: Sequence[Arg]) -> bool:
 
 
 def _loose(specifier: str, view: View) -> Match:
-    texts = [word.text for word in view.words]
+    args = _without_dash(view.words)
+    match = _as_written(specifier, args)
+    program, _, remaining = specifier.strip().partition(" ")
+    if match == "no" and remaining and _wild(program.rpartition("/")[2], "git") and _may_be_alias(args):
+        return "maybe"
+    return match
+
+
+def _without_dash(args: Sequence[Arg]) -> Sequence[Arg]:
+    """Return the words with `git-push`, a program in git's own folder, as `git push`."""
+    name = args[0].text.rpartition("/")[2] if args else ""
+    if not name.startswith("git-") or name.removeprefix("git-") not in GIT_COMMANDS:
+        return args
+    return (Arg("git"), Arg(name.removeprefix("git-")), *args[1:])
+
+
+def _as_written(specifier: str, args: Sequence[Arg]) -> Match:
+    texts = [word.text for word in args]
     if texts:
         texts[0] = texts[0].rpartition("/")[2] or texts[0]
     pattern = _pattern(specifier)
     if pattern is None:
         text = " ".join(texts)
-        if _words_fit(specifier.strip(), text) or _words_fit(specifier.strip(), " ".join(w.text for w in view.words)):
+        if _words_fit(specifier.strip(), text) or _words_fit(specifier.strip(), " ".join(word.text for word in args)):
             return "yes"
         return "maybe" if HOLE in text and _may_begin(specifier.strip(), text) else "no"
     pattern_words, open_ended = pattern
     if pattern_words:
         pattern_words[0] = pattern_words[0].rpartition("/")[2] or pattern_words[0]
-    if len(pattern_words) > 1 and pattern_words[:1] == texts[:1] == ["git"] and _own_names(texts):
-        return "maybe"
-    return _walk(pattern_words, view.words, texts, open_ended=open_ended)
+    return _walk(pattern_words, args, texts, open_ended=open_ended)
 
 
-def _own_names(texts: Sequence[str]) -> bool:
-    """Return True if a git command gives its subcommands names of its own: `git -c alias.p=push p`."""
-    return any(option == "-c" and _GIT_ALIAS.match(setting) for option, setting in pairwise(texts)) or any(
-        re.match(r"--(?:config-env|exec-path)=", text) for text in texts
-    )
+def _may_be_alias(args: Sequence[Arg]) -> bool:
+    """Return True if a command can be a git alias of another one: its subcommand is none of git's own.
+
+    Git ignores an alias with the name of one of its own commands. Aliases are not looked up: a command before this one
+    can set one, and so can a file that the configuration includes.
+    """
+    if not args or args[0].text.rpartition("/")[2] != "git":
+        return False
+    subcommand = list(args[1:])
+    git_options(subcommand)
+    texts = [word.text for word in args]
+    sets = any(option == "-c" and _GIT_ALIAS.match(setting) for option, setting in pairwise(texts))
+    sets = sets or any(re.match(r"--(?:config-env|exec-path)=", text) for text in texts)
+    return sets or bool(subcommand and (subcommand[0].glob or subcommand[0].text not in GIT_COMMANDS))
 
 
 def _may_begin(specifier: str, text: str) -> bool:

@@ -328,8 +328,8 @@ class _Reader:
         else:
             effects_found = effects_of(ProgramWords(name, arguments))
             effects += (each for each in effects_found if each != WHOLE_FOLDER) if self.piped and own else effects_found
-            if starts_others(base, arguments):
-                self.guess(arguments, effects, stdin)
+        if starts_others(base, arguments):
+            self.guess(arguments, effects, stdin)
         if base in ("cd", "pushd", "popd"):
             self.move(
                 next(

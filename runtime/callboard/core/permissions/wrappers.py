@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from callboard.core.permissions.command_table import HARMLESS_ASSIGNMENTS, names
 from callboard.core.permissions.effects import Effect, Risk
 from callboard.core.permissions.find import printed_paths
+from callboard.core.permissions.git_options import git_options
 from callboard.core.permissions.hard_deny import name_of, walk
 from callboard.core.permissions.option_parser import names_long
 from callboard.core.permissions.values import HOLE, Arg, Node, Redirect, Script, Simple
@@ -65,6 +66,13 @@ _RUNNERS: Mapping[str, frozenset[str]] = {
 }
 """Tools of projects that run other programs, with the subcommands that do so; without one, every call does."""
 
+_GIT_RUNNERS: Mapping[str, frozenset[str]] = {
+    "bisect": names("run"),
+    "rebase": names("-x --exec"),
+    "submodule": names("foreach"),
+}
+"""Commands of git that run the program in their words, with the word that comes before it."""
+
 _WRAPPERS: Mapping[str, _Wrapper] = {
     "nice": _Wrapper(values="n", long_values=("adjustment",)),
     "nohup": _Wrapper(),
@@ -93,10 +101,19 @@ def is_wrapper(name: str) -> bool:
 
 def starts_others(name: str, args: Sequence[Arg]) -> bool:
     """Return True if a program that is not a wrapper runs the program that some of its words name."""
+    if name == "git":
+        return _git_runs(args)
     subcommands = _RUNNERS.get(name)
     if subcommands is None:
         return name in OTHERS
     return not subcommands or any(arg.text in subcommands for arg in args)
+
+
+def _git_runs(args: Sequence[Arg]) -> bool:
+    arguments = list(args)
+    git_options(arguments)
+    texts = [arg.text for arg in arguments]
+    return bool(texts) and not _GIT_RUNNERS.get(texts[0], frozenset[str]()).isdisjoint(texts[1:])
 
 
 def peel(name: str, args: Sequence[Arg], stdin: str | None) -> UnwrappedCommand:
