@@ -149,31 +149,68 @@ def commit_named(name: str) -> PathQuery:
 
 @dataclass(frozen=True, slots=True)
 class NamedInCode:
-    """Path in the text of code that an interpreter runs. What the code does with it is not known."""
+    """Path in code that an interpreter runs, or in a word of a program. What it does with the path is not known."""
 
     query: PathQuery
 
 
-Effect = Risk | PathAccess | GitRead | GitContent | RunsProjectFile | NamedInCode
+@dataclass(frozen=True, slots=True)
+class GitSweep:
+    """Git command that changes or deletes files in a folder whose names its words do not show: `clean`, `reset --hard`.
+
+    Asks if the runtime's settings are among them.
+    """
+
+    command: str
+    folder: str
+    tracked: bool
+    """True if it changes only files that git tracks; False if it deletes or moves files that git does not track."""
+
+    @property
+    def query(self) -> PathQuery:
+        """Return the query for the settings in the folder."""
+        return tracked_in(posixpath.join(self.folder, SETTINGS_FOLDER)) if self.tracked else PathQuery(self.folder)
+
+
+SETTINGS_FOLDER = ".callboard"
+
+Effect = Risk | PathAccess | GitRead | GitContent | GitSweep | RunsProjectFile | NamedInCode
 
 _INTERPRETER = late_pattern(
     r"(?:python|pypy)[\d.]*|node|nodejs|deno|bun|perl[\d.]*|ruby[\d.]*|php[\d.]*|lua[\d.]*|Rscript|julia|[gmn]?awk"
 )
 _PATH_IN_CODE = late_pattern(r"(?<![\w.:/~}])(~|\$HOME|\$\{HOME\})?(/[\w.@+~%=/-]+)")
+_SETTINGS_IN_CODE = late_pattern(r"(?<![\w.@+~%/-])(?:\./)*\.callboard(?:/[\w.@+~%=/-]*)?(?![\w.@+~%-])")
 _MOST_IN_CODE = 20
 """Most paths in the code of one command that are looked up."""
 
 
 def named_in_code(program: str, texts: Iterable[str | None], home: str) -> Iterator[NamedInCode]:
-    """Yield the absolute paths that the words or the input of an interpreter have inside, if it is one.
+    """Yield the absolute paths that the words or the input of an interpreter have inside, and those of the settings.
 
-    A path that the code puts together is not found.
+    A path that the code puts together is not found. A program that is no interpreter yields none.
     """
     if not _INTERPRETER.fullmatch(program):
         return
-    found = (match for text in texts if text for match in _PATH_IN_CODE.finditer(text))
-    paths = dict.fromkeys(f"{home if match[1] else ''}{match[2]}" for match in found)
+    code = "\n".join(text for text in texts if text)
+    paths = dict.fromkeys(f"{home if match[1] else ''}{match[2]}" for match in _PATH_IN_CODE.finditer(code))
+    paths |= dict.fromkeys(match[0] for match in _SETTINGS_IN_CODE.finditer(code))
     yield from (NamedInCode(PathQuery(path)) for path in list(paths)[:_MOST_IN_CODE])
+
+
+def may_change(args: Iterable[Arg]) -> Iterator[NamedInCode]:
+    """Yield the folder in which a program works, and the paths that its words may name.
+
+    Options name paths too: `--to=PATH`, `-dPATH`, `-v PATH:x`.
+    """
+    yield NamedInCode(PathQuery("."))
+    for arg in (arg for arg in args if arg.known and "\n" not in arg.text):
+        if arg.glob:
+            yield NamedInCode(PathQuery(arg.pattern, glob=True))
+            continue
+        attached = arg.text[2:] if arg.text.startswith("-") else ""
+        texts = dict.fromkeys((arg.text, attached, *re.split(r"[=:,]", arg.text)))
+        yield from (NamedInCode(PathQuery(text)) for text in texts if text)
 
 
 _OWN_FOLDER = late_pattern(r"/+proc/+(?:self|thread-self|\d+)/+(?:task/+\d+/+)?cwd(?:/+(.*))?", re.DOTALL)
@@ -193,7 +230,7 @@ def behind_links(effects: Iterable[Effect]) -> Iterator[PathAccess]:
 def queries_in(effects: Iterable[Effect]) -> Iterator[PathQuery]:
     """Yield every path whose fact is needed to decide on one of these effects."""
     for effect in effects:
-        if isinstance(effect, PathAccess | NamedInCode):
+        if isinstance(effect, PathAccess | GitSweep | NamedInCode):
             yield effect.query
         elif isinstance(effect, GitRead | GitContent | RunsProjectFile):
             yield from effect.queries

@@ -1,4 +1,6 @@
-"""Files that a git command writes or deletes because its words name them: `--output=FILE`, `checkout -- FILE`, `rm`.
+"""Files that a git command writes or deletes: those that its words name, and folders whose files it changes.
+
+Words name files in `--output=FILE`, `checkout -- FILE`, `rm`. `clean` and `reset --hard` change files of any name.
 
 An allow rule for a git command covers neither the runtime's own files nor files that other tools run, whichever option
 names them.
@@ -13,7 +15,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from callboard.core.permissions import globs
-from callboard.core.permissions.effects import Effect, delete, write
+from callboard.core.permissions.effects import SETTINGS_FOLDER, Effect, GitSweep, delete, write
 from callboard.core.permissions.git_options import git_options
 from callboard.core.permissions.option_parser import has_option, names_long, operands
 from callboard.core.permissions.values import Arg
@@ -37,6 +39,8 @@ def git_writes(args: Sequence[Arg]) -> Iterator[Effect]:
         yield from (delete(path) for path in paths)
     elif subcommand in _CHANGE_OPERANDS and not (subcommand == "restore" and _index_only(arguments)):
         yield from (write(path, "rule") for path in paths)
+    elif subcommand == "clean":
+        yield from (delete(path) for path in _swept(arguments) if path.text != ".")
     elif subcommand in _MAKE_FOLDERS:
         yield from (write(path, "rule") for path in paths[1:] if ":" not in path.text)
 
@@ -67,3 +71,76 @@ def _outputs(subcommand: str, args: Sequence[Arg]) -> Iterator[Arg]:
 def _index_only(args: Sequence[Arg]) -> bool:
     """Return True if `git restore` changes only the index."""
     return has_option(args, "S", ("staged",)) and not has_option(args, "W", ("worktree",))
+
+
+_KEEP_FILES = frozenset(("list", "show", "drop", "clear", "pop", "apply", "branch", "create", "store"))
+"""Commands of `git stash` that move no file of the folder away."""
+
+
+def git_sweeps(args: Sequence[Arg]) -> Iterator[GitSweep]:
+    """Yield the folders in which a git command changes files that its words do not name."""
+    arguments = list(args)
+    folder, _ = git_options(arguments)
+    if not arguments or not all(arg.known for arg in arguments):
+        return
+    subcommand = arguments.pop(0).text
+    untracked = subcommand == "clean" or (
+        subcommand == "stash" and has_option(arguments, "ua", ("include-untracked", "all"))
+    )
+    for path in _swept_by(subcommand, arguments):
+        yield GitSweep(subcommand, posixpath.join(folder, path), tracked=not untracked)
+        if path == "." and folder and subcommand != "clean":
+            yield GitSweep(
+                subcommand, path, tracked=not untracked
+            )  # the whole repository, which may be the agent's own
+
+
+def _swept_by(subcommand: str, args: Sequence[Arg]) -> Iterator[str]:
+    forced = has_option(args, "f", ("force",))
+    if subcommand == "clean" and not has_option(args, "n", ("dry-run",)) and not _spares_settings(args):
+        yield from (path.text for path in _swept(args))
+    elif subcommand == "stash" and (not args or args[0].text not in _KEEP_FILES):
+        pushes = bool(args) and args[0].text == "push" and not has_option(args, "m", ("message",))
+        yield from _folders(args[1:] if pushes else _after_dashes(args))
+    elif (
+        (subcommand == "reset" and has_option(args, "", ("hard", "merge", "keep")))
+        or (subcommand == "checkout" and forced)
+        or (subcommand == "switch" and (forced or has_option(args, "", ("discard-changes",))))
+        or (subcommand == "read-tree" and has_option(args, "u"))
+        or (subcommand == "checkout-index" and has_option(args, "a", ("all",)))
+    ):
+        yield "."
+    elif subcommand == "checkout" or (subcommand == "restore" and not _index_only(args)):
+        yield from _folders(args) if operands(args) else ()
+
+
+def _after_dashes(args: Sequence[Arg]) -> Sequence[Arg]:
+    at = next((at for at, arg in enumerate(args) if arg.text == "--"), len(args))
+    return args[at + 1 :]
+
+
+def _folders(args: Sequence[Arg]) -> Iterator[str]:
+    """Yield the folders that git's paths begin with; the current folder if there is no path, or one is a pattern."""
+    paths = operands(args)
+    if not paths or has_option(args, "", ("pathspec-from-file",)):
+        yield "."
+    for path in paths:
+        yield "." if path.glob or path.text.startswith(":") or globs.is_pattern(path.text) else path.text
+
+
+def _swept(args: Sequence[Arg]) -> list[Arg]:
+    """Return the paths of `git clean`: its operands without values of `-e`, or the current folder."""
+    plain = [arg for before, arg in zip((None, *args), args, strict=False) if not (before and _takes_pattern(before))]
+    paths = operands(plain)
+    return [Arg(".") if path.text.startswith(":") else path for path in paths] or [Arg(".")]
+
+
+def _takes_pattern(option: Arg) -> bool:
+    return re.fullmatch(r"-[dfiqxX]*e|--exc(?:l(?:u(?:de?)?)?)?", option.text) is not None
+
+
+def _spares_settings(args: Sequence[Arg]) -> bool:
+    """Return True if `git clean` leaves the settings out."""
+    values = (arg.text for before, arg in zip((None, *args), args, strict=False) if before and _takes_pattern(before))
+    attached = (match[1] for arg in args if (match := re.fullmatch(r"(?:-[dfiqxX]*e|--exclude=)(.+)", arg.text)))
+    return any(text.strip("/") == SETTINGS_FOLDER for text in (*values, *attached))

@@ -14,11 +14,13 @@ from dataclasses import replace
 from callboard.core.messaging.authority import for_person, lacking
 from callboard.core.permissions import rules
 from callboard.core.permissions.effects import (
+    SETTINGS_FOLDER,
     Analysis,
     CallFacts,
     Ease,
     GitContent,
     GitRead,
+    GitSweep,
     NamedInCode,
     PathAccess,
     Risk,
@@ -179,6 +181,8 @@ def _verdicts(part: ScriptPart, facts: CallFacts) -> list[Risk]:
             objections += _of_files(effect, facts)
         elif isinstance(effect, NamedInCode):
             objections += _of_code(effect, facts)
+        elif isinstance(effect, GitSweep):
+            objections += _of_sweep(effect, facts)
         elif effect != Risk("G", GIT_PREMISE):
             objections.append(effect)
         elif not facts.git_quiet:
@@ -187,10 +191,29 @@ def _verdicts(part: ScriptPart, facts: CallFacts) -> list[Risk]:
 
 
 def _of_code(named: NamedInCode, facts: CallFacts) -> list[Risk]:
-    """Return a denial if code names the runtime's own files: an agent may try to approve its own request."""
+    """Return a denial if code names the runtime's own files: an agent may try to approve its own request.
+
+    For the settings, return an ask that no rule and no mode lifts. Programs read and run the files of skills.
+    """
     path = named.query.text
-    own = facts.paths.get(named.query, UNKNOWN).place == "own"
-    return [Risk("K", f"code that it runs names the runtime's own files: {path}", "never")] if own else []
+    fact = facts.paths.get(named.query, UNKNOWN)
+    if fact.place == "own":
+        return [Risk("K", f"code that it runs names the runtime's own files: {path}", "never")]
+    if fact.place == "settings" and _WITH_PROGRAMS.isdisjoint(fact.resolved.split("/")):
+        return [Risk("K", f"it names the runtime's settings, and may change them: {path}", "person")]
+    return []
+
+
+_WITH_PROGRAMS = frozenset({"skills", "plugins"})
+
+
+def _of_sweep(sweep: GitSweep, facts: CallFacts) -> list[Risk]:
+    """Return an ask, which no rule and no mode lifts, if git can change or delete the runtime's settings."""
+    fact = facts.paths.get(sweep.query, UNKNOWN)
+    if not (fact.beneath or fact.beneath_cut if sweep.tracked else fact.holds_own):
+        return []
+    advice = f"`-e {SETTINGS_FOLDER}` leaves them out" if sweep.command == "clean" else "name the paths that you need"
+    return [Risk("K", f"`git {sweep.command}` can change or delete the runtime's settings: {advice}", "person")]
 
 
 def _of_content(content: GitContent, facts: CallFacts) -> list[Risk]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from callboard.core.permissions import command_table as table
 from callboard.core.permissions import globs
-from callboard.core.permissions.effects import Effect, Risk, RunsProjectFile, delete, read, write
+from callboard.core.permissions.effects import Effect, Risk, RunsProjectFile, delete, may_change, read, write
 from callboard.core.permissions.hard_deny import never
 from callboard.core.permissions.option_parser import (
     end_of_options,
@@ -337,6 +337,7 @@ def _by_group(command: ProgramWords) -> Iterator[Effect]:
         yield Risk("N", f"{label} uses the network")
         yield from _saved(command)
         yield from (read(arg) for arg in operands(command.args) if arg.known and arg.text.startswith(("/", "~", ".")))
+        yield from may_change(command.args)
     elif name in table.PROCESSES:
         yield Risk("O", f"{label} touches other processes")
     elif name in table.METADATA:
@@ -344,11 +345,13 @@ def _by_group(command: ProgramWords) -> Iterator[Effect]:
     elif name in table.MAKERS_OF_SPECIAL or name in table.ARCHIVES:
         yield Risk("E", f"{label} makes files, links or permissions of its own choosing")
         yield from (write(arg, "rule") for arg in operands(command.args))
+        yield from may_change(arg for arg in command.args if arg.text.startswith("-"))
     elif name in table.REPLACERS:
         yield from _compressor(command)
     else:
         yield Risk("X", f"{label} is not a program that is known to only read")
         yield from (read(arg) for arg in operands(command.args) if arg.known and "/" in arg.text)
+        yield from may_change(command.args)
 
 
 _TO_OUTPUT = late_pattern(r"-[dkvqf\d]*[clt][cdkltvqf\d]*|--(?:stdout|to-stdout|list|test)")
@@ -537,6 +540,7 @@ def _tar(command: ProgramWords) -> Iterator[Effect]:
         return
     yield Risk("E", "`tar` writes files or runs programs by its options")
     yield from (write(arg, "rule") for arg in operands(command.args) if arg.known)
+    yield from may_change(arg for arg in command.args if arg.text.startswith("-"))
     if not texts or "x" not in texts[0].lstrip("-"):
         yield from (read(arg, tree=True) for arg in operands(command.args[1:]))
     if has_option(command.args, "", ("remove-files",)):
@@ -549,6 +553,7 @@ def _unzip(command: ProgramWords) -> Iterator[Effect]:
         yield from (read(arg) for arg in operands(command.args))
         return
     yield Risk("E", "`unzip` writes files that the archive names")
+    yield from may_change(command.args)
 
 
 def _test(command: ProgramWords) -> Iterator[Effect]:
@@ -588,13 +593,6 @@ _SPECIAL: Mapping[str, Callable[[ProgramWords], Iterator[Effect]]] = (
     | {"[": _test, "test": _test}
     | dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd)
     | {"tee": _tee, "sed": sed, "jq": jq, "tar": _tar, "unzip": _unzip, "rsync": _rsync, "ddrescue": _copy}
-    | {
-        "arch": _arch,
-        "tree": _tree,
-        "date": _date,
-        "hostname": _hostname,
-        "wait": _wait,
-        "hash": _hash,
-        "strings": _strings,
-    }
+    | {"arch": _arch, "tree": _tree, "date": _date, "hostname": _hostname, "wait": _wait}
+    | {"hash": _hash, "strings": _strings}
 )

@@ -19,6 +19,8 @@ from callboard.core.permissions.effects import (
     Effect,
     GitContent,
     GitRead,
+    GitSweep,
+    NamedInCode,
     PathAccess,
     Risk,
     RunsProjectFile,
@@ -32,7 +34,7 @@ from callboard.core.permissions.effects import (
 )
 from callboard.core.permissions.find import find_effects
 from callboard.core.permissions.git import GIT_PREMISE, git_effects
-from callboard.core.permissions.git_writes import git_writes
+from callboard.core.permissions.git_writes import git_sweeps, git_writes
 from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, walk
 from callboard.core.permissions.option_parser import WHOLE_FOLDER
 from callboard.core.permissions.programs import effects_of, likely_name, program_name
@@ -320,7 +322,7 @@ class _Reader:
         if base == "find":
             self.find(arguments, effects, stdin)
         elif base == "git":
-            effects += (*git_effects(ProgramWords(base, arguments)), *git_writes(arguments))
+            effects += (*git_effects(ProgramWords(base, arguments)), *git_writes(arguments), *git_sweeps(arguments))
         elif base in SHELLS:
             self.shell(base, arguments, stdin, effects)
         elif base in ("eval", "trap", "alias", ".", "source"):
@@ -455,7 +457,7 @@ class _Reader:
             return part
         effects: list[Effect] = []
         for effect in part.effects:
-            if isinstance(effect, PathAccess) and not effect.query.text.startswith("/"):
+            if isinstance(effect, PathAccess | NamedInCode) and not effect.query.text.startswith("/"):
                 query = effect.query
                 above = [globs.escape(folder) if query.glob else folder for folder in folders]
                 effects += [
@@ -464,10 +466,10 @@ class _Reader:
                     )
                     for folder in above
                 ]
-                if self.lost:
+                if self.lost and isinstance(effect, PathAccess):
                     effects.append(Risk("O", "the working directory is only known when it runs"))
-            elif isinstance(effect, GitRead):
-                effects += [GitRead(posixpath.join(folder, effect.folder)) for folder in folders]
+            elif isinstance(effect, GitRead | GitSweep):
+                effects += [replace(effect, folder=posixpath.join(folder, effect.folder)) for folder in folders]
             elif isinstance(effect, GitContent):
                 effects.append(GitContent(effect.subcommand) if self.lost else effect.within(folders))
             elif isinstance(effect, RunsProjectFile):
@@ -519,7 +521,7 @@ def _known_as(arg: Arg) -> str:
 def _changes_or_is_denied(effect: Effect) -> bool:
     if isinstance(effect, PathAccess):
         return effect.access != "read"
-    return isinstance(effect, Risk) and effect.ease == "never"
+    return isinstance(effect, GitSweep) or (isinstance(effect, Risk) and effect.ease == "never")
 
 
 def _guessable(base: str) -> bool:
