@@ -401,8 +401,12 @@ def test_a_link_out_of_the_folder_is_refused(places: ExtensionPaths, tmp_path: P
 def test_a_link_inside_the_folder_is_followed(places: ExtensionPaths) -> None:
     library = _skill(places, "body")
     assert places.workspace is not None
-    (places.workspace / ".callboard/skills/again").symlink_to("git")
-    assert [shown.name for shown in library.catalogue()] == ["again", "git"]
+    skills = places.workspace / ".callboard/skills"
+    (skills / "git").rename(skills / "kept.d")
+    (skills / "kept.d/SKILL.md").rename(skills / "kept.d/text.md")
+    (skills / "again").mkdir()
+    (skills / "again/SKILL.md").symlink_to("../kept.d/text.md")
+    assert [shown.name for shown in library.catalogue()] == ["again"]
 
 
 def test_a_workspace_folder_that_is_itself_a_link_out_is_refused_and_a_persons_is_not(

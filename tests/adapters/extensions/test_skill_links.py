@@ -24,3 +24,24 @@ def test_what_was_swapped_for_a_link_out_is_noticed_at_the_next_look(tmp_path: P
     moved.symlink_to(tmp_path / "outside")
     assert library.catalogue() == []
     assert [note.verdict for note in library.notes] == ["refused"]
+
+
+def test_a_folder_and_the_links_to_it_are_one_skill(tmp_path: Path) -> None:
+    mine, workspace = tmp_path / "home/.claude/skills", tmp_path / "work"
+    for folder in (mine / "pdf", workspace / ".callboard/skills/git"):
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text("body")
+    (mine / "a-pdf").symlink_to("pdf")
+    (mine / "zip").symlink_to("a-pdf")
+    (workspace / ".claude").mkdir()
+    (workspace / ".claude/skills").symlink_to("../.callboard/skills")
+    library = SkillLibrary(ExtensionPaths(workspace, home=tmp_path / "home", trusted=True, bundled=False))
+    assert [text.name for text in library.catalogue()] == ["git", "pdf"]
+    assert [text.name for text in library.commands()] == ["git", "pdf"]
+    told = {note.path.removeprefix(f"{tmp_path}/"): note.reason for note in library.notes}
+    leads = f"leads to {mine}/pdf/SKILL.md, which counts"
+    assert told == {
+        "home/.claude/skills/a-pdf/SKILL.md": leads,
+        "home/.claude/skills/zip/SKILL.md": leads,
+        "work/.claude/skills/git/SKILL.md": f"leads to {workspace}/.callboard/skills/git/SKILL.md, which counts",
+    }

@@ -175,15 +175,22 @@ class DefinitionCollector(Generic[T]):
     notes: list[DiscoveryNote] = field(default_factory=list[DiscoveryNote])
     hidden: list[tuple[T, str]] = field(default_factory=list[Any])
 
-    def add(self, name: str, item: T, path: Path, line: int = 0) -> None:
+    def add(self, name: str, item: T, path: Path, line: int = 0, *, once: bool = False) -> None:
+    targets: dict[str, str] = field(default_factory=dict[str, str])
+    """Real path of each definition that counts once -> its path."""
         """Add `item` unless its name is already used. `line`: the line of the name in its file.
 
         A file that two sources contain, such as a folder that a manifest names beside the usual one, counts once.
         """
         if self.paths.get(name) == str(path):
+        `once`: so does a file that two links lead to, whatever their names.
             return
         if name in self.items:
             self.notes.append(
+        first = self.targets.setdefault(os.path.realpath(path), str(path)) if once else str(path)
+        if first != str(path):
+            self.notes.append(DiscoveryNote(str(path), "", "ignored", f"leads to {first}, which counts"))
+            return
                 DiscoveryNote(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already", line)
             )
             self.hidden.append((item, self.paths[name]))

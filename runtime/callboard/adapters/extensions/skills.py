@@ -275,7 +275,7 @@ def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> L
     for source in sources("skills", places):
         listing = skill_paths(source)
         shelf.notes.extend(listing.notes)
-        for path in listing.paths:
+        for path in sorted(listing.paths, key=lambda path: path.parent.is_symlink()):  # a link counts after its target
             if path.parent.name == _RESERVED:
                 shelf.notes.append(
                     DiscoveryNote(str(path), "name", "refused", f"the folder name {_RESERVED} is reserved")
@@ -292,7 +292,7 @@ def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> L
 
 def _add(shelf: DefinitionCollector[Skill], skill: Skill | None, path: Path) -> None:
     if skill is not None:
-        shelf.add(skill.text.name, skill, path)
+        shelf.add(skill.text.name, skill, path, once=skill.text.kind == "skill" and not skill.source.plugin)
 
 
 def _command(shelf: DefinitionCollector[Skill], source: Source, path: Path, longest: int) -> Skill | None:
