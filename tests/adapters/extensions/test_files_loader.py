@@ -474,3 +474,23 @@ def test_names_in_other_scripts_and_with_blanks_are_used(places: ExtensionPaths)
     agents = _agent(places, "---\nname: 审查员\ndescription: d\n---\nx\n", ".claude/agents/reviewer.md")
     assert list(agents.items) == ["reviewer"]
     assert [(note.field, note.verdict) for note in agents.notes] == [("name", "honored")]
+
+
+def test_an_agent_of_a_plugin_with_broken_front_matter_is_named_after_its_file(tmp_path: Path) -> None:
+    broken = "---\nname: [scout\ndescription: Finds\n---\n# You scout.\n\nReport places.\n"
+    _write(tmp_path / "acme/agents/deep/finder.md", broken)
+    _write(tmp_path / "acme/agents/open.md", "---\nname: open\nYou are open.\n")
+    _write(tmp_path / "home/.claude/agents/finder.md", broken)
+    plugins, _ = read_plugins([tmp_path / "acme"])
+    loaded = load_agents(ExtensionPaths(tmp_path / "work", home=tmp_path / "home", bundled=False, plugins=plugins))
+    assert list(loaded.items) == ["acme:deep:finder"]
+    agent = loaded.items["acme:deep:finder"]
+    assert (agent.description, agent.instructions) == ("You scout.", "# You scout.\n\nReport places.")
+    told = {note.path.removeprefix(f"{tmp_path}/"): note for note in loaded.notes}
+    assert {path: note.verdict for path, note in told.items()} == {
+        "home/.claude/agents/finder.md": "refused",
+        "acme/agents/deep/finder.md": "ignored",
+        "acme/agents/open.md": "refused",
+    }
+    assert "so only its text counts" in told["acme/agents/deep/finder.md"].reason
+    assert told["acme/agents/deep/finder.md"].line > 1

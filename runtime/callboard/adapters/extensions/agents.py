@@ -40,6 +40,7 @@ from callboard.adapters.extensions.discovery import (
     Scope,
     Source,
     agent_paths,
+    body_after_front_matter,
     broken,
     sources,
     withheld,
@@ -135,8 +136,13 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
     try:
         document, body = load_front_document(_file(path, source), str(path))
     except SettingsError as error:
-        notes.append(broken(path, error))
-        return None
+        read = _without_fields(path, source) if source.plugin else None
+        if read is None:
+            notes.append(broken(path, error))
+            return None
+        note = broken(path, error, "ignored")
+        notes.append(replace(note, reason=f"its front matter is broken, so only its text counts: {note.reason}"))
+        document, body = read
     reading = AgentFields(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
     if not document.lines and not document.data:
         reading.ignored("", "has no front matter, so it is not an agent: begin with `---`, name, description, `---`")
@@ -145,6 +151,22 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
         reading.honored(document.quoted_fields)
     made = _made(reading, body, compatible=source.compatible)
     return made and replace(made, name=_in_plugin(made.name, path, source))
+
+
+def _without_fields(path: Path, source: Source) -> tuple[YamlDocument, str] | None:
+    """Return a document that only describes an agent, by the first line of its text, and the text.
+
+    For a plugin's agent with broken front matter, which Claude Code names after its file. None if there is no text.
+    """
+    try:
+        text = source.read(path).decode("utf-8-sig")
+    except (OSError, ValueError):
+        return None
+    body = body_after_front_matter(text)
+    first = next((line.strip().lstrip("# ") for line in body.splitlines() if line.strip()), "")
+    return (
+        (YamlDocument({"description": first}, str(path)), body) if first and body != text and "\0" not in text else None
+    )
 
 
 def _in_plugin(name: str, path: Path, source: Source) -> str:
