@@ -69,3 +69,23 @@ def test_a_path_with_half_of_an_emoji_is_a_plugin_that_is_missing(tmp_path: Path
     loaded, told = read_plugins(enabled_folders(plugins))
     assert (loaded, notes) == ((), ())
     assert "cannot be read" in str(told[0])
+
+
+def test_wrong_entries_of_the_lists_are_told_one_by_one(tmp_path: Path) -> None:
+    config, claude = tmp_path / "config", tmp_path / "claude"
+    entries = {"a": {"path": 3}, "b": "/p/b", "c": {"path": "/p/c", "enabled": "no"}, "d": {"path": "/p/d"}}
+    (config / "plugins").mkdir(parents=True)
+    (config / OWN_LIST).write_text(json.dumps({"plugins": entries}))
+    claude_list(claude, e_m=[{"scope": "user"}], f_m=7)
+    plugins, notes = installed_plugins(config, claude, tmp_path, {})
+    assert list(enabled_folders(plugins)) == [Path("/p/c"), Path("/p/d")]
+    assert [(note.field, note.verdict) for note in notes] == [
+        ("e@m", "refused"),
+        ("f@m", "refused"),
+        ("a", "refused"),
+        ("b", "refused"),
+        ("c.enabled", "ignored"),
+    ]
+    (claude / "plugins/installed_plugins.json").write_text('{"plugins": []}')
+    notes = installed_plugins(config, claude, tmp_path, {})[1]
+    assert "`plugins` is not an object" in str(notes[0])

@@ -287,6 +287,10 @@ def test_a_folder_is_checked_without_an_installation(command: Command, tmp_path:
     for path in (folder, folder / ".claude-plugin/plugin.json"):
         right = command.run("plugin", "validate", str(path))
         assert (right.code, right.out) == (0, "plugin acme 1.2.0: 1 agent, 1 skill, 1 hook, 1 server\n"), right.err
+    broken = {"PreToolUse": [{"hooks": [{"type": "command"}, {"type": "http", "url": "https://example.org"}]}]}
+    write(folder, **{"hooks/hooks.json": json.dumps({"hooks": HOOK | broken})})
+    refused = command.run("plugin", "validate", str(folder))
+    assert (refused.code, refused.out.splitlines()[-1]) == (1, "plugin acme 1.2.0: 1 agent, 1 skill, 1 hook, 1 server")
     lost = "---\nname: lost\n---\n"
     write(folder, **{"agents/lost.md": lost, "hooks/hooks.json": "{", ".mcp.json": '{"mcpServers": {"db": 3}}'})
     wrong = command.run("plugin", "validate", str(folder))

@@ -50,8 +50,11 @@ class InstalledPlugin:
     """True if Callboard installed it."""
 
 
-def own_plugins(config: Path) -> dict[str, InstalledPlugin]:
-    """Return the plugins that Callboard installed, by name. Raises `UsageError` for a damaged list."""
+def own_plugins(config: Path, notes: list[DiscoveryNote] | None = None) -> dict[str, InstalledPlugin]:
+    """Return the plugins that Callboard installed, by name. Raises `UsageError` for a damaged list.
+
+    Wrong entries are added to `notes`.
+    """
     file = config / OWN_LIST
     document = _document(file)
     plugins = document.get("plugins", {})
@@ -60,12 +63,22 @@ def own_plugins(config: Path) -> dict[str, InstalledPlugin]:
     listed: dict[str, InstalledPlugin] = {}
     for name, entry in cast("dict[str, object]", plugins).items():
         fields = _texts(entry)
-        if fields.get("path"):
-            enabled = cast("dict[str, object]", entry).get("enabled") is not False
-            listed[name] = InstalledPlugin(
-                name, fields["path"], fields.get("version", ""), fields.get("source", ""), enabled
-            )
+        if not fields.get("path"):
+            reason = "has no `path`, its folder: `callboard plugin install` installs it again"
+            _report(notes, DiscoveryNote(str(file), name, "refused", reason))
+            continue
+        switch = cast("dict[str, object]", entry).get("enabled", True)
+        if not isinstance(switch, bool):
+            _report(notes, DiscoveryNote(str(file), f"{name}.enabled", "ignored", "write true or false: it is enabled"))
+        listed[name] = InstalledPlugin(
+            name, fields["path"], fields.get("version", ""), fields.get("source", ""), switch is not False
+        )
     return listed
+
+
+def _report(notes: list[DiscoveryNote] | None, note: DiscoveryNote) -> None:
+    if notes is not None:
+        notes.append(note)
 
 
 def write_own(config: Path, plugins: Mapping[str, InstalledPlugin]) -> None:
@@ -158,16 +171,21 @@ def _write(file: Path, document: Mapping[str, object]) -> None:
     fresh.replace(file)
 
 
-def claude_plugins(claude: Path, workspace: Path) -> dict[str, InstalledPlugin]:
+def claude_plugins(claude: Path, workspace: Path, notes: list[DiscoveryNote]) -> dict[str, InstalledPlugin]:
     """Return the plugins that Claude Code installed for the user or for this workspace, by name.
 
-    The list enables none of them. Raises `UsageError` for a damaged list.
+    The list enables none of them. Wrong entries are added to `notes`. Raises `UsageError` for a damaged list.
     """
-    plugins = _document(claude / _CLAUDE_LIST).get("plugins")
+    file = claude / _CLAUDE_LIST
+    plugins = _document(file).get("plugins", {})
+    if not isinstance(plugins, dict):
+        raise UsageError(f"{file}: `plugins` is not an object")
     listed: dict[str, InstalledPlugin] = {}
-    for name, entry in cast("dict[str, object]", plugins if isinstance(plugins, dict) else {}).items():
+    for name, entry in cast("dict[str, object]", plugins).items():
         for fields in map(_texts, cast("list[object]", entry) if isinstance(entry, list) else [entry]):
             project = fields.get("projectPath", "")
+            if not fields.get("installPath"):
+                notes.append(DiscoveryNote(str(file), name, "refused", "has no `installPath`, its folder"))
             if fields.get("installPath") and (not project or os.path.realpath(project) == str(workspace)):
                 version = fields.get("version", "")
                 listed[name] = InstalledPlugin(
@@ -186,8 +204,8 @@ def installed_plugins(
     plugins: dict[str, InstalledPlugin] = {}
     notes: list[DiscoveryNote] = []
     for file, read in (
-        (claude / _CLAUDE_LIST, lambda: claude_plugins(claude, workspace)),
-        (config / OWN_LIST, lambda: own_plugins(config)),
+        (claude / _CLAUDE_LIST, lambda: claude_plugins(claude, workspace, notes)),
+        (config / OWN_LIST, lambda: own_plugins(config, notes)),
     ):
         try:
             plugins |= read()

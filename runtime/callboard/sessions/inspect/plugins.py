@@ -215,8 +215,11 @@ def content_of(folder: Path) -> PluginContent:
     skills = load_skills(files)
     paths = [skill.path for skill in skills.items.values()]
     claims = tuple(plugin_claims(plugin, [Path(agent.path) for agent in agents.items.values()], paths))
-    hook_notes = [note for read in plugin_hooks(plugin, "") for note in read.notes]
-    further = (*agents.notes, *skills.notes, *hook_notes, *_server_notes(plugin))
+    hooks = list(plugin_hooks(plugin, ""))
+    hook_notes = [note for read in hooks for note in read.notes]
+    of_files = sum(claim.kind == "hook" and claim.path.endswith(".md") for claim in claims)
+    servers, server_notes = _servers(plugin)
+    further = (*agents.notes, *skills.notes, *hook_notes, *server_notes)
     kinds = [skill.text for skill in skills.items.values()]
     return PluginContent(
         name=plugin.name,
@@ -226,18 +229,22 @@ def content_of(folder: Path) -> PluginContent:
         skills=tuple(sorted(text.name for text in kinds if text.kind == "skill")),
         commands=tuple(sorted(text.name for text in kinds if text.kind != "skill")),
         claims=claims,
-        hooks=sum(claim.kind == "hook" for claim in claims),
-        servers=len({claim.text.partition(":")[0] for claim in claims if claim.kind in ("server", "url")}),
+        hooks=sum(len(read.entries) for read in hooks) + of_files,
+        servers=servers,
         # The folder may be a temporary copy, whose name says nothing to a person.
         notes=tuple(str(note).removeprefix(f"{folder}/") for note in (*notes, *further)),
     )
 
 
-def _server_notes(plugin: Plugin) -> Sequence[DiscoveryNote]:
-    """Return the notes on a plugin's servers. All variables count as set, as those of this machine do not matter."""
+def _servers(plugin: Plugin) -> tuple[int, Sequence[DiscoveryNote]]:
+    """Return the number of a plugin's servers, and the notes on them.
+
+    All variables count as set, as those of this machine do not matter.
+    """
     entries = read_servers(ServerSources(plugin.root, plugins=(plugin,))).entries  # an unset one stays as it is written
     variables = dict.fromkeys(_VARIABLE.findall(" ".join(map(repr, entries))), "")
-    return read_servers(ServerSources(plugin.root, variables, plugins=(plugin,))).notes
+    servers = read_servers(ServerSources(plugin.root, variables, plugins=(plugin,)))
+    return len(servers.entries), servers.notes
 
 
 def checked_content(path: Path) -> PluginContent | Marketplace:
