@@ -99,6 +99,8 @@ class Plugin:
     """Folders that contain skills (`NAME/SKILL.md`), or that are skills."""
     commands: tuple[Path, ...] = ()
     """Folders of command files, or single files."""
+    named_commands: tuple[tuple[str, Path], ...] = ()
+    """Files of commands, or folders, with the names that the manifest gives to the files."""
     output_styles: tuple[Path, ...] = ()
     """Folders of output styles, or single files."""
     hooks: tuple[Path, ...] = ()

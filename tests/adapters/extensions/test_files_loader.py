@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -494,3 +495,26 @@ def test_an_agent_of_a_plugin_with_broken_front_matter_is_named_after_its_file(t
     }
     assert "so only its text counts" in told["acme/agents/deep/finder.md"].reason
     assert told["acme/agents/deep/finder.md"].line > 1
+
+
+def test_a_manifest_names_its_commands(tmp_path: Path) -> None:
+    commands = {
+        "about": {"source": "./README.md", "description": "Says what it does"},
+        "again": "./README.md",
+        "inline": {"content": "Say hello."},
+        "gone": {"source": "./gone.md"},
+    }
+    root = tmp_path / "acme"
+    _write(root / ".claude-plugin/plugin.json", json.dumps({"name": "acme", "commands": commands}))
+    _write(root / "README.md", "---\ndescription: Explains\n---\nExplain $ARGUMENTS.\n")
+    _write(root / "commands/usual.md", "Not used.\n")
+    plugins, notes = read_plugins([root])
+    told = [note.reason.partition(":")[0] for note in notes]
+    assert told == ["about", "inline", "./gone.md"]
+    loaded = load_skills(ExtensionPaths(tmp_path / "work", bundled=False, plugins=plugins))
+    assert list(loaded.items) == ["acme:about", "acme:again"]
+    about = loaded.items["acme:about"]
+    assert (about.text.kind, about.text.description, about.body()) == ("command", "Explains", "Explain $ARGUMENTS.\n")
+    _write(root / ".claude-plugin/plugin.json", json.dumps({"name": "acme", "commands": {"about": {"source": 3}}}))
+    plugins, notes = read_plugins([root])
+    assert (plugins, "about: write a path" in notes[0].reason) == ((), True)

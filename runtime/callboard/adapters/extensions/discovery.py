@@ -119,6 +119,8 @@ class Source:
     """Plugin of this source: its definitions are named `plugin:name`; empty: none."""
     only: str = ""
     """The only file in `folder` to read; empty: all files."""
+    name: str = ""
+    """Name of the command in the only file; empty: that of the file."""
     inert: bool = False
     """True if it is not trusted: its definitions count without anything that they grant or run."""
 
@@ -174,23 +176,23 @@ class DefinitionCollector(Generic[T]):
     paths: dict[str, str] = field(default_factory=dict[str, str])
     notes: list[DiscoveryNote] = field(default_factory=list[DiscoveryNote])
     hidden: list[tuple[T, str]] = field(default_factory=list[Any])
-
-    def add(self, name: str, item: T, path: Path, line: int = 0, *, once: bool = False) -> None:
     targets: dict[str, str] = field(default_factory=dict[str, str])
     """Real path of each definition that counts once -> its path."""
+
+    def add(self, name: str, item: T, path: Path, line: int = 0, *, once: bool = False) -> None:
         """Add `item` unless its name is already used. `line`: the line of the name in its file.
 
         A file that two sources contain, such as a folder that a manifest names beside the usual one, counts once.
+        `once`: so does a file that two links lead to, whatever their names.
         """
         if self.paths.get(name) == str(path):
-        `once`: so does a file that two links lead to, whatever their names.
             return
-        if name in self.items:
-            self.notes.append(
         first = self.targets.setdefault(os.path.realpath(path), str(path)) if once else str(path)
         if first != str(path):
             self.notes.append(DiscoveryNote(str(path), "", "ignored", f"leads to {first}, which counts"))
             return
+        if name in self.items:
+            self.notes.append(
                 DiscoveryNote(str(path), "name", "ignored", f"{name} is defined by {self.paths[name]} already", line)
             )
             self.hidden.append((item, self.paths[name]))
@@ -239,9 +241,10 @@ def _plugins(plugin: Plugin, kind: Kind) -> Iterator[Source]:
         "output-styles": plugin.output_styles,
     }
     paths = folders.get(kind, ())
-    for path in paths:
+    named = [*(("", path) for path in paths), *(plugin.named_commands if kind == "commands" else ())]
+    for name, path in named:
         if path.is_file():
-            yield Source(path.parent, "person", plugin.root, plugin=plugin.name, only=path.name)
+            yield Source(path.parent, "person", plugin.root, plugin=plugin.name, only=path.name, name=name)
         else:
             yield Source(path, "person", plugin.root, plugin=plugin.name)
 

@@ -177,6 +177,7 @@ def _made(reading: _Reading, *, named: bool) -> Plugin | None:
         line = reading.members["name"].line if "name" in reading.members else 0
         raise _Wrong("name", line, "write at most 64 letters, digits and hyphens" if name else "is missing")
     hooks, hooks_inline = _files(reading, "hooks", "hooks/hooks.json")
+    named_commands = _named_commands(reading)
     mcp, mcp_inline = _files(reading, "mcpServers", ".mcp.json")
     plugin = Plugin(
         name=name,
@@ -185,7 +186,8 @@ def _made(reading: _Reading, *, named: bool) -> Plugin | None:
         description=texts["description"],
         agents=_paths(reading, "agents") or _existing_folders(root / "agents"),
         skills=(*_existing_folders(root / "skills"), *_paths(reading, "skills")) or _only_skill(root),
-        commands=_paths(reading, "commands") or _existing_folders(root / "commands"),
+        commands=_paths(reading, "commands") or (() if named_commands else _existing_folders(root / "commands")),
+        named_commands=named_commands,
         output_styles=_paths(reading, "outputStyles") or _existing_folders(root / "output-styles"),
         hooks=hooks,
         hooks_inline=hooks_inline,
@@ -224,12 +226,32 @@ def _paths(reading: _Reading, name: str) -> tuple[Path, ...]:
         return ()
     value: Any = plain(node)
     listed: Any = [value] if isinstance(value, str) else value
-    if name == "commands" and isinstance(value, dict):  # name -> {source: path}
-        inner = cast("dict[str, object]", value).values()
-        listed = [cast("Json", entry).get("source") if isinstance(entry, dict) else entry for entry in inner]
+    if name == "commands" and isinstance(value, dict):
+        return ()
     if not _texts(listed):
         raise _Wrong(name, node.line, f"write a path or a list of paths, not {_kind(value)}")
     return tuple(path for entry in cast("list[str]", listed) if (path := _inside(reading, name, entry)) is not None)
+
+
+def _named_commands(reading: _Reading) -> tuple[tuple[str, Path], ...]:
+    """Return the commands of an object, name -> path or {source: path}. Raises `_Wrong` for another type."""
+    node = reading.members.get("commands")
+    value = None if node is None else plain(node)
+    if node is None or not isinstance(value, dict):
+        return ()
+    named: list[tuple[str, Path]] = []
+    for name, written in cast("dict[str, object]", value).items():
+        fields: Mapping[str, object] = cast("Json", written) if isinstance(written, dict) else {"source": written}
+        source = fields.get("source")
+        if "content" in fields and source is None:
+            reading.ignored("commands", f"{name}: write its content to a file, and name the file as source")
+        elif not isinstance(source, str):
+            raise _Wrong("commands", node.line, f"{name}: write a path, or {{source}}, not {_kind(source)}")
+        elif path := _inside(reading, "commands", source):
+            named.append((name, path))
+        if others := sorted(set(fields) - {"source", "content"}):
+            reading.ignored("commands", f"{name}: {', '.join(others)}: write this into the front matter of its file")
+    return tuple(named)
 
 
 def _inside(reading: _Reading, name: str, written: str) -> Path | None:

@@ -297,7 +297,7 @@ def _add(shelf: DefinitionCollector[Skill], skill: Skill | None, path: Path) -> 
 
 def _command(shelf: DefinitionCollector[Skill], source: Source, path: Path, longest: int) -> Skill | None:
     """Read a command, which is named `folder:name`; a plugin's is named `plugin:folder:name`."""
-    skill = _read(source, path, otherwise=path.stem, longest=longest, notes=shelf.notes, kind="command")
+    skill = _read(source, path, otherwise=source.name or path.stem, longest=longest, notes=shelf.notes, kind="command")
     folders = path.parent.relative_to(source.folder).parts
     if skill is None or not folders:
         return skill
