@@ -294,3 +294,17 @@ def put_fires(command: Command, rows: list[dict[str, Any]]) -> None:
         await store.aclose()
 
     anyio.run(put)
+
+
+def test_a_type_of_a_plugin_that_the_session_began_with_is_a_type_of_its_schedules(command: Command) -> None:
+    agent = command.workspace.parent / "acme/agents/scout.md"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("---\nname: scout\ndescription: Finds places\n---\nYou scout.\n")
+    asked = ("cron", "add", "@daily", "Look", "--agent-type", "acme:scout", "--name", "scouting")
+    assert "unknown type 'acme:scout'" in command.run_inline(*asked).err
+    began = command.run_inline("run", "--plugin-dir", str(agent.parents[1]), "--model", command.scenario(HELLO), "Go.")
+    assert began.code == 0, began.err
+    added = command.run_inline(*asked)
+    assert added.code == 0, added.err
+    edited = command.run_inline("cron", "edit", "scouting", "--agent-type", "acme:scot")
+    assert "choose acme:scout" in edited.err

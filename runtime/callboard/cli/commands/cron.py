@@ -305,7 +305,7 @@ def add(
 
     async def adding(every: AllSchedules) -> tuple[Schedule, str]:
         made = every.current.drafted(fields)
-        await every.check_type(made)
+        await every.check_type(made, every.current)
         if not dry:
             await every.current.add(made)
         return made, await every.fires_here(every.current)
@@ -349,7 +349,7 @@ def edit(invocation: Invocation, /, schedule_id: str, session: str | None, json_
         inspector = every.inspector_of(schedule_id)
         with option_errors():
             changed = inspector.edited(schedule_id, fields)
-            await every.check_type(changed)
+            await every.check_type(changed, inspector)
             changed = changed if dry else await inspector.edit(schedule_id, fields)
         return changed, await every.fires_here(inspector)
 

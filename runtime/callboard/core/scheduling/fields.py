@@ -36,7 +36,8 @@ MOST_MADE_UP = 1_000
 """Maximum number of missed runs that `misfire: all` may run later."""
 
 _NAME = late_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_AGENT_TYPE = late_pattern(r"[a-z][a-z0-9-]{0,63}")
+_AGENT_TYPE = late_pattern(r"(?:[A-Za-z0-9][\w.-]{0,63}:){0,8}[a-z0-9][a-z0-9-]{0,63}")
+"""Name of a type; `plugin:name` or `plugin:folder:name` for a type of a plugin."""
 _PART = late_pattern(r"([0-9]{1,9})(d|h|m|s)")
 _UNITS = MappingProxyType({"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0})
 _NONE = frozenset({"", "none"})
@@ -193,7 +194,7 @@ def _agent_type(field: str, value: object, around: _Around) -> str:
     if text in _NONE:
         return "lead"
     if not _AGENT_TYPE.fullmatch(text):
-        raise InvalidField(field, f"{_quoted(text)} is not an agent type: write lower-case letters, digits and hyphens")
+        raise InvalidField(field, f"{_quoted(text)} is not an agent type: write a name as `agents list` shows it")
     return text
 
 

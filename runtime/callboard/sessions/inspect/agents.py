@@ -122,9 +122,12 @@ def readable_places(
     return where, (*enabled_notes, *notes), fault
 
 
-def type_names(places: WorkspacePaths) -> list[str]:
-    """Return every agent type that a file or an enabled plugin defines, whether the workspace is trusted or not."""
-    return list(load_agents(readable_places(places, (), trust=True)[0]).items)
+def type_names(places: WorkspacePaths, plugins: Sequence[Path] = ()) -> list[str]:
+    """Return every agent type that a file, an enabled plugin, or one of these plugins defines.
+
+    The files of the workspace count whether it is trusted or not.
+    """
+    return list(load_agents(readable_places(places, plugins, trust=True)[0]).items)
 
 
 def list_agents(workspace: Path, plugins: Sequence[Path], *, trust: bool = False) -> AgentListing:

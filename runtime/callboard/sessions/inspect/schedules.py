@@ -321,14 +321,16 @@ class AllSchedules:
         """Return the process that fires the schedules of a session, including one that just got its first schedule."""
         return await firing(self.store, inspector.session)
 
-    async def check_type(self, schedule: Schedule) -> None:
+    async def check_type(self, schedule: Schedule, inspector: ScheduleInspector) -> None:
         """Reject an agent type that no file defines, so that the error appears now and not at the first fire.
 
-        Raises `InvalidField`.
+        The plugins with which the inspector's session began count too. Raises `InvalidField`.
         """
         if schedule.target == "lead":
             return
-        agent_types = await anyio.to_thread.run_sync(type_names, self._places)
+        session = await find_session(self.store, inspector.session)
+        plugins = tuple(map(Path, session.settings.get("plugins", ())))
+        agent_types = await anyio.to_thread.run_sync(type_names, self._places, plugins)
         if schedule.target not in agent_types:
             raise InvalidField("agent_type", unknown("type", schedule.target, agent_types))
 
