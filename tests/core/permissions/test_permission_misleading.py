@@ -81,10 +81,46 @@ def test_a_hard_rule_holds_in_every_mode(judge: PathJudge) -> None:
             assert judged(command, judge, AgentPolicy(mode="bypassPermissions")).decision == "deny", command
 
 
-@pytest.mark.parametrize("command", ["cd plain && cat *", "cd plain && grep -rn foo ."])
-def test_after_cd_a_command_is_judged_in_every_folder_it_may_be_in(command: str, judge: PathJudge) -> None:
-    assert judged(command, judge, AgentPolicy()).decision == "ask"
-    assert judged(f"cd plain && {command}", judge, AgentPolicy()).decision == "ask"
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        *((f"cd plain && {command}", "allow") for command in ("cat *", "grep -rn foo .", "ls && cat *")),
+        *((f"cd plain{joint} {command}", "ask") for joint in (";", " ||", " &", " | ls &&") for command in ("cat *",)),
+        ("cd plain && cd .. && cat *", "ask"),
+        ("cd plain && ls; cat *", "ask"),
+        ("{ cd plain || ls; } && cat *", "ask"),
+        ("! cd nowhere && cat *", "ask"),
+        ("(cd plain && ls) && cat *", "ask"),
+        ("bash -c 'cd plain' && cat *", "ask"),
+        ("echo $(cd plain && pwd) && cat *", "ask"),
+        ("eval 'cd plain' && cat *", "ask"),
+        ("env -C plain ls && cat *", "ask"),
+        ("pushd -n plain && cat *", "ask"),
+        ("pushd plain && popd && cat *", "ask"),
+        ("cd plain && cd - && cat *", "ask"),
+        ("f() { cd plain; } && cat *", "ask"),
+        ("f() { cat *; }; cd plain && f", "ask"),
+        ("f() { cd ../..; }; cd plain && f && cat x.txt", "ask"),
+        ("trap 'cat *' EXIT; cd plain && ls", "ask"),
+        ("for i in 1 2; do cd plain && ls; done; cat x.txt", "ask"),
+        ("for i in 1 2; do (cd plain && ls); done", "allow"),
+        ("cd plain && ls && cd ..", "allow"),
+        ("cd plain && ls && cd ../src && ls && cd ..", "allow"),
+        ("cd plain && cd .. && cd ..", "ask"),
+        ("cd plain && (cd ..; cd ..)", "ask"),
+        ("cd -P plain && cd .. && ls", "ask"),
+        ("cd plain && git status && cd .. && git status", "allow"),
+    ],
+)
+def test_after_cd_a_command_is_judged_in_every_folder_it_may_be_in(
+    command: str, decision: str, judge: PathJudge
+) -> None:
+    assert judged(command, judge, AgentPolicy()).decision == decision
+
+
+def test_the_reason_of_a_question_names_the_folder_that_a_command_reaches(judge: PathJudge) -> None:
+    reason = judged("cd plain; ls; cd ..", judge, AgentPolicy()).why
+    assert reason == f"it reads outside the workspace: {Path(judge.root).parent}"
 
 
 @pytest.mark.parametrize(

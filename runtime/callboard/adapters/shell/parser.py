@@ -282,12 +282,14 @@ def _joined(commands: Sequence[Simple], ends: Sequence[str]) -> Script:
     done = list[Node]()
     chain = list[Node]()
     now = list[Simple]([commands[0]])
+    joint = ""
     for end, command in zip((*ends, ";"), (*commands[1:], None), strict=True):
         if end == "|" and command:
             now.append(command)
             continue
         piped: Node = Pipeline(tuple(now)) if len(now) > 1 else now[0]
-        chain = [Group("list", (chain[0], piped)) if chain else piped]
+        chain = [Group("and" if joint == "&&" else "list", (chain[0], piped)) if chain else piped]
+        joint = end
         if end == ";":
             done += chain
             chain = []
@@ -324,6 +326,8 @@ def _statement(stmt: Json, depth: int) -> Node:
         node = make(command, depth)
         if redirects:
             node = Group("list", (node,), redirects=redirects)
+    if stmt.get("Negated"):  # its success is the failure of what it runs
+        node = Group("list", (node,))
     background = stmt.get("Background") or stmt.get("Coprocess") or stmt.get("Disown")
     return Group("background", (node,)) if background else node
 
@@ -332,7 +336,9 @@ def _binary(c: Json, depth: int) -> Node:
     if depth > DEEPEST:
         raise UnknownSyntax("too deep nesting")
     sides = _statement(c["X"], depth + 1), _statement(c["Y"], depth + 1)
-    return Pipeline(_flat(sides)) if c["Op"] in ("|", "|&") else Group("list", sides)
+    if c["Op"] in ("|", "|&"):
+        return Pipeline(_flat(sides))
+    return Group("and" if c["Op"] == "&&" else "list", sides)
 
 
 def _flat(sides: tuple[Node, Node]) -> tuple[Node, ...]:

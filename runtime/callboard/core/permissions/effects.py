@@ -253,6 +253,8 @@ class ScriptPart:
     views: tuple[View, ...] = ()
     words: tuple[str, ...] = ()
     """Every literal word that may name a path, for path rules."""
+    folders: tuple[str, ...] = ()
+    """Folders in which it may run, relative to the script's; empty: every folder in which the script may work."""
     guessed: bool = False
     """True if it runs only for certain values of unknown words. It can only cause more denials, and is never reported
     as a fact."""

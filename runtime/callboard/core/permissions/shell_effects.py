@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import field, replace
 
 from callboard.core.permissions import globs
@@ -78,6 +79,7 @@ MOST_PARTS = 400
 MOST_FOLDERS = 16
 DEEPEST = 12
 _SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
+_MOVES = ("cd", "pushd", "popd")
 _DUPLICATES = late_pattern(r"\d+-?|-")
 _BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", "alias", ".", "source"))
 """Commands of the shell itself, which cannot be given by a path."""
@@ -87,8 +89,8 @@ def analyse(source: str, scripts: Mapping[str, Parsed], home: str, hard_rules: H
     """Return the parts of `source`. Never fails: text that is not understood becomes a part that asks."""
     reader = _Reader(scripts, home, hard_rules, *_plumbing(scripts.values()))
     reader.script(source)
-    folders = reader.folders()
-    parts = tuple(reader.placed(part, folders) for part in reader.parts)
+    folders = tuple(reader.visited)
+    parts = tuple(reader.placed(part, part.folders or folders) for part in reader.parts)
     queries = frozenset(query for part in parts for query in queries_in(part.effects))
     return Analysis(
         source=source,
@@ -128,7 +130,16 @@ class _Reader:
     """True if the commands read from a pipe unless they redirect their input."""
     parts: list[ScriptPart] = field(default_factory=list[ScriptPart])
     missing: list[str] = field(default_factory=list[str])
-    moves: list[str] = field(default_factory=list[str])
+    here: tuple[str, ...] = ("",)
+    """Folders in which the next command may run, relative to the script's."""
+    arrived: tuple[str, ...] = ("",)
+    """The same if the command before it succeeded."""
+    visited: dict[str, None] = field(default_factory=lambda: {"": None})
+    """Every folder in which the script may work."""
+    repeated: int = 0
+    """Depth of loops around the command, whose commands run again, in the folder in which they ended."""
+    called: int = 0
+    """Depth of functions around the command, whose commands run where they are called."""
     lost: bool = False
     functions: frozenset[str] = frozenset()
     depth: int = 0
@@ -168,7 +179,8 @@ class _Reader:
         elif isinstance(node, Pipeline):
             self.pipeline(node)
         elif isinstance(node, Function):
-            self.nodes(node.body)
+            with self.later():
+                self.nodes(node.body)
         else:
             self.group(node, stdin)
 
@@ -176,7 +188,8 @@ class _Reader:
         text: str | None = None
         for at, stage in enumerate(pipeline.stages):
             before, self.piped = self.piped, self.piped or at > 0
-            self.node(stage, text)
+            with self.apart():
+                self.node(stage, text)
             self.piped = before
             self.fed = named_by(stage, self.home)
             consumed = isinstance(stage, Simple) and stage.words and name_of(stage.words[0]) in self.taken
@@ -202,16 +215,62 @@ class _Reader:
             self.add(Risk("O", "it uses a variable's value"))
         elif any(arg.glob for arg in args) and group.kind == "loop":
             self.add(*(read(arg) for arg in args if arg.glob))
-        for node in group.body:
-            self.node(node, stdin)
+        if group.kind == "and":
+            self.both(group.body, stdin)
+            return
+        self.repeated += group.kind == "loop"
+        with self.apart() if group.kind in ("subshell", "background", "coproc") else nullcontext():
+            for node in group.body:
+                self.node(node, stdin)
+        self.repeated -= group.kind == "loop"
+        self.arrived = self.here
+
+    def both(self, nodes: Sequence[Node], stdin: str | None) -> None:
+        """Read two commands of which the second runs only if the first succeeded."""
+        left, right = nodes
+        self.node(left, stdin)
+        failed = self.here
+        self.here = self.arrived
+        self.node(right, stdin)
+        self.here = tuple(dict.fromkeys((*self.here, *failed)))
+
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """Read the commands of another process: the folder of the shell stays."""
+        here = self.here
+        repeated, self.repeated = self.repeated, 0
+        yield
+        self.here = self.arrived = here
+        self.repeated = repeated
+
+    @contextmanager
+    def later(self) -> Generator[None]:
+        """Read commands that run at another time, and so perhaps in another folder."""
+        self.called += 1
+        yield
+        self.called -= 1
+        self.arrived = self.here
 
     def inside(self, shell_words: Iterable[Word]) -> None:
         """Read the scripts that run while words are expanded."""
         dynamic = (part for word in shell_words for part in word.parts if isinstance(part, DynamicPart))
         for script in (script for part in dynamic for script in part.scripts):
-            self.nodes(script.nodes)
+            with self.apart():
+                self.nodes(script.nodes)
 
     def simple(self, node: Simple, stdin: str | None) -> None:
+        start = len(self.parts)
+        before = self.arrived = self.here
+        self.command(node, stdin)
+        goes = bool(node.words) and name_of(node.words[0]) in _MOVES
+        if not goes:
+            self.arrived = self.here
+        if not self.repeated and not self.called:
+            folders = before if goes else tuple(dict.fromkeys((*before, *self.here)))
+            placed = (part if part.folders else replace(part, folders=folders) for part in self.parts[start:])
+            self.parts[start:] = list(placed)
+
+    def command(self, node: Simple, stdin: str | None) -> None:
         self.inside(assign.value for assign in node.assigns)
         self.inside(node.words)
         for assign in node.assigns:
@@ -332,12 +391,16 @@ class _Reader:
             effects += (each for each in effects_found if each != WHOLE_FOLDER) if self.piped and own else effects_found
         if starts_others(base, arguments):
             self.guess(arguments, effects, stdin)
-        if base in ("cd", "pushd", "popd"):
-            self.move(
-                next(
-                    (arg for arg in arguments if not arg.text.startswith("-")), Arg("" if base == "popd" else self.home)
-                )
-            )
+        if base in _MOVES:
+            self.change_folder(base, arguments)
+
+    def change_folder(self, base: str, arguments: tuple[Arg, ...]) -> None:
+        """Read `cd`, `pushd` and `popd`."""
+        # The folder above a link is another one with -P: the names do not show it.
+        self.lost |= any(re.match(r"-[A-Za-z]*P", arg.text) for arg in arguments)
+        target = next((arg for arg in arguments if not arg.text.startswith("-")), None)
+        back = base != "cd" or any(arg.text == "-" for arg in arguments)
+        self.move(target or Arg("" if base == "popd" else self.home), stacked=back)
 
     def likely(self, name: str, arguments: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
         """Add the changes of a program given by its path as if it were the program of that name: only more denials."""
@@ -390,7 +453,8 @@ class _Reader:
             parsed = self.scripts.get(shell_script.script)
             if shell_script.from_input and isinstance(parsed, Script) and reads_itself(parsed):
                 effects.append(Risk("L", "its commands may read what the shell was to run"))
-            self.script(shell_script.script)
+            with self.apart():
+                self.script(shell_script.script)
         elif shell_script.effects:
             self.guess(args, effects, stdin)
 
@@ -401,8 +465,9 @@ class _Reader:
             return
         if base == "alias":
             effects.append(Risk("V", "`alias` changes what a word of a command means"))
-            for arg in args:
-                self.script(arg.text.partition("=")[2] if arg.known else "")
+            with self.later():
+                for arg in args:
+                    self.script(arg.text.partition("=")[2] if arg.known else "")
             return
         source = descriptor(args) if base in (".", "source") else None
         if base == "eval" or source not in (None, "0"):
@@ -411,7 +476,8 @@ class _Reader:
         effects.append(Risk("X", f"`{base}` runs code"))
         action = next((arg for arg in args if arg.text != "--"), Arg(HOLE))
         if base == "trap" and action.known and not action.text.startswith("-"):
-            self.script(action.text)
+            with self.later():
+                self.script(action.text)
         elif source is not None and stdin is not None:
             self.script(stdin)
 
@@ -433,22 +499,19 @@ class _Reader:
         """Mark the parts after the first `before` as guesses."""
         self.parts[before:] = [replace(part, guessed=True) for part in self.parts[before:]]
 
-    def move(self, folder: Arg) -> None:
-        if folder.known and not folder.glob:
-            self.moves.append(folder.text)
-        else:
-            self.lost = True
-
-    def folders(self) -> tuple[str, ...]:
-        """Return every folder in which the script may work, relative to its start folder."""
-        folders = [""]
-        for move in self.moves:
-            fresh = [posixpath.normpath(posixpath.join(folder or ".", move)) for folder in folders]
-            folders += [folder for folder in dict.fromkeys(fresh) if folder not in folders]
-            if len(folders) > MOST_FOLDERS:
-                self.lost = True
-                break
-        return tuple(folders[:MOST_FOLDERS])
+    def move(self, folder: Arg, *, stacked: bool = False) -> None:
+        """Change the folder. `stacked`: it may also be a folder in which the script was before, or stay the same."""
+        absolute = folder.text.startswith("/")
+        self.lost |= not folder.known or folder.glob or self.called > 0 or (self.repeated > 0 and not absolute)
+        if not folder.known or folder.glob:
+            return
+        fresh = (posixpath.normpath(posixpath.join(place or ".", folder.text)) for place in self.here)
+        reached = dict.fromkeys("" if place == "." else place for place in fresh)
+        visited = list(self.visited | reached)
+        self.lost |= len(visited) > MOST_FOLDERS
+        self.visited = dict.fromkeys(visited[:MOST_FOLDERS])
+        self.arrived = tuple(self.visited if stacked else reached)
+        self.here = tuple(self.visited if stacked else dict.fromkeys((*self.here, *reached)))
 
     def placed(self, part: ScriptPart, folders: tuple[str, ...]) -> ScriptPart:
         """Resolve relative paths in every folder in which the script may work."""

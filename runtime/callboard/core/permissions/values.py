@@ -91,9 +91,12 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """List, subshell, loop, branch or test. Any part of `body` may run, any number of times."""
+    """List, subshell, loop, branch or test. Any part of `body` may run, any number of times.
 
-    kind: Literal["list", "subshell", "loop", "branch", "background", "test", "arithmetic", "coproc"]
+    `and`: two parts, and the second runs only after the first has succeeded.
+    """
+
+    kind: Literal["list", "and", "subshell", "loop", "branch", "background", "test", "arithmetic", "coproc"]
     body: tuple[Node, ...]
     words: tuple[Word, ...] = ()
     """Words that are expanded but are not commands: loop items, case subjects and patterns, test operands."""
