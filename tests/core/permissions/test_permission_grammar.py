@@ -17,7 +17,7 @@ from callboard.core.permissions.host_patterns import names_host
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rule_check import Kind, allowed_tools, rule_note
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.permissions.values import AgentPolicy, ProposedCall, Verdict
+from callboard.core.permissions.values import AgentPolicy, ProposedCall, Rule, Verdict
 
 PARSER = BashParser()
 HERE = Anchors("/w/p", "/h")
@@ -159,6 +159,17 @@ def test_an_address_that_readers_understand_differently_is_denied_and_not_allowe
         ("deny", "WebFetch(url:x)", "ignored", "cannot be about the input url"),
         ("deny", "WebFetch(example.com)", "ignored", "write WebFetch(domain:host)"),
         ("deny", "Read(!keep)", "ignored", "negation is not supported"),
+        ("deny", "Read($HOME/.ssh/**)", "ignored", "write ~/"),
+        ("deny", "Read(/home/me/.ssh/**)", "ignored", "write //home/me/.ssh/**"),
+        ("allow", "Edit(/Users/me/work/x.py)", "ignored", "write //Users/me/work/x.py"),
+        ("allow", "Edit(/home/*.html)", "honored", ""),
+        ("deny", "WebFetch(domain:https://example.com)", "ignored", "only the host"),
+        ("deny", "WebFetch(domain:example.com/docs)", "ignored", "only the host"),
+        ("deny", "WebFetch(domain:example.com:8080)", "ignored", "only the host"),
+        ("deny", "WebFetch(domain:::1)", "honored", ""),
+        ("deny", "WebFetch(https://example.com/*)", "ignored", "write WebFetch(domain:host)"),
+        ("deny", "WebFetch(prompt:say *)", "honored", ""),
+        ("deny", "mcp__db__", "ignored", "write mcp__db "),
         ("allow", "Bash(git:* push)", "ignored", "at the end of a rule only"),
         ("allow", "Bash(npm test && npm run x)", "ignored", "one simple command"),
         ("allow", "TodoWrite(x)", "ignored", "takes nothing in brackets"),
@@ -311,3 +322,10 @@ def test_where_case_is_not_told_apart_the_runtimes_files_are_its_own_in_any_case
         assert judge_call(call, AgentPolicy(), find_facts(call, facts, PARSER.parse, judge.look)).decision == decision
         found = judge_call(lost, AgentPolicy(), find_facts(lost, facts, PARSER.parse, judge.look))
         assert (found.decision == "deny") is folds
+
+
+def test_blanks_around_what_is_in_the_brackets_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.py").touch()
+    assert judged(tmp_path, "read_file", {"path": "src/a.py"}, deny="Read( src/** )").decision == "deny"
+    assert parse_rule("Bash( )") == Rule("Bash", None, "Bash( )")

@@ -77,6 +77,8 @@ def _readable(text: str) -> Rule | None:
 def _name_ignored(rule: Rule, kind: Kind, tools: frozenset[str]) -> str:
     name = rule.tool
     if name.startswith("mcp__"):
+        if name.endswith("__"):
+            return f"no tool has this name: write {name.rstrip('_')} for all tools of the server"
         literal = "*" not in name.split("__")[1]
         return "" if literal or kind != "allow" else "an allow rule names its server in full: mcp__server__*"
     if "*" in name:
@@ -98,12 +100,23 @@ def _specifier_ignored(rule: Rule, kind: Kind) -> str:
     if rule.tool in ("Bash", "bash"):
         return _command_ignored(rule.specifier)
     if rule.tool in PATH_RULES or rule.tool == "Cd":
-        return (
-            "negation is not supported: a pattern names the paths that it matches"
-            if rule.specifier.startswith("!")
-            else ""
-        )
+        return _path_ignored(rule.specifier)
     return _other_ignored(rule, kind, parameter=bool(parameter))
+
+
+_FROM_ROOT = late_pattern(r"/(?:home|Users)/[^/*]+/.*", re.DOTALL)
+_NO_HOST = late_pattern(r".*[/@?#\s].*|[^:]*:\d*", re.DOTALL)
+"""Text of a `domain:` rule that has more than a host: an address, a path, a port."""
+
+
+def _path_ignored(specifier: str) -> str:
+    if specifier.startswith("!"):
+        return "negation is not supported: a pattern names the paths that it matches"
+    if specifier.startswith("$"):
+        return "variables are not replaced: write ~/ for the home, and a path without / for the agent's folder"
+    if _FROM_ROOT.fullmatch(specifier):
+        return f"a single / begins in the agent's folder: write /{specifier} for the path from the root"
+    return ""
 
 
 def _command_ignored(specifier: str) -> str:
@@ -116,8 +129,10 @@ def _command_ignored(specifier: str) -> str:
 
 def _other_ignored(rule: Rule, kind: Kind, *, parameter: bool) -> str:
     if rule.tool in ("WebFetch", "web_fetch"):
-        named = (rule.specifier or "").startswith("domain:")
-        return "" if named or (parameter and kind != "allow") else "write WebFetch(domain:host)"
+        field, _, host = (rule.specifier or "").partition(":")
+        if field == "domain":
+            return "write only the host: WebFetch(domain:host)" if _NO_HOST.fullmatch(host) else ""
+        return "" if field == "prompt" and parameter and kind != "allow" else "write WebFetch(domain:host)"
     if parameter:
         return "" if kind != "allow" else "a rule about an input is valid only in deny and ask rules"
     names = (rule.tool, *ALIASES.get(rule.tool, ()))

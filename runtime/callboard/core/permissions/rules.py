@@ -85,7 +85,7 @@ def parse_rule(text: str) -> Rule:
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a rule: write Tool or Tool(specifier), for example Bash(npm test)")
-    specifier = match[2]
+    specifier = match[2].strip() if match[2] else None
     return Rule(match[1], None if specifier in (None, "", "*", ":*") else specifier, text.strip())
 
 
