@@ -367,10 +367,17 @@ async def lead_of(
 
     `forked`: worktree of the session of which the new one is a fork. The fork works in it, unless the options name one.
 
-    Raises `UsageError` if it cannot have the worktree.
+    Raises `UsageError` for an unknown type, and if it cannot have the worktree.
     """
     chosen = options.lead
-    spec = types.lead(chosen.agent_type or "lead", chosen.disallowed, model_chosen=options.model.name is not None)
+    agent_type = chosen.agent_type or "lead"
+    try:
+        spec = types.lead(agent_type, chosen.disallowed, model_chosen=options.model.name is not None)
+    except UsageError as error:
+        if not options.identity.fork:
+            raise
+        advice = "define it as that session did (--agents, --plugin), or choose another with --agent lead"
+        raise UsageError(f"{error}. A fork begins with the type of the session's lead: {advice}") from error
     update: dict[str, object] = {}
     if effort := chosen.effort or types.loaded.settings.effort:
         update["effort"] = effort

@@ -473,3 +473,14 @@ def test_a_session_is_named_renamed_and_resumed_by_its_name(command: Command) ->
     assert [row["prompt"] for row in rows].count("lexer") == 1
     assert command.run_inline("run", "--resume", "tokens", "Go on.").code == 0
     assert command.run_inline("run", "--resume", "nothing", "Go on.").code == 2
+
+
+def test_a_fork_of_a_lead_whose_type_is_not_defined_says_how_to_go_on(command: Command) -> None:
+    model = command.scenario("agents: {lead: [{otherwise: true, reply: Yes.}]}")
+    boss = ("--agents", '{"boss": {"description": "Leads", "prompt": "You lead."}}')
+    assert command.run_inline("run", *boss, "--agent", "boss", "--model", model, "Go.").code == 0
+    refused = command.run_inline("run", "-c", "--fork-session", "More.")
+    assert (refused.code, "unknown agent type 'boss'" in refused.err) == (2, True), refused.err
+    assert "(--agents, --plugin), or choose another with --agent lead" in refused.err
+    for options in (boss, ("--agent", "lead")):
+        assert command.run_inline("run", "-c", "--fork-session", *options, "--model", model, "More.").code == 0
