@@ -151,3 +151,19 @@ def test_git_removes_what_it_does_not_track_where_there_are_no_settings(root: Pa
     (root / ".callboard").rename(root.parent / "away")
     assert judged(root, "git clean -fdx").decision == "allow"
     assert judged(root, "git clean -fdx .callboard/x").rule == "K"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git stash -- .callboard/settings.yaml",
+        "git -C src stash push -u -- ../.callboard",
+        "git checkout-index -f .callboard/settings.yaml",
+        "git checkout-index -fa --prefix=.callboard/",
+        "git apply --directory=.callboard x.patch",
+        "git am --directory .callboard x.patch",
+    ],
+)
+def test_git_never_changes_settings_that_its_words_name(root: Path, command: str) -> None:
+    verdict = judged(root, command)
+    assert (verdict.decision, verdict.rule) == ("deny", "K")

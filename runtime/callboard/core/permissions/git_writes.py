@@ -21,7 +21,9 @@ from callboard.core.permissions.option_parser import has_option, names_long, ope
 from callboard.core.permissions.values import Arg
 
 _WITH_SHORT_OUTPUT = frozenset(("archive", "format-patch"))
-_CHANGE_OPERANDS = frozenset(("checkout", "restore", "mv", "init"))
+_CHANGE_OPERANDS = frozenset(("checkout", "checkout-index", "restore", "mv", "init"))
+_FOLDERS_OF_FILES = {"apply": "directory", "am": "directory", "checkout-index": "prefix", "read-tree": "prefix"}
+"""Commands with an option that names the folder of the files that they write."""
 _MAKE_FOLDERS = frozenset(("worktree", "submodule", "bundle", "clone"))
 """Commands whose first operand is no path."""
 
@@ -39,6 +41,8 @@ def git_writes(args: Sequence[Arg]) -> Iterator[Effect]:
         yield from (delete(path) for path in paths)
     elif subcommand in _CHANGE_OPERANDS and not (subcommand == "restore" and _index_only(arguments)):
         yield from (write(path, "rule") for path in paths)
+    elif subcommand == "stash" and arguments and arguments[0].text not in _KEEP_FILES:
+        yield from (write(_placed(path, folder), "rule") for path in _after_dashes(arguments))
     elif subcommand == "clean":
         yield from (delete(path) for path in _swept(arguments) if path.text != ".")
     elif subcommand in _MAKE_FOLDERS:
@@ -55,7 +59,8 @@ def _placed(path: Arg, folder: str) -> Arg:
 
 def _outputs(subcommand: str, args: Sequence[Arg]) -> Iterator[Arg]:
     """Yield the values of options that name a file to write."""
-    names = ("output", "output-directory", *(("file",) if subcommand == "config" else ()))
+    names = ["output", "output-directory", *(["file"] if subcommand == "config" else [])]
+    names += [_FOLDERS_OF_FILES[subcommand]] if subcommand in _FOLDERS_OF_FILES else []
     for arg, following in zip_longest(args, args[1:]):
         if arg.text == "--":
             return
