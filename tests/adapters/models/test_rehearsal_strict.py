@@ -112,6 +112,9 @@ REFUSALS: list[tuple[Json, str]] = [
     (request(user("a"), assistant({**call(1), "cache_control": {"type": "forever"}})), "expected tags: 'ephemeral'"),
     (request(user("a"), assistant(call(1)), user(result(1, "", is_error=True))),
      "content cannot be empty if `is_error`"),
+    (request(user("a"), assistant(call(1)), user(result(1, [
+        text("x"), {"type": "image", "source": {"type": "url", "url": "https://a.example/"}}], is_error=True))),
+     "messages.2.content.0.tool_result: all content must be type `text` if `is_error` is true"),
     (request(user("a"), assistant(call(1)), user(result(1, [text("")]))), "text content blocks must be non-empty"),
     (request(user("a"), assistant(call(1)), user(result(1, [result(2)]))), "not allowed in `tool_result` content"),
     (request(user("a"), assistant(call(1)), user(result(1, is_error="no"))),

@@ -9,6 +9,7 @@ import pytest
 from tests.core.agent.agent_states import Life, done, finished, judged, settled, started
 
 from callboard.core.agent.apply import RUNTIME_MAIL, apply, fold
+from callboard.core.agent.apply_tools import FAILED
 from callboard.core.agent.state import AgentState, LifeEnd
 from callboard.core.recovery.retry_policy import CONTINUATION_PROMPT
 from callboard.types import events as ev
@@ -253,6 +254,17 @@ def test_a_result_of_several_blocks_stays_so_and_an_empty_one_says_so() -> None:
     life = settled(life, "c1", "c2").on(ev.ResultsMerged)
     first, second = (block.data["content"] for block in life.state.context.conversation.messages[-1].blocks)
     assert (first, second) == ([TEXT, TEXT], "(no output)")
+
+
+def test_a_failed_result_keeps_its_image_and_says_that_it_failed() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/screen.png"}}
+    life = judged(prompted().called("a", "b"), "c1", "c2")
+    life = life.on(ev.ToolFinished, call="c1", content=(TEXT, image), is_error=True)
+    life = life.on(ev.ToolFinished, call="c2", content=(TEXT, TEXT), is_error=True)
+    life = settled(life, "c1", "c2").on(ev.ResultsMerged)
+    first, second = (block.data for block in life.state.context.conversation.messages[-1].blocks)
+    assert first["content"] == [{"type": "text", "text": FAILED}, TEXT, image]
+    assert (first.get("is_error"), second["content"], second["is_error"]) == (None, [TEXT, TEXT], True)
 
 
 def test_a_tool_that_failed_ends_no_turn() -> None:

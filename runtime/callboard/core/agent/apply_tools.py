@@ -32,6 +32,9 @@ from callboard.types import events as ev
 from callboard.types.messages import Injection, Placed
 from callboard.types.records import Json
 
+FAILED = "[The call failed, with this result:]"
+"""First text of a failed result that has an image or a document, in place of the mark for an error."""
+
 
 def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
     calls = state.calls.changed(call, change)
@@ -186,10 +189,16 @@ def _reminded(state: AgentState) -> AgentState:
 
 def _result_block(item: CallState) -> Json:
     content: Any = defused_parts(item.content)
+    is_error = item.is_error
+    # The service refuses a request whose failed result has more than texts, and so each later request
+    # (test_a_failed_result_keeps_its_image_and_says_that_it_failed).
+    if is_error and any(part.get("type") != "text" for part in content):
+        is_error = False
+        content = [_text(FAILED), *content]
     if len(content) == 1 and content[0].get("type") == "text":
         content = content[0]["text"]
     block: Json = {"type": "tool_result", "tool_use_id": item.call.use_id, "content": content or "(no output)"}
-    if item.is_error:
+    if is_error:
         block["is_error"] = True
     return block
 

@@ -264,6 +264,8 @@ def _tool_result(block: Json, place: str, section: str) -> Check:
         yield invalid(f"{place}.tool_result: content cannot be empty if `is_error` is true")
     if not isinstance(content, str):
         yield from _contents(content, f"{place}.tool_result.content", section)
+        if failed and any(part["type"] != "text" for part in cast("list[Json]", content)):
+            yield invalid(f"{place}.tool_result: all content must be type `text` if `is_error` is true")
 
 
 def _service_use(block: Json, place: str, section: str) -> Check:
