@@ -265,7 +265,9 @@ def answer(message: dict[str, Any]) -> None:
     if method == "initialize":
         initialize(number, params)
     elif method == "tools/list":
-        if MODE == "endless":
+        if MODE in ("empty-cursor", "deaf-to-cursors"):
+            send(id=number, result={"tools": tools, "nextCursor": "" if MODE == "empty-cursor" else "more"})
+        elif MODE == "endless":
             send(id=number, result={"tools": [{**ECHO, "name": f"t{number}"}], "nextCursor": "again"})
         else:
             send(id=number, result={"tools": tools})

@@ -146,7 +146,8 @@ async def test_a_changed_list_adds_tools_and_keeps_the_objects_of_the_others(wor
 
 async def test_a_new_list_that_cannot_be_told_apart_is_not_used(workspace: Path) -> None:
     async with servers(workspace, raw_server("a")) as world:
-        await world.call("mcp__a__grow", text="echo")
+        await world.call("mcp__a__grow", text="new.tool")
+        await world.call("mcp__a__grow", text="new/tool")
         await _wait_until(world, lambda: "could not" in world.manager.now()[0].why)
         assert world.manager.now()[0].state == "connected"
         assert await world.text("mcp__a__echo") == "{}"

@@ -97,6 +97,14 @@ async def test_one_that_pages_its_list_for_ever_is_ended_or_bounded(folder: Path
             await check_echo(world)
 
 
+@pytest.mark.parametrize("mode", ["empty-cursor", "deaf-to-cursors"])
+async def test_a_list_ends_at_an_empty_cursor_and_a_page_that_comes_again_counts_once(folder: Path, mode: str) -> None:
+    with anyio.fail_after(60):
+        async with servers(folder, odd(mode), limits=GOOD) as world:
+            assert sorted(world.manager.tools()) == ["mcp__odd__do", "mcp__odd__echo"], status_of(world)
+            await check_echo(world, "odd")
+
+
 @pytest.mark.slow
 async def test_one_that_ends_after_each_start_is_not_started_for_ever(folder: Path) -> None:
     with anyio.fail_after(180):

@@ -6,6 +6,7 @@ only that entry. Sampling is refused, because the server would spend the user's 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -92,18 +93,21 @@ class McpSession:
             raise failed(error, self.seen) from None
 
     async def listed(self, method: str, key: str) -> list[Json]:
-        """Return the objects on all pages of a list. Raises `ServerFailed`."""
-        items: list[Json] = []
+        """Return the different objects on all pages of a list. Raises `ServerFailed`."""
+        items: dict[str, Json] = {}
         cursor: object = None
         for _ in range(MOST_PAGES):
             page = await self.request(method, {} if cursor is None else {"cursor": cursor})
             entries = page.get(key)
-            if isinstance(entries, list):
-                items += [item for item in cast("list[Any]", entries) if isinstance(item, dict)]
+            # A server that ignores cursors sends one page again and again, and a tool listed twice would be an error
+            # (test_a_list_ends_at_an_empty_cursor_and_a_page_that_comes_again_counts_once).
+            for entry in cast("list[Any]", entries) if isinstance(entries, list) else ():
+                if isinstance(entry, dict):
+                    items[json.dumps(entry, sort_keys=True)] = cast("Json", entry)
             after, cursor = cursor, page.get("nextCursor")
-            if not isinstance(cursor, str) or cursor == after or len(items) >= MOST_ENTRIES:
+            if not isinstance(cursor, str) or cursor in ("", after) or len(items) >= MOST_ENTRIES:
                 break
-        return items[:MOST_ENTRIES]
+        return list(items.values())[:MOST_ENTRIES]
 
 
 @asynccontextmanager
