@@ -180,6 +180,24 @@ def no_version(number: object) -> None:
     raw(json.dumps({"id": number, "result": {"content": []}}))
 
 
+def deep(number: object) -> None:
+    """Answer with JSON that is nested deeper than it can be read."""
+    inner = '{"a":' * 3_000 + "1" + "}" * 3_000
+    raw(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"structuredContent": {inner}}}}}')
+
+
+def cut_off(number: object) -> None:
+    """Answer with a message that a line of the log interrupts."""
+    raw(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"content": [12:00:00 request served')
+
+
+def batch(number: object) -> None:
+    """Answer in an array of messages, as the protocol of 2025-03-26 allows."""
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+    told = {"jsonrpc": "2.0", "id": number, "result": {"content": [{"type": "text", "text": "in a batch"}]}}
+    raw(json.dumps([note, told, 7]))
+
+
 def fails(number: object) -> None:
     send(id=number, error={"code": -32603, "message": CLOSING * 10_000})
 
@@ -226,6 +244,9 @@ FAULTS = {
         bare_error,
         word_code,
         no_version,
+        deep,
+        cut_off,
+        batch,
         shapeless,
         odd_content,
         fails,

@@ -168,6 +168,19 @@ async def test_an_answer_in_a_wrong_form_ends_its_call_at_once(folder: Path, wha
             await check_echo(world, "odd")
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("batch", "in a batch"), ("deep", "the answer cannot be read: "), ("cut_off", "the answer cannot be read: ")],
+)
+async def test_an_answer_in_a_batch_arrives_and_one_that_is_not_json_ends_its_call(
+    folder: Path, what: str, text: str
+) -> None:
+    with anyio.fail_after(60):
+        async with servers(folder, odd(), limits=McpLimits(start=30)) as world:
+            assert text in await answer_to(world, what)
+            await check_echo(world, "odd")
+
+
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("what", ["die", "shut", "hang", "deaf"])
 async def test_a_call_that_never_ends_is_told_and_the_server_comes_back(folder: Path, what: str) -> None:

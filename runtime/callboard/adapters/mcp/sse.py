@@ -112,8 +112,10 @@ class _Carrier:
                 self.named.set()
             elif event.event == "message" and event.data:
                 passed = await pass_on(event.data.encode(errors="replace"), self.into, self.refused)
-                if isinstance(passed, types.JSONRPCResponse | types.JSONRPCError) and passed.id is not None:
-                    self.waiting.discard(passed.id)
+                answers = (
+                    message for message in passed if isinstance(message, types.JSONRPCResponse | types.JSONRPCError)
+                )
+                self.waiting.difference_update(answer.id for answer in answers if answer.id is not None)
             await pace.keep(1, len(event.data))
 
     async def write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:

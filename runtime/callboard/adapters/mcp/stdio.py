@@ -121,20 +121,34 @@ async def write_lines(stdin: int, outgoing: MemoryObjectReceiveStream[SessionMes
                 return
 
 
-async def pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> types.JSONRPCMessage | None:
-    """Pass on the message in a line, or an error in place of an answer in a wrong form. Return what was passed on.
+async def pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> list[types.JSONRPCMessage]:
+    """Pass on the messages in a line, or an error in place of an answer in a wrong form. Return what was passed on.
 
     `refused`: called with a line that is not a message.
     """
-    message: types.JSONRPCMessage | None
+    passed: list[types.JSONRPCMessage] = []
+    for part in _parts(line):
+        message: types.JSONRPCMessage | None
+        try:
+            message = _message_in(part)
+        except (ValueError, RecursionError) as error:
+            refused(f"a line that is not a message: {part[:200].decode(errors='replace')}")
+            message = _invalid(part) or _unreadable(part, error)
+        if message is not None:
+            passed.append(message)
+            await into.send(SessionMessage(message))
+    return passed
+
+
+def _parts(line: bytes) -> list[bytes]:
+    """Return the messages of a batch, which the protocol of 2025-03-26 allows; the line itself if it is no batch."""
+    if not line.lstrip().startswith(b"["):
+        return [line]
     try:
-        message = _message_in(line)
+        batch: list[object] = json.loads(line)
     except (ValueError, RecursionError):
-        refused(f"a line that is not a message: {line[:200].decode(errors='replace')}")
-        message = _invalid(line)
-    if message is not None:
-        await into.send(SessionMessage(message))
-    return message
+        return [line]
+    return [json.dumps(message).encode() for message in batch] or [line]
 
 
 def _message_in(line: bytes) -> types.JSONRPCMessage:
@@ -159,6 +173,14 @@ def _invalid(line: bytes) -> types.JSONRPCError | None:
     if not isinstance(number, int) or isinstance(number, bool):
         return None
     return error_answer(number, f"the answer is not a valid message of the protocol: {one_line(json.dumps(value))}")
+
+
+def _unreadable(line: bytes, error: Exception) -> types.JSONRPCError | None:
+    """Return an error response in place of a response that is not JSON; None unless its id can be read."""
+    match = _FIRST_ID.search(line[:_ENDS]) or _LAST_ID.search(line[-_ENDS:])
+    if match is None or b'"method"' in line[:_ENDS]:
+        return None
+    return error_answer(int(match[1]), f"the answer cannot be read: {one_line(str(error))}")
 
 
 async def _answer_dropped(first: bytes, last: bytes, into: Sent, refused: Callable[[str], None]) -> None:
