@@ -62,7 +62,7 @@ def test_chunks_may_end_anywhere_and_lines_in_any_way(cuts: list[int], ending: b
     builder, reader = ReplyBuilder(RecordedDeltas()), EventReader()
     for begin, until in pairwise(places):
         builder.take(reader.feed(data[begin:until]))
-    builder.take(reader.feed(b"\n\n"))  # a trailing \r alone waits for its \n
+    assert builder.complete, "a stream may end with \\r, and no more comes"
     assert builder.reply() == WHOLE
 
 
@@ -83,8 +83,9 @@ def test_data_over_several_lines_comments_and_other_fields() -> None:
 def test_a_line_that_ends_between_two_chunks_is_one_line() -> None:
     reader = EventReader()
     assert list(reader.feed(b'data: {"a":\r')) == []
-    assert list(reader.feed(b"\ndata:1}\r\n\r")) == []
-    assert list(reader.feed(b"\n")) == [{"a": 1}]
+    assert list(reader.feed(b"\ndata:1}\r\n\r")) == [{"a": 1}]
+    assert list(reader.feed(b"\ndata:{}\r")) == []
+    assert list(reader.feed(b"\r")) == [{}]
 
 
 @pytest.mark.parametrize("data", [b"nope", b"[]", b"3", b"", b'{"a":1', b"\xff\xff", b"{" * 5])
@@ -137,6 +138,28 @@ def test_an_empty_input_is_an_empty_object(pieces: tuple[str, ...]) -> None:
 def test_an_input_that_came_whole_with_its_start_is_kept() -> None:
     opening = {"type": "tool_use", "id": "t", "name": "n", "input": {"a": 1}}
     assert replied(start() + block(0, opening) + end("tool_use")).blocks[0]["input"] == {"a": 1}
+
+
+def test_a_block_of_an_unknown_kind_may_stream_in_deltas_of_known_kinds() -> None:
+    stream = (
+        start()
+        + block(0, {"type": "note", "text": "a"}, {"type": "text_delta", "text": "b"})
+        + block(
+            1,
+            {"type": "new_tool_use", "id": "new_1", "name": "x", "input": {}},
+            {"type": "input_json_delta", "partial_json": '{"q": '},
+            {"type": "input_json_delta", "partial_json": '"y"}'},
+        )
+        + block(2, {"type": "mark"}, {"type": "thinking_delta", "thinking": "c"})
+        + text(3, "end")
+        + end()
+    )
+    blocks = replied(stream).blocks
+    assert blocks[:2] == (
+        {"type": "note", "text": "ab"},
+        {"type": "new_tool_use", "id": "new_1", "name": "x", "input": {"q": "y"}},
+    )
+    assert blocks[2:] == ({"type": "mark"}, {"type": "text", "text": "end"})
 
 
 def test_unknown_blocks_and_deltas_are_kept_and_server_tools_are_put_together() -> None:

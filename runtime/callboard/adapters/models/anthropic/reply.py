@@ -202,6 +202,8 @@ class ReplyBuilder:
             pieces["partial_json"] = []
             self._show_text()
             self._show(Delta("tool", _text(block, "name"), names_tool=True))
+        elif isinstance(block.get("input"), dict):  # a kind of call that is not known here
+            pieces["partial_json"] = []
         self._open[len(self._blocks)] = pieces
         self._blocks.append(block)
         self._pieces.append(pieces)
@@ -216,7 +218,8 @@ class ReplyBuilder:
         field, kind_shown = _STREAMED[kind]
         pieces = self._open[index].get(field)
         if pieces is None:
-            raise BadEvent(f"a {kind} in a {self._blocks[index]['type']} block")
+            _extend_other(self._blocks[index], field, delta)
+            return
         piece: object = delta.get(field)
         if not isinstance(piece, str):
             raise _no_text(delta, field)
@@ -339,6 +342,14 @@ def _check_calls(blocks: Sequence[Json]) -> None:
         ids.add(call_id)
 
 
+def _extend_other(block: Json, field: str, delta: Json) -> None:
+    """Apply a delta of a known kind to a block of an unknown one. Raises `BadEvent` for a block of a known kind."""
+    if block["type"] in ("text", "thinking", *_CALLS):
+        raise BadEvent(f"a {delta['type']} in a {block['type']} block")
+    if isinstance(block.get(field), str):
+        block[field] += _text(delta, field)
+
+
 def _merge(block: Json, delta: Json) -> None:
     """Apply a delta that is not shown: a signature, a citation, or an unknown kind."""
     for field, value in delta.items():
@@ -418,23 +429,24 @@ class BadEvent(Exception):
 class EventReader:
     """Parser state between two chunks of one stream."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_after_return", "_rest")
 
     def __init__(self) -> None:
         self._rest = b""
         """Bytes of the unfinished event."""
+        self._after_return = False
+        r"""True if the last chunk ended with `\r`: a `\n` at the beginning of the next one is its second half."""
 
     def feed(self, chunk: bytes) -> Iterator[Json]:
         """Yield the events that end in this chunk. Raises `BadEvent`."""
+        if self._after_return and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = False
+        if b"\r" in chunk:  # lines may end with \n, \r\n or \r
+            self._after_return = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         text = self._rest + chunk if self._rest else chunk
-        half = b""
-        if b"\r" in text:  # lines may end with \n, \r\n or \r
-            if text.endswith(b"\r"):  # it may be the first half of \r\n
-                text = text[:-1]
-                half = b"\r"
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *events, remainder = text.split(b"\n\n")
-        self._rest = remainder + half if half else remainder
+        *events, self._rest = text.split(b"\n\n")
         # An event without an end is never yielded, so its size is checked here
         # (test_an_event_without_end_is_refused_before_it_fills_the_memory).
         if len(self._rest) > MAX_EVENT:
