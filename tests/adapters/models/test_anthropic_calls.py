@@ -84,6 +84,7 @@ async def test_the_body_is_what_was_ready_and_the_headers_say_who_asks() -> None
         b"x-callboard-call: 42",
         b"x-callboard-purpose: summary",
         b"authorization: bearer sk-test-0123456789",
+        b"x-api-key: sk-test-0123456789",
         b"anthropic-version: ",
         b"content-type: application/json",
     ):

@@ -104,7 +104,7 @@ async def test_a_key_of_the_environment_takes_precedence(tmp_path: Path) -> None
 
     async with run_service(answer) as wire, model_at(wire.url, api_key="mine", key_command=counter.command) as model:
         await model.complete(request(), lambda delta: None)
-    assert (keys(wire.requests[0]), counter.runs) == (("", "Bearer mine"), 0)
+    assert (keys(wire.requests[0]), counter.runs) == (("mine", "Bearer mine"), 0)
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,10 @@ async def test_requests_name_the_sdks_version_and_carry_the_key_as_the_sdk_does(
             for _ in range(2):
                 await model.complete(request(), RecordedDeltas())
     theirs, *ours = (headers_of(one) for one in wire.requests)
-    names = ("authorization", "x-api-key", "anthropic-version", "accept", "content-type", "x-team", "anthropic-beta")
+    names = ("authorization", "anthropic-version", "accept", "content-type", "x-team", "anthropic-beta")
     for headers in ours:
         assert {name: headers.get(name) for name in names} == {name: theirs.get(name) for name in names}
+        assert headers.get("x-api-key") == given.get("api_key"), "which many gateways read, and the SDK does not send"
 
 
 async def test_betas_of_a_call_are_added_to_those_of_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +91,7 @@ async def test_a_path_user_and_password_of_the_url_are_used() -> None:
             await model.complete(request(), RecordedDeltas())
     assert wire.requests[0].head.startswith(b"POST /gateway/v1/messages HTTP/1.1\r\n")
     assert headers_of(wire.requests[0])["authorization"] == "Basic bWU6cEBzcw=="
+    assert headers_of(wire.requests[0])["x-api-key"], "the password replaces the bearer, not the key"
     assert headers_of(wire.requests[0])["host"] == wire.url.removeprefix("http://")
 
 

@@ -55,10 +55,11 @@ class FixedKey:
     """A key or a token that does not change."""
 
     secret: str
+    is_token: bool = False
 
     def headers(self) -> Mapping[str, str]:
-        """See `Credentials.headers`. The service takes keys and tokens alike as a bearer, and so does the SDK."""
-        return {"authorization": f"Bearer {self.secret}"}
+        """See `Credentials.headers`. A token is only a bearer."""
+        return _bearer(self.secret) if self.is_token else _both(self.secret)
 
     async def renew(self, refused: str = "") -> bool:
         """Return False for this key: there is no other one."""
@@ -86,8 +87,8 @@ class KeyCommand:
         return self._key
 
     def headers(self) -> Mapping[str, str]:
-        """See `Credentials.headers`. Both headers carry the key, because services differ in the one that they read."""
-        return {"x-api-key": self._key, "authorization": f"Bearer {self._key}"}
+        """See `Credentials.headers`."""
+        return _both(self._key)
 
     async def renew(self, refused: str = "") -> bool:
         """See `Credentials.renew`."""
@@ -144,6 +145,19 @@ class KeyCommand:
         )
 
 
+def _bearer(secret: str) -> Mapping[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+def _both(key: str) -> Mapping[str, str]:
+    """Return a key in both headers.
+
+    Services differ in the one that they read: gateways often know only `x-api-key`, while the SDK sends a bearer. A
+    password of the base URL, or a header of the user, may also replace the bearer.
+    """
+    return {"x-api-key": key, **_bearer(key)}
+
+
 def is_usable(secret: str) -> bool:
     """Return True if a header can carry the secret."""
     return secret.isascii() and secret.isprintable() and " " not in secret
@@ -155,13 +169,14 @@ def fixed_key(api_key: str | None, auth_token: str | None) -> FixedKey | None:
     The key takes precedence, as in the SDK. Raises `CredentialsMissing` for one that no header can carry; the secret is
     never part of a message.
     """
-    for name, value in (("ANTHROPIC_API_KEY", api_key), ("ANTHROPIC_AUTH_TOKEN", auth_token)):
+    named = (("ANTHROPIC_API_KEY", api_key, False), ("ANTHROPIC_AUTH_TOKEN", auth_token, True))
+    for name, value, is_token in named:
         secret = (value or "").strip()
         if not secret:
             continue
         if not is_usable(secret):
             raise CredentialsMissing(f"{name} holds characters that no key has (a line break, a blank?): set it again")
-        return FixedKey(secret)
+        return FixedKey(secret, is_token=is_token)
     return None
 
 
