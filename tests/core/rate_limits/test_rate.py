@@ -305,6 +305,19 @@ def test_what_is_left_of_a_limit_is_what_may_go() -> None:
     assert calls.go() == [5], "a bucket refills all the time"
 
 
+@pytest.mark.parametrize(("resets_in", "until"), [(3.0, 4.0), (0.0, 1.0), (57.0, 12.0)])
+def test_a_used_up_limit_that_is_whole_again_soon_is_a_window(resets_in: float, until: float) -> None:
+    calls = opened()
+    calls.many(1)
+    calls.says(1, remaining=0, resets_in=resets_in, limit=5)
+    calls.ends(1)
+    calls.ask("lead", "lead")
+    assert calls.go() == []
+    assert calls.held() == ("the service's limit of 5 requests a minute is used up", until)
+    calls.now = until
+    assert calls.go() == ([2] if resets_in == 57.0 else [2, 3]), "a bucket needs a minute to be full again"
+
+
 def test_a_call_that_needs_more_than_there_ever_is_goes_when_all_is_there() -> None:
     calls = opened()
     calls.many(1)

@@ -195,4 +195,5 @@ def test_a_team_gets_what_the_service_allows_and_is_hardly_ever_refused(
         assert run.refused <= 0.02 * (run.useful + run.refused) + 1, (seed, run.refused)
         mates = [run.calls[agent] for agent in range(1, 100)]
         assert max(mates) <= 1.5 * min(mates) + 2, (seed, run.calls)
-        assert run.calls[0] >= sorted(mates)[len(mates) // 2], "the lead does not wait for longer than they do"
+        # Within an open window of 600 nobody waits, so that the calls of agents differ by chance.
+        assert run.calls[0] + 2 >= sorted(mates)[len(mates) // 2], "the lead does not wait for longer than they do"

@@ -46,8 +46,8 @@ with the same headers:
     window    the whole limit, when the minute is over      the end of the minute; no call moves it
 
 The Messages API is a token bucket (its page on rate limits); proxies and the rehearsal's default are windows. A limit
-counts as a bucket until its shape is known: from the change of `whole_at` between two responses, or from a refusal that
-asks for a far longer wait than a bucket needs.
+counts as a bucket until its shape is known: from the change of `whole_at` between two responses, from a `whole_at` that
+is sooner than a bucket can refill, or from a refusal that asks for a far longer wait than a bucket needs.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ MARGIN = 1.0
 _TELLING = 4.0
 """Seconds that `whole_at` must be expected to move before its movement shows the shape: it is rounded to a second, and
 the remaining tokens to a thousand."""
+_USED_UP = 0.05
+"""Share of a limit that is left when it counts as nearly used up."""
 _CLOSE = 1e-3
 """Tolerance for sums of floats, in calls."""
 
@@ -103,7 +105,8 @@ class Bucket:
 def bucket_from(allowance: Allowance, now: float) -> Bucket:
     """Return the bucket of a limit that its first report describes."""
     report = Report(now, allowance.remaining, now + allowance.resets_in)
-    return Bucket(allowance.limit, allowance.remaining, now, report.whole_at, now, report)
+    bucket = Bucket(allowance.limit, allowance.remaining, now, report.whole_at, now, report)
+    return replace(bucket, shape="window") if _whole_too_soon(allowance) else bucket
 
 
 def remaining(bucket: Bucket, now: float) -> float:
@@ -157,6 +160,8 @@ def update_from_headers(bucket: Bucket | None, allowance: Allowance, sent_at: fl
     whole_at = now + allowance.resets_in
     if newer:
         bucket = _judged(bucket, Report(now, allowance.remaining, whole_at))
+    if _whole_too_soon(allowance):
+        bucket = replace(bucket, shape="window")
     return replace(bucket, level=allowance.remaining, at=now, whole_at=whole_at, heard_at=now)
 
 
@@ -172,6 +177,15 @@ def refused(bucket: Bucket, need: float, retry_after: float | None, now: float) 
     if retry_after is None or retry_after <= 2 * (1.0 + need * MINUTE / bucket.limit):
         return bucket
     return replace(bucket, shape="window", whole_at=now + retry_after)
+
+
+def _whole_too_soon(allowance: Allowance) -> bool:
+    """Return True if a limit that is nearly used up is whole again sooner than a bucket can refill: it is a window.
+
+    Otherwise calls would wait for the refill of a bucket although the window is over.
+    """
+    refill = (allowance.limit - allowance.remaining) * MINUTE / allowance.limit
+    return allowance.remaining <= _USED_UP * allowance.limit and allowance.resets_in + _TELLING < refill
 
 
 def _judged(bucket: Bucket, report: Report) -> Bucket:
