@@ -179,12 +179,14 @@ async def test_a_status_is_told_and_a_call_that_was_taken_is_not_made_again(remo
         assert await world.text("mcp__far__get") == "xxxxx"
 
 
-async def test_an_unauthorized_server_fails_with_its_status(remote: Remote, tmp_path: Path) -> None:
+async def test_an_unauthorized_server_fails_with_its_status_and_says_what_to_set(
+    remote: Remote, tmp_path: Path
+) -> None:
     remote.token = "Bearer secret"
     async with servers(tmp_path, entry(remote)) as world:
         (now,) = world.manager.now()
         assert now.state == "failed"
-        assert "HTTP 401" in now.why
+        assert "HTTP 401: it wants credentials: name a token in `headers` of its entry" in now.why
 
 
 async def test_an_answer_without_end_is_cut_off_and_the_next_call_works(remote: Remote, tmp_path: Path) -> None:

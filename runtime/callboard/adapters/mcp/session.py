@@ -21,7 +21,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import ValidationError
 
 from callboard import __version__
-from callboard.adapters.mcp.sse import BY_STATUS
+from callboard.adapters.mcp.sse import BY_STATUS, status_reason
 from callboard.adapters.mcp.transports import ConnectionObservations, Streams
 from callboard.core.mcp.results import cut, one_line
 from callboard.core.validation import faults_of
@@ -145,7 +145,7 @@ def failed(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
         return ServerFailed("the server has forgotten this session", lost=True, unsent=True)
     if message == BY_STATUS and seen.statuses:
         status = seen.statuses[-1]
-        return ServerFailed(f"the server answered with HTTP {status}", lost=True, unsent=400 <= status < 500)
+        return ServerFailed(status_reason(status), lost=True, unsent=400 <= status < 500)
     if error.error.code == types.PARSE_ERROR and _UNREAD.match(message):
         # The rest of the SDK's text lists what each kind of message would need.
         detail = message.partition("Invalid JSON: ")[2].partition(" [type=")[0]

@@ -29,6 +29,7 @@ NOTICE = 30.0
 """Most seconds for sending a message that is not a request, before the next one is sent."""
 _EVENTS = "text/event-stream"
 _MOST_REDIRECTS = 5
+_UNAUTHORIZED = 401
 _SHORT = 65_536
 """Most bytes of the body of a response to a message that are read, so that its connection can be used again."""
 
@@ -178,10 +179,18 @@ async def _response(client: httpx2.AsyncClient, method: str, url: str, **fields:
     return await client.send(request, stream=True, follow_redirects=False)
 
 
+def status_reason(status: int) -> str:
+    """Return the failure that an HTTP status of 400 and above means, with a way out if the user has one."""
+    reason = f"the server answered with HTTP {status}"
+    if status != _UNAUTHORIZED:
+        return reason
+    return f"{reason}: it wants credentials: name a token in `headers` of its entry (OAuth is not supported)"
+
+
 def _check(response: httpx2.Response) -> None:
     """Raise `ToolRefused` for a response that is no event stream."""
     if response.status_code >= 400:
-        raise ToolRefused(f"the server answered with HTTP {response.status_code}")
+        raise ToolRefused(status_reason(response.status_code))
     if response.next_request is not None:
         raise ToolRefused(_redirect(response))
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()

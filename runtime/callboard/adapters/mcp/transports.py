@@ -29,7 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from callboard.adapters.kernel.exits import open_process, signal_process
-from callboard.adapters.mcp.sse import event_streams
+from callboard.adapters.mcp.sse import event_streams, status_reason
 from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
 from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
 from callboard.adapters.processes.pids import kill_session, reap
@@ -92,7 +92,7 @@ class ConnectionObservations:
         """Return the observed reasons for the failure of the connection."""
         reasons: list[str] = []
         if self.statuses:
-            reasons.append(f"the server answered with HTTP {self.statuses[-1]}")
+            reasons.append(status_reason(self.statuses[-1]))
         if self.exit_code is not None:
             reasons.append(f"its process ended with exit code {self.exit_code}")
         if self.refused:
