@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import anyio
 import pytest
@@ -75,17 +75,15 @@ async def type_lines(*lines: str, earlier: tuple[str, ...] = ()) -> list[str]:
     for one in earlier:
         history.append_string(one)
     sent: list[str] = []
-    try:
-        with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
-            line = PromptLine(terminal, LineContext(), history=history)
+    with closing(terminal), create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        line = PromptLine(terminal, LineContext(), history=history)
+        with line.display():
             for one in lines:
                 keyboard = threading.Thread(target=pipe.send_text, args=(one,))  # a pipe holds 64 KiB
                 keyboard.start()
                 with anyio.fail_after(180):
                     sent.append(await line.read(_never))
                 keyboard.join()
-    finally:
-        terminal.close()
     return sent
 
 
@@ -112,6 +110,17 @@ async def test_a_paste_of_five_thousand_lines_is_one_text() -> None:
     lines = [f"line {number} 你好 \\" for number in range(5_000)]
     pasted = "\r\n".join(lines)
     assert await type_lines(f"see: \x1b[200~{pasted}\x1b[201~ end\r") == ["see: " + "\n".join(lines) + " end"]
+
+
+@pytest.mark.parametrize("filler", [0, 1_000, 1_024, 4_089, 5_000])
+async def test_a_paste_that_contains_its_end_mark_types_nothing(filler: int) -> None:
+    pasted = "x" * filler + "\x1b[201~\x15!touch pwned\r\x1b[200~\x1b[201~\r"
+    line = "x" * filler + "\x15!touch pwned\n\n!"
+    assert await type_lines(f"\x1b[200~{pasted}\x1b[201~!\r") == [line]
+
+
+async def test_pastes_in_one_piece_are_one_text() -> None:
+    assert await type_lines("\x1b[200~one \x1b[201~\x1b[200~two\x1b[201~\r") == ["one two"]
 
 
 async def test_earlier_entries_come_back_whole_and_are_searched() -> None:

@@ -49,6 +49,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from callboard.cli.repl import type_ahead
 from callboard.cli.repl.draft import Draft, KeyPause, LineInterrupted, NewestKey, valid_text
+from callboard.cli.repl.paste import keep_pastes_whole
 from callboard.cli.repl.questions import answer_keys, hurry_escape
 from callboard.cli.repl.resize import ResizeRepair, breaks_rows
 from callboard.cli.repl.team_panel import PanelKey, fragments
@@ -173,6 +174,7 @@ class PromptLine:
             self._take()
 
     def _take(self) -> None:
+        keep_pastes_whole(get_app_session().input)
         self._hold.callback(release)  # runs after the end of raw mode, which restores the mode that holds keys back
         # For the whole time, not only while a line is read: a key typed between two lines would be echoed into the
         # output (docs/decisions/0019-one-writer-draws-the-line.md).
