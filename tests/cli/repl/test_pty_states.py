@@ -32,6 +32,12 @@ agents:
     - reply: [{tool_use: {name: bash, input: {command: "touch made"}}}]
     - reply: Made.
 """
+REMOVING = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: bash, input: {command: "rm -f made"}}}]
+    - reply: Removed.
+"""
 ATTACK = "clip \\e]52;c;cm0gLXJm\\a link \\e]8;;http://evil\\e\\\\here \\e[31m up \\e[2A c1 \\x9b2J turned \\u202Egpj"
 PARTS, WORDS = 5, 5_000
 """Together more than an unread terminal buffers (64 KB)."""
@@ -162,6 +168,22 @@ def test_a_dumb_terminal_gets_lines_and_no_sequence(opened: Callable[..., PtyScr
     assert screen.process.wait(180) == 0
     assert b"\x1b" not in screen.raw
     assert screen.attributes() == screen.before
+
+
+def test_a_dumb_terminal_shows_an_answered_question_once_on_rows_of_its_own(command: Command) -> None:
+    screen = PtyScreen(command, "--model", command.scenario(REMOVING), TERM="dumb")
+    try:
+        shown = screen.wait(r"^> *$")
+        assert "Shift-Tab" not in shown
+        assert "Ctrl-T" not in shown
+        screen.type("remove it\r")
+        screen.wait_for_output(r"allow this\?[^\n]*> $")
+        screen.type("1\r")
+        shown = screen.wait_for_output(r"Removed\.")
+        assert shown.count("allow this?") == 1
+        assert "> lead: permission" not in shown
+    finally:
+        screen.close()
 
 
 @pytest.mark.slow(keep=2)

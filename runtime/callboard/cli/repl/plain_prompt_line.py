@@ -18,7 +18,7 @@ import anyio
 
 from callboard.cli.repl.draft import Draft, LineInterrupted, valid_text
 from callboard.cli.terminal.frame import DrawnFrame
-from callboard.cli.terminal.terminal import Terminal
+from callboard.cli.terminal.terminal import Terminal, block
 
 _READ = 65_536
 
@@ -85,6 +85,8 @@ class PlainLine:
         finally:
             self._reading = None
             self._terminal.answered()
+            if b"\n" not in self._typed:  # no Enter has ended the row of the question
+                self._terminal.terminal_print(block(""))
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt

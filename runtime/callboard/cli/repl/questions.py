@@ -158,8 +158,6 @@ class Questions:
             raise QuestionInterrupted(may_leave=not isinstance(key, EscapeKey)) from key
         finally:
             self._asked = None
-        if drawn is None:
-            self._terminal.terminal_print(block(f"{question.prompt}{question.answer or 'no'}", "strong"))
         question.answered.set()
 
     async def settled(self, seconds: float) -> None:

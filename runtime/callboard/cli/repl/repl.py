@@ -139,7 +139,9 @@ class Repl:
                 self._panel = TeamPanel(session, self._screen.streams)
             self._screen.attach(session, asks=approver.asks)
             approver.attach(session)
-            self._terminal.terminal_print(first_screen(session, shutil.get_terminal_size().columns))
+            columns = shutil.get_terminal_size().columns
+            has_keys = isinstance(self._line, PromptLine)
+            self._terminal.terminal_print(first_screen(session, columns, has_keys=has_keys))
             if isinstance(session, AttachedSession):
                 if (state := session.state("lead")) is not None:
                     self._terminal.terminal_print(self._screen.earlier(state))
@@ -268,7 +270,10 @@ class Repl:
         return PromptLine(self._terminal, self, history=history, completer=completer)
 
     async def _asked(self, question: str, leave: Callable[[], bool], drawn: DrawnFrame | None) -> str | None:
-        return await self._line.ask(question, leave, drawn)
+        answer = await self._line.ask(question, leave, drawn)
+        if answer is not None and drawn is None and isinstance(self._line, PromptLine):  # the answered line was erased
+            self._terminal.terminal_print(block(f"{question}{answer or 'no'}", "strong"))
+        return answer
 
     def _redraw_question(self) -> bool:
         return isinstance(self._line, PromptLine) and self._line.redraw_question()

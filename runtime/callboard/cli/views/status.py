@@ -101,13 +101,18 @@ _SANDBOX: Mapping[int | None, str] = {
 }
 
 
-def first_screen(session: OpenSession, width: int) -> Block:
-    """Return the first lines of the prompt line: name, folder, model, mode, sandbox, and what to type."""
+def first_screen(session: OpenSession, width: int, *, has_keys: bool = True) -> Block:
+    """Return the first lines of the prompt line: name, folder, model, mode, sandbox, and what to type.
+
+    `has_keys`: the line takes single keys; otherwise commands that do the same are named.
+    """
+    next_mode = "Shift-Tab: the next one" if has_keys else "/mode: the others"
+    team = "Ctrl-T" if has_keys else "/team"
     settings = (
         *([("name", first_line(session.row.prompt))] if session.row.prompt else []),
         ("folder", _folder_words(session)),
         ("model", session.model_of()),
-        ("mode", f"{session.mode_of()} (Shift-Tab: the next one)"),
+        ("mode", f"{session.mode_of()} ({next_mode})"),
         ("sandbox", _SANDBOX.get(session.level, f"level {session.level}")),
     )
     room = width or _SCREEN
@@ -116,7 +121,7 @@ def first_screen(session: OpenSession, width: int) -> Block:
     return Block(
         (
             *lines,
-            Line("type what to do; @ names an agent or a file, ! runs a command, Ctrl-T: the team"),
+            Line(f"type what to do; @ names an agent or a file, ! runs a command, {team}: the team"),
             Line(text, "dim"),
         )
     )
