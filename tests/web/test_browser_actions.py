@@ -204,6 +204,33 @@ def test_a_double_click_sends_a_message_once(command: Command, user: Tab) -> Non
     assert texts == ["Only once, please.", "And this."]
 
 
+def test_what_is_typed_is_there_after_back_and_a_reload_until_it_is_sent(user: Tab) -> None:
+    tab = user.tab
+    user.show("/sessions/s1/agents/lead")
+    tab.get_by_label("Message to lead").fill("Half a tho")
+    user.show("/sessions/s1/schedules/nightly")
+    tab.get_by_text("Edit …").click()
+    edit = tab.locator("form[aria-label=Edit]")
+    edit.get_by_label("Prompt").fill("Update the changelog, and")
+    user.show("/hosts")
+    for come_back in (tab.go_back, tab.reload):
+        come_back()
+        assert edit.get_by_label("Prompt").input_value() == "Update the changelog, and"
+        assert edit.get_by_label("Prompt").is_visible(), "its section is open"
+    assert "form_token" not in tab.evaluate("JSON.stringify(sessionStorage)")
+    tab.go_back()
+    message = tab.get_by_label("Message to lead")
+    assert message.input_value() == "Half a tho"
+    message.fill("Half a thought, completed.")
+    tab.get_by_role("button", name="Send").click()
+    tab.locator("#reply", has_text="Sent to lead.").wait_for()
+    tab.reload()
+    assert message.input_value() == ""
+    tab.get_by_role("button", name="Sign out").click()
+    tab.get_by_label("Token").wait_for()
+    assert tab.evaluate("sessionStorage.length") == 0
+
+
 def test_an_unknown_address_leads_to_the_page(user: Tab) -> None:
     for path in ("/nothing", "/sessions/s1/agents/lead/nothing"):
         response = user.tab.goto(user.address + path)

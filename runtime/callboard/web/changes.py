@@ -153,7 +153,7 @@ def _comment_form(tree: _Tree, file: FileDiff, hunk: DiffHunk, viewer: Viewer) -
             field("Line", h.select(name="line")[options]),
             field("Comment", h.textarea(name="text", rows="2", required=True)),
             h.div(".buttons")[h.button(".primary", type="submit")["Send"]],
-            label="Comment",
+            label=f"Comment on {spelled(file.path)}, line {hunk.lines[0].number}",
         ),
     ]
 

@@ -89,9 +89,49 @@ document.addEventListener("htmx:error", (event) => {
 });
 document.addEventListener("htmx:after:swap", showTimes);
 
+// Keep what is typed in a form of this tab until it is sent: a browser forgets it on Back, as no page may be stored.
+// The hidden fields of the form are part of the key: a text for one content of a request is not offered for another.
+const TYPED = "form[hx-post] :is(textarea, select, input:not([type=hidden], [type=file], [autocomplete]))";
+
+function draftKey(field) {
+  const form = field.form;
+  const hidden = [...form.querySelectorAll("input[type=hidden]:not([name=form_token])")].map((each) => each.value);
+  return JSON.stringify([form.getAttribute("action"), form.getAttribute("aria-label"), ...hidden, field.name]);
+}
+
+function keepDraft(field) {
+  const text = field.type === "checkbox" ? String(field.checked) : field.value;
+  try {
+    sessionStorage.setItem(draftKey(field), text);
+  } catch {
+    sessionStorage.removeItem(draftKey(field)); // too long for the browser: the field still has it
+  }
+}
+
+function restoreDrafts() {
+  for (const field of document.querySelectorAll(TYPED)) {
+    const text = sessionStorage.getItem(draftKey(field));
+    if (text === null || field === document.activeElement) continue;
+    if (field.type === "checkbox") field.checked = text === "true";
+    else if (field.type !== "select-one" || [...field.options].some((option) => option.value === text)) field.value = text;
+    const section = field.closest("details");
+    if (section) section.open = true;
+  }
+}
+
+document.addEventListener("input", (event) => {
+  if (event.target.matches(TYPED)) keepDraft(event.target);
+});
+document.addEventListener("submit", (event) => {
+  if (event.target.getAttribute("action") === "/sign-out") sessionStorage.clear();
+});
+
 // Empty a form whose text was sent.
 document.addEventListener("htmx:after:request", (event) => {
-  if (event.target.matches?.("form") && event.detail.ctx?.response?.status === 200) event.target.reset();
+  const form = event.target;
+  if (!form.matches?.("form") || event.detail.ctx?.response?.status !== 200) return;
+  for (const field of form.querySelectorAll(TYPED)) sessionStorage.removeItem(draftKey(field));
+  form.reset();
 });
 
 // j and k move between requests and agents, as in lists of other tools.
@@ -106,6 +146,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("DOMContentLoaded", () => {
+  restoreDrafts();
   showTimes();
   setInterval(showTimes, 1000);
 });
