@@ -140,15 +140,27 @@ def test_a_phone_a_keyboard_and_a_browser_without_scripts_suffice(command: Comma
     assert stored_request(command, "req_a2").reason == "Use slate."
 
 
-def test_a_page_whose_server_is_gone_says_so(command: Command) -> None:
+def test_a_page_whose_server_is_gone_says_so_also_at_an_answer(command: Command) -> None:
+    create_session_with(command, permission(), plan("1. read"), prompt="Mend the roof")
     with serving(command) as page, opened_chromium() as chromium:
         context = chromium.new_context()
         tab = context.new_page()
         tab.goto(f"{page.address}/#{page.token}")
         tab.locator("#live.on").wait_for()
+        tab.locator("article", has_text="npm test").get_by_role("button", name="Approve", exact=True).click()
+        tab.locator("#reply", has_text="req_p1 approved").wait_for()
         page.process.send_signal(signal.SIGTERM)
         page.process.communicate(timeout=60)
         tab.locator("#live.off", has_text="not connected").wait_for()
-        with serving(command, "--port", str(page.port)):
+        tab.get_by_label("What to change").fill("Use slate.")
+        tab.get_by_role("button", name="Reject").click()
+        tab.locator("#reply .bad", has_text="callboard web does not answer").wait_for()
+        assert "req_p1" not in tab.locator("#reply").inner_text(), "an earlier result is not that of this answer"
+        with serving(command, "--port", str(page.port)) as again:
             tab.locator("#live.off", has_text="signed out").wait_for()
+            tab.goto(f"{again.address}/#{again.token}")
+            tab.locator("#live.on").wait_for()
+            assert tab.get_by_label("What to change").input_value() == "Use slate."
+            tab.get_by_role("button", name="Reject").click()
+            tab.locator("#reply", has_text="req_a1 rejected").wait_for()
         context.close()

@@ -215,16 +215,19 @@ def test_what_is_typed_is_there_after_back_and_a_reload_until_it_is_sent(user: T
     user.show("/hosts")
     for come_back in (tab.go_back, tab.reload):
         come_back()
+        tab.locator("#live.on").wait_for()
         assert edit.get_by_label("Prompt").input_value() == "Update the changelog, and"
         assert edit.get_by_label("Prompt").is_visible(), "its section is open"
     assert "form_token" not in tab.evaluate("JSON.stringify(sessionStorage)")
     tab.go_back()
+    tab.locator("#live.on").wait_for()
     message = tab.get_by_label("Message to lead")
     assert message.input_value() == "Half a tho"
     message.fill("Half a thought, completed.")
     tab.get_by_role("button", name="Send").click()
     tab.locator("#reply", has_text="Sent to lead.").wait_for()
     tab.reload()
+    tab.locator("#live.on").wait_for()
     assert message.input_value() == ""
     tab.get_by_role("button", name="Sign out").click()
     tab.get_by_label("Token").wait_for()

@@ -86,6 +86,19 @@ document.addEventListener("htmx:sse:error", (event) => {
 });
 document.addEventListener("htmx:error", (event) => {
   if (event.target.matches?.("main")) live("off", lost);
+  else if (event.target.matches?.("form")) say("callboard web does not answer: this may not have arrived. What you typed is kept.", "bad");
+});
+
+// Show what becomes of a form. The result of the one before would be read as that of this one.
+function say(text, kind) {
+  const line = document.createElement("p");
+  line.className = kind;
+  line.textContent = text;
+  document.getElementById("reply").replaceChildren(line);
+}
+
+document.addEventListener("htmx:before:request", (event) => {
+  if (event.target.matches?.("form")) say("Sending …", "");
 });
 document.addEventListener("htmx:after:swap", showTimes);
 
