@@ -40,6 +40,15 @@ agents:
     - otherwise: true
       reply: Yes.
 """
+BEGUN = """
+agents:
+  lead:
+    - when: {contains: Begin.}
+      reply: Begun.
+    - otherwise: true
+      latency_ms: 30000
+      reply: Too late.
+"""
 SLOW = """
 agents:
   lead:
@@ -279,6 +288,24 @@ def test_signals_leave_with_their_exit_code_and_the_session_goes_on(
         command.scenario(SLOW.replace("30000", "0"))
         ran = command.run("resume", "-v")
         assert (ran.code, ran.out) == (0, "Too late.\n")
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_ctrl_c_before_the_turn_has_begun_ends_the_run(command: Command, resumed: bool) -> None:
+    model = command.scenario(BEGUN)
+    if resumed:
+        assert command.run_inline("run", "--model", model, "Begin.").code == 0
+    option = ["-c"] if resumed else []
+    running = command.start("run", *option, "--model", model, "--output-format", "stream-json", "Wait.")
+    assert running.stdout is not None
+    assert json.loads(running.stdout.readline())["subtype"] == "init"
+    running.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    out, err = running.communicate(timeout=180)
+    assert time.monotonic() - began < 25, "the reply takes 30 seconds"
+    assert running.returncode == 130
+    assert json.loads(out.splitlines()[-1])["is_error"]
+    assert "callboard resume" in err
 
 
 def test_approving_oneself_by_a_tool_call_is_refused(command: Command) -> None:

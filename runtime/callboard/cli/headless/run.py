@@ -94,6 +94,8 @@ class HeadlessRun:
         self._screen = Screen(terminal, result_apart=True, verbose=verbose)
         self._stream: StreamJson | None = None
         self._session: OpenSession | None = None
+        self._earlier_turns = 0
+        """Turns of the lead that had ended before this run."""
         self._over = False
         """True once the session has its result, so that there is no turn to stop."""
         self._person: PersonApprover | None = None
@@ -145,6 +147,7 @@ class HeadlessRun:
         )
         async with opened(headless.attach, options, self._observers(), self._approvers()) as session:
             self._session = session
+            self._earlier_turns = _ended_turns(session)
             if isinstance(session, AttachedSession):
                 self._terminal.terminal_print(attached_block(session, session.where))
             self._screen.attach(
@@ -224,9 +227,16 @@ class HeadlessRun:
     async def _interrupt(self) -> bool:
         if self._over or not isinstance(self._session, HostedSession):
             return False  # nothing is open yet, or another process hosts the turn, and only this process leaves
+        if self._what.prompt is not None and not self._has_turn(self._session):
+            return False  # an interrupt would be read before the prompt, and the prompt would begin its turn after it
         self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
         await self._session.interrupt()
         return True
+
+    def _has_turn(self, session: HostedSession) -> bool:
+        """Return True if the lead has a turn, or had one in this run."""
+        lead = session.state("lead")
+        return lead is not None and (lead.turn is not None or _ended_turns(session) > self._earlier_turns)
 
     def _take(self, message: Json) -> None:
         if self._what.output == "stream-json":
@@ -273,6 +283,12 @@ class HeadlessRun:
             self._terminal.terminal_print(note)
         if self._session is not None:
             self._terminal.terminal_print(block(usage_words(end.usage), "dim", progress=True))
+
+
+def _ended_turns(session: OpenSession) -> int:
+    """Return the number of turns that the lead has ended."""
+    lead = session.state("lead")
+    return 0 if lead is None else lead.turns.count - (lead.turn is not None)
 
 
 def _wordless(end: RunEnd) -> str:
